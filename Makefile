@@ -1,0 +1,58 @@
+# Muster. `make help` lists the targets; every one sets up what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help: ## list the targets
+	@echo "Two commands do everything on a fresh machine: make demo, make test."
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
+
+setup: $(READY) ## make .venv with both frameworks and all tools
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(0 if v >= (3, 11) else f"Muster needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Say make PYTHON=python3.12")'
+	@echo "Setting up $(VENV): about 8 GB, one to five minutes"
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[operator,pytorch,tensorflow-cpu,report,dev]'
+	@$(BIN)/python -m compileall -q operator trainer_image
+	@touch $@
+
+demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
+	@$(BIN)/python examples/demo.py
+
+test: lint unit property local mutants ## all tests: lint, types, unit, property, real training, planted bugs
+
+lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are current
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m muster.admission.crd --check
+
+unit: $(READY) ## unit tests
+	$(BIN)/pytest tests/unit
+
+property: $(READY) ## property tests of the pure core
+	$(BIN)/pytest tests/property
+
+local: $(READY) ## real PyTorch and TensorFlow processes on this machine
+	$(BIN)/pytest tests/local
+
+mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
+	$(BIN)/python tests/mutants/run.py
+
+crd: $(READY) ## write crds/ from the API types
+	$(BIN)/python -m muster.admission.crd
+
+format: $(READY) ## let ruff format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove .venv, caches and runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
+
+.PHONY: help setup demo test lint unit property local mutants crd format clean

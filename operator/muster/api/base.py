@@ -1,0 +1,32 @@
+"""The base of every API type: camelCase on the wire, snake_case in Python, immutable, unknown fields refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+
+class ApiModel(BaseModel):
+    """A part of a TrainingJob. Instances are values: change one with `model_copy(update=...)`."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False)
+
+    def wire(self) -> dict[str, Any]:
+        """The object as it goes into YAML or to the API server: camelCase, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _whole_seconds_utc(value: datetime) -> datetime:
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).replace(microsecond=0)
+
+
+Time = Annotated[
+    datetime,
+    AfterValidator(_whole_seconds_utc),
+    PlainSerializer(lambda value: value.strftime("%Y-%m-%dT%H:%M:%SZ"), when_used="json"),
+]
+"""metav1.Time: RFC 3339, UTC, whole seconds."""
