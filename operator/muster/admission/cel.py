@@ -1,0 +1,177 @@
+"""The CEL rules of the CRD: what can be refused when a user applies a job, without a webhook.
+
+Made from the same tables that the reconciler's rules use. What CEL cannot say within its cost budget (products of a mesh, batch
+arithmetic, names of modules) is left to `validate.problems`, which repeats all of this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from muster.admission.changes import NEVER, WHILE_RUNNING
+from muster.admission.template import CONTAINER_LISTS, OURS, TRAINER_OURS
+from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, PROGRAMS, SERVICE_NAME, STORAGE_URI
+from muster.api.constants import RESERVED_ENV_NAMES, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
+from muster.api.spec import Communication, Options, RoleName
+from muster.strategies.accelerators import GPUS
+from muster.strategies.base import Framework, Strategy
+from muster.strategies.registry import STRATEGIES
+
+Rule = dict[str, str]
+SPEC: tuple[str, ...] = ()
+
+
+def job_rules() -> list[Rule]:
+    """Rules of the whole object."""
+    name = f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches({_text(f'^{SERVICE_NAME}$')})"
+    message = f"metadata.name: must be at most {MAX_NAME_LENGTH} lower-case letters, digits and '-', beginning with a letter"
+    return [_rule(name, message)]
+
+
+def spec_rules() -> dict[tuple[str, ...], list[Rule]]:
+    """Rules by the path of the part of the spec that they stand at; `*` is the items of a list."""
+    rules = {
+        SPEC: [*_role_rules(), *_option_rules(), *_communication_rules(), *_elastic_rules(), *_change_rules()],
+        ("trainer",): list(_trainer_rules()),
+        ("checkpoint", "storage"): list(_storage_rules()),
+        ("managedBy",): [_rule(f"self.matches({_text(f'^{MANAGER}$')})", "managedBy: must be domain/name, such as muster.dev/operator")],
+    }
+    for name in NEVER:
+        rules.setdefault((name,), []).append(_rule("self == oldSelf", f"{name}: cannot be changed: delete the job and apply it anew"))
+    for role in RoleName:
+        pod = ("roles", role.value, "template", "spec")
+        rules[pod] = [_rule(f"!has(self.{field})", f"{field}: may not be set: {reason}") for field, reason in OURS.items()]
+        for containers in CONTAINER_LISTS:
+            rules[(*pod, containers, "*")] = [_command_rule()]
+            rules[(*pod, containers, "*", "env", "*", "name")] = [_env_rule()]
+    return rules
+
+
+def _role_rules() -> Iterator[Rule]:
+    for role in RoleName:
+        here = f"self.roles.{role.value}"
+        having = [strategy for strategy in STRATEGIES.values() if role in strategy.roles]
+        if len(having) < len(STRATEGIES):
+            names = _names(having)
+            yield _rule(f"!has({here}) || self.strategy in {_list(names)}", f"roles.{role.value}: only {_words(names)} have it; remove it")
+        limited = [strategy for strategy in having if strategy.roles[role].maximum == 1]
+        if limited:
+            names = _names(limited)
+            rule = f"!has({here}) || {here}.replicas == 1 || !(self.strategy in {_list(names)})"
+            yield _rule(rule, f"roles.{role.value}.replicas: {_words(names)} take exactly 1 {role.value}; write 1")
+        tensorflow = _names(strategy for strategy in having if strategy.framework is Framework.TENSORFLOW)
+        single = f"!has({here}) || !has({here}.processesPerReplica) || {here}.processesPerReplica == 1"
+        rule = f"{single} || !(self.strategy in {_list(tensorflow)})"
+        yield _rule(rule, f"roles.{role.value}.processesPerReplica: TensorFlow runs one process for all devices; write 1, or leave it out")
+
+
+def _option_rules() -> Iterator[Rule]:
+    for name, info in Options.model_fields.items():
+        names = _names(strategy for strategy in STRATEGIES.values() if name in strategy.options)
+        default, wire = info.get_default(), info.alias or name
+        unset = f"!has(self.options.{wire})" if default is None else f"self.options.{wire} == {_text(default)}"
+        yield _rule(f"{unset} || self.strategy in {_list(names)}", f"options.{wire}: only for {_words(names)}; remove it")
+
+
+def _communication_rules() -> Iterator[Rule]:
+    for value in Communication:
+        if value is not Communication.AUTO:
+            names = _names(strategy for strategy in STRATEGIES.values() if value in strategy.communications)
+            rule = f"self.communication != {_text(value.value)} || self.strategy in {_list(names)}"
+            yield _rule(rule, f"communication: {value.value} is only for {_words(names)}; write Auto")
+    limits = "self.roles.worker.resources.limits"
+    trainers = f"self.roles.worker.template.spec.containers.filter(c, c.name == {_text(TRAINER_CONTAINER)}"
+    asked = f"has({limits}) && {limits}.exists(name, name in {_list(GPUS)})"
+    laid_over = (
+        "has(self.roles.worker.template) && has(self.roles.worker.template.spec) && has(self.roles.worker.template.spec.containers) && "
+        f"{trainers} && has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(name, name in {_list(GPUS)})).size() > 0"
+    )
+    message = f"communication: NCCL connects GPUs, and the workers ask for none; write Auto, or {GPUS[0]} in roles.worker.resources.limits"
+    yield _rule(f"self.communication != 'NCCL' || ({asked}) || ({laid_over})", message)
+
+
+def _elastic_rules() -> Iterator[Rule]:
+    names = _names(strategy for strategy in STRATEGIES.values() if strategy.elastic)
+    absent = "!has(self.elastic)"
+    yield _rule(
+        f"{absent} || self.strategy in {_list(names)}", f"elastic: only {_words(names)} can change their number of workers; remove it"
+    )
+    yield _rule(
+        f"{absent} || self.elastic.minReplicas <= self.elastic.maxReplicas", "elastic.minReplicas: must not be more than maxReplicas"
+    )
+    between = "self.elastic.minReplicas <= self.roles.worker.replicas && self.roles.worker.replicas <= self.elastic.maxReplicas"
+    yield _rule(f"{absent} || ({between})", "roles.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas")
+
+
+def _change_rules() -> Iterator[Rule]:
+    remedy = "cannot be changed while the job runs: set suspend: true first, or in the same change"
+    for field in WHILE_RUNNING:
+        yield _unless_suspended(_same(field), f"{field}: {remedy}")
+    for role in RoleName:
+        here = f"roles.{role.value}"
+        if role is RoleName.WORKER:
+            for field in ("resources", "processesPerReplica", "template"):
+                yield _unless_suspended(_same(f"{here}.{field}"), f"{here}.{field}: {remedy}")
+            resizable = f"has(self.elastic) || {_same(f'{here}.replicas')}"
+            yield _unless_suspended(resizable, f"{here}.replicas: {remedy}, or write elastic")
+        else:
+            yield _unless_suspended(_same(here), f"{here}: {remedy}")
+
+
+def _trainer_rules() -> Iterator[Rule]:
+    given = ", ".join(f"has(self.{name})" for name in PROGRAMS)
+    yield _rule(
+        f"[{given}].filter(given, given).size() == 1", f"trainer: needs exactly one of {', '.join(PROGRAMS[:-1])} and {PROGRAMS[-1]}"
+    )
+    message = "trainer.supervisor: Disabled leaves nobody to start what is named: write command, or supervisor: Auto"
+    yield _rule("self.supervisor != 'Disabled' || has(self.command)", message)
+
+
+def _storage_rules() -> Iterator[Rule]:
+    yield _rule(
+        "has(self.persistentVolumeClaim) != has(self.uri)", "checkpoint.storage: needs exactly one of persistentVolumeClaim and uri"
+    )
+    uri = f"!has(self.uri) || self.uri.matches({_text(f'^({STORAGE_URI})$')})"
+    yield _rule(uri, "checkpoint.storage.uri: must be file:///path or s3://bucket/prefix")
+
+
+def _command_rule() -> Rule:
+    absent = " && ".join(f"!has(self.{field})" for field in TRAINER_OURS)
+    message = f"{' and '.join(TRAINER_OURS)} may not be set for the trainer: write spec.trainer.command"
+    return _rule(f"self.name != {_text(TRAINER_CONTAINER)} || ({absent})", message)
+
+
+def _env_rule() -> Rule:
+    prefixes = " || ".join(f"self.startsWith({_text(prefix)})" for prefix in RESERVED_ENV_PREFIXES)
+    reserved = f"{prefixes} || self in {_list(sorted(RESERVED_ENV_NAMES))}"
+    return _rule(f"!({reserved})", "env: this name may not be set: Muster sets it; choose another name")
+
+
+def _same(field: str) -> str:
+    """That a field is as it was, be it there or not. Optional types (`self.?field`) say it shorter, but nobody can estimate their cost."""
+    here, before = f"self.{field}", f"oldSelf.{field}"
+    return f"(has({here}) == has({before}) && (!has({here}) || {here} == {before}))"
+
+
+def _unless_suspended(rule: str, message: str) -> Rule:
+    return _rule(f"oldSelf.suspend || self.suspend || {rule}", message)
+
+
+def _rule(rule: str, message: str) -> Rule:
+    return {"rule": rule, "message": message}
+
+
+def _names(strategies: Iterable[Strategy]) -> list[str]:
+    return [strategy.name.value for strategy in strategies]
+
+
+def _words(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _list(values: Iterable[str]) -> str:
+    return "[" + ", ".join(map(_text, values)) + "]"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

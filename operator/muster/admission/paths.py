@@ -1,0 +1,29 @@
+"""Paths of fields, as messages spell them: `spec.roles.worker.template.spec.containers[0].env[1].name`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import reduce
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
+_LAST_STEP = re.compile(r"(?:\.[^.\[\]]*|\[[^\[\]]*\])$")
+
+
+def step(path: str, key: str | int) -> str:
+    """One step down. Indices and keys that are no plain words (`limits[nvidia.com/gpu]`) stand in brackets."""
+    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+        return f"{path}.{key}" if path else key
+    return f"{path}[{str(key)[:60]}]"
+
+
+def spelled(path: Iterable[str | int]) -> str:
+    return reduce(step, path, "")
+
+
+def nearest_known(field: str, lines: dict[str, int]) -> str:
+    """The field itself, or the nearest part around it that stands in the file; empty where none does."""
+    while field and field not in lines:
+        shorter = _LAST_STEP.sub("", field)
+        field = shorter if shorter != field else ""
+    return field

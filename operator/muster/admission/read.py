@@ -1,0 +1,183 @@
+"""Job files: text in, an accepted TrainingJob out, or every problem of the file at once, each with file, line, field and remedy."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from muster.admission.paths import nearest_known, step
+from muster.admission.sentences import nearest, problem_of, shown
+from muster.admission.validate import problems
+from muster.admission.yaml_text import UnreadableYamlError, read_yaml
+from muster.api.constants import API_VERSION, KIND
+from muster.api.job import TrainingJob
+from muster.api.problems import InvalidJobError, Problem
+
+MAX_BYTES = 2**20
+STDIN = "-"
+
+_SERVER_METADATA = ("uid", "generation", "creationTimestamp", "deletionTimestamp", "resourceVersion", "managedFields", "selfLink")
+_FREE = "spec.trainer.config"
+
+
+class InvalidJobFileError(InvalidJobError):
+    """A job file that cannot be accepted. Its text has one line per problem: `jobs/x.yaml:7: spec.roles.worker.replicas: must be ...`."""
+
+    def __init__(self, source: str, problems: list[Problem], *, lines: dict[str, int] | None = None) -> None:
+        lines = lines or {}
+        known = {problem: nearest_known(problem.field, lines) for problem in problems}
+        positions = {field: position for position, field in enumerate(lines)}
+        ordered = sorted(known, key=lambda problem: positions.get(known[problem], -1))
+        super().__init__(ordered)
+        self.source = source
+        self.args = ("\n".join(_printable(f"{_place(source, lines.get(known[problem]))}: {problem}") for problem in ordered),)
+
+
+def read_job(path: str | Path) -> TrainingJob:
+    """The job in a file, or on standard input for `-`. Raises InvalidJobFileError with all that is wrong, in the order of the file."""
+    source = "standard input" if str(path) == STDIN else str(path)
+    return parse_job(_text(_bytes(path, source), source), source=source)
+
+
+def parse_job(text: str, *, source: str) -> TrainingJob:
+    """The job that `text` holds; `source` names the text in messages."""
+    try:
+        document = read_yaml(text)
+    except UnreadableYamlError as error:
+        raise InvalidJobFileError(_place(source, error.line), [Problem("", str(error))]) from error
+    if not isinstance(document.data, dict):
+        message = f"holds {shown(document.data)}, not a job: write apiVersion, kind, metadata and spec at its top"
+        raise InvalidJobFileError(source, [Problem("", message)], lines=document.lines)
+    _require_kind(document.data, source, lines=document.lines)
+    scan = _Scan()
+    data = scan.cleaned(document.data)
+    found = [*document.problems, *scan.problems]
+    job = _typed(data, found)
+    if job is not None:
+        found += problems(job)
+    if job is None or found:
+        raise InvalidJobFileError(source, found, lines=document.lines)
+    return job
+
+
+def _place(source: str, line: int | None) -> str:
+    return f"{source}:{line}" if line else source
+
+
+def _printable(text: str) -> str:
+    """The text on one line and harmless to a terminal, whatever names it quotes."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _bytes(path: str | Path, source: str) -> bytes:
+    try:
+        if str(path) == STDIN:
+            content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InvalidJobFileError(source, [Problem("", f"does not exist{_beside(Path(path))}")]) from None
+    except IsADirectoryError:
+        raise InvalidJobFileError(source, [Problem("", "is a directory: name the job file in it")]) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidJobFileError(source, [Problem("", f"cannot be read: {reason}")]) from error
+    if len(content) > MAX_BYTES:
+        message = f"is larger than {MAX_BYTES // 2**20} MiB, so it is no job file; put code and data elsewhere and name them in it"
+        raise InvalidJobFileError(source, [Problem("", message)])
+    return content
+
+
+def _beside(path: Path) -> str:
+    """A file of the same folder that the user may have meant."""
+    try:
+        names = [each.name for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml", ".json")]
+    except OSError:
+        return ": the folder does not exist either" if not path.parent.exists() else ""
+    meant = nearest(path.name, names)
+    return f"; did you mean {path.parent / meant}?" if meant else ""
+
+
+def _text(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start}; save it as UTF-8"
+        raise InvalidJobFileError(f"{source}:{line}", [Problem("", message)]) from error
+
+
+def _require_kind(data: dict[str, Any], source: str, *, lines: dict[str, int]) -> None:
+    """Of an object of another kind only that is worth saying."""
+    kind = data.get("kind")
+    if isinstance(kind, str) and nearest(kind, [KIND]) is None:
+        raise InvalidJobFileError(source, [Problem("kind", f"must be {KIND}, not {shown(kind)}")], lines=lines)
+
+
+def _typed(data: dict[str, Any], found: list[Problem]) -> TrainingJob | None:
+    """The data as a job, its types checked strictly; None with what is wrong appended to `found`, which keeps what it has of a field."""
+    known = {problem.field for problem in found}
+    missing = {"apiVersion": API_VERSION, "kind": KIND}
+    found += [
+        Problem(field, f"is required: write {field}: {value}")
+        for field, value in missing.items()
+        if field not in data and field not in known
+    ]
+    try:
+        # In JSON mode strict types allow what a wire format must: names of enums and times as text.
+        return TrainingJob.model_validate_json(json.dumps(data, allow_nan=False), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        found += [problem for detail in details if (problem := problem_of(detail)).field not in known]
+        return None
+
+
+class _Scan:
+    """One walk over plain data for what the types cannot see: fields without a value, numbers without a value in JSON, NUL characters."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def cleaned(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The data without its status and what else only a server may say (`kubectl get -o yaml` prints them), and without bad values."""
+        kept = {key: value for key, value in data.items() if key != "status"}
+        if isinstance(kept.get("metadata"), dict):
+            kept["metadata"] = {key: value for key, value in kept["metadata"].items() if key not in _SERVER_METADATA}
+        cleaned: dict[str, Any] = self._mapping(kept, "", free=False)
+        return cleaned
+
+    def _mapping(self, values: dict[str, Any], path: str, *, free: bool) -> dict[str, Any]:
+        kept = {}
+        for key, value in values.items():
+            here = step(path, key)
+            if "\0" in key:
+                self.problems.append(Problem(here, "has a NUL character in its name: remove it"))
+            elif self._allowed(value, here, free=free):
+                kept[key] = self._value(value, here, free=free or here == _FREE)
+        return kept
+
+    def _value(self, value: Any, path: str, *, free: bool) -> Any:
+        if isinstance(value, dict):
+            return self._mapping(value, path, free=free)
+        if isinstance(value, list):
+            steps = [(each, step(path, index)) for index, each in enumerate(value)]
+            return [self._value(each, here, free=free) for each, here in steps if self._allowed(each, here, free=free)]
+        return value
+
+    def _allowed(self, value: Any, path: str, *, free: bool) -> bool:
+        message = None
+        if value is None and not free:
+            message = "has no value: leave the field out, or give it one ({} is an empty mapping)"
+        elif isinstance(value, float) and not math.isfinite(value):
+            message = "must be a finite number: JSON has no NaN and no infinity"
+        elif isinstance(value, str) and "\0" in value:
+            message = "has a NUL character: remove it"
+        if message is not None:
+            self.problems.append(Problem(path, message))
+        return message is None

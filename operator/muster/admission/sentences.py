@@ -1,0 +1,163 @@
+"""Pydantic's errors as sentences that say what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from muster.admission.paths import spelled
+from muster.api.base import ApiModel
+from muster.api.job import TrainingJob
+from muster.api.problems import Problem
+
+MAX_LISTED = 12
+
+
+def problem_of(error: ErrorDetails) -> Problem:
+    """One of `ValidationError.errors()` as a problem."""
+    location = error["loc"]
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return Problem(spelled(location), _unknown_field(location))
+    if kind == "missing":
+        return Problem(spelled(location), _missing_field(location))
+    return Problem(
+        spelled(location), _sentence(kind, error["input"], context=error.get("ctx", {}), field=_field_at(location)) or error["msg"]
+    )
+
+
+def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInfo | None) -> str | None:
+    given = f", not {shown(value)}"
+    match kind:
+        case "int_type" | "int_from_float" | "int_parsing" | "greater_than_equal" | "less_than_equal":
+            return f"must be a whole number{_bound(kind, context, field)}{given}{_number_hint(value)}"
+        case "int_parsing_size":
+            return "must be a smaller number"
+        case "float_type" | "float_parsing":
+            return f"must be a number{given}{_number_hint(value)}"
+        case "bool_type" | "bool_parsing":
+            return f"must be true or false{given}"
+        case "string_type":
+            return f"must be text{given}" + (": put it in quotes" if isinstance(value, bool | int | float) else "")
+        case "string_too_short":
+            return "must not be empty"
+        case "string_too_long":
+            return f"must have at most {context['max_length']} characters, not {len(value)}"
+        case "string_pattern_mismatch":
+            return f"must look like this: {_description(field)}{given}"
+        case "enum" | "literal_error":
+            return _not_one_of(context["expected"], value)
+        case "list_type":
+            return f"must be a list, such as [a, b]{given}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return f"must be a mapping (name: value){given}"
+        case "too_short":
+            return "must not be empty: leave the field out" if not value else f"must have at least {context['min_length']} entries"
+        case "too_long":
+            return f"must have at most {context['max_length']} entries, not {context['actual_length']}"
+        case "value_error":
+            return str(context["error"])
+    return None
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: short, and as YAML writes it."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f'{text[:56]}..."'
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that the writer probably meant, whatever its case and underscores."""
+    plain = {each.lower(): each for each in names}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.6)
+    return plain[found[0]] if found else None
+
+
+def _unknown_field(location: tuple[str | int, ...]) -> str:
+    name = str(location[-1])
+    parent = _model_at(location[:-1])
+    names = _field_names(parent) if parent else []
+    meant = nearest(name, names)
+    where = spelled(location[:-1]) or "a job"
+    hint = f"; did you mean {meant}?" if meant else ""
+    listed = f" It has {', '.join(names)}." if len(names) <= MAX_LISTED else ""
+    return (
+        f"is no field of {where}{hint or (';' if listed else '')}{listed}".replace(";  It", "; it")
+        .replace("; It", "; it")
+        .removesuffix(".")
+    )
+
+
+def _missing_field(location: tuple[str | int, ...]) -> str:
+    field = _field_at(location)
+    description = _description(field)
+    values = _enum_values(field)
+    what = f"one of {', '.join(values)}" if values else description[:1].lower() + description[1:]
+    return f"is required: {what}" if what else "is required"
+
+
+def _not_one_of(expected: str, value: Any) -> str:
+    names = expected.replace("' or '", "', '").strip("'").split("', '")
+    meant = nearest(value, names) if isinstance(value, str) else None
+    if len(names) == 1:
+        return f"must be {names[0]}, not {shown(value)}"
+    hint = f"; did you mean {meant}?" if meant else ""
+    return f"must be one of {', '.join(names)}, not {shown(value)}{hint}"
+
+
+def _bound(kind: str, context: dict[str, Any], field: FieldInfo | None) -> str:
+    if kind == "less_than_equal":
+        return f" of at most {context['le']}"
+    least = context.get("ge", next((rule.ge for rule in field.metadata if hasattr(rule, "ge")), None) if field else None)
+    return "" if least is None else f" of at least {least}"
+
+
+def _number_hint(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f": write {int(value)}"
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return ": take the quotes away"
+    return ""
+
+
+def _description(field: FieldInfo | None) -> str:
+    return (field.description or "").rstrip(".") if field else ""
+
+
+def _enum_values(field: FieldInfo | None) -> list[str]:
+    return [str(value) for value in getattr(field.annotation, "__members__", {}).values()] if field else []
+
+
+def _field_names(model: type[ApiModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _field_at(location: tuple[str | int, ...]) -> FieldInfo | None:
+    parent = _model_at(location[:-1])
+    if parent is None:
+        return None
+    return next((field for name, field in parent.model_fields.items() if (field.alias or name) == location[-1]), None)
+
+
+def _model_at(location: tuple[str | int, ...]) -> type[ApiModel] | None:
+    """The type of the part of a job that stands at a path; None inside free mappings and lists."""
+    model: type[ApiModel] | None = TrainingJob
+    for key in location:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()} if model else {}
+        model = _model_of(fields[key].annotation) if isinstance(key, str) and key in fields else None
+    return model
+
+
+def _model_of(annotation: Any) -> type[ApiModel] | None:
+    """X of `X` and of `X | None`, where X is a type of the API."""
+    candidates = [annotation, *get_args(annotation)]
+    return next((each for each in candidates if isinstance(each, type) and issubclass(each, ApiModel)), None)

@@ -1,0 +1,164 @@
+"""What a user's pod template may say. All else passes through, so that any version's pod fields work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from muster.admission.paths import step
+from muster.api.constants import GROUP, TRAINER_CONTAINER, is_reserved_env
+from muster.api.problems import Problem
+from muster.api.quantity import MAX_QUANTITY_LENGTH
+from muster.api.spec import RoleName
+
+MAX_CONTAINERS = 16
+MAX_ENV = 128
+MAX_LIMITS = 16
+
+TEMPLATE_FIELDS = ("metadata", "spec")
+OURS: Mapping[str, str] = {
+    "restartPolicy": "Muster decides when a pod is made again; leave it out",
+    "hostname": "Muster names the pods, so that they find each other; leave it out",
+    "subdomain": "Muster names the pods, so that they find each other; leave it out",
+}
+"""Fields of a pod's spec that Muster sets, and why a user may not."""
+TRAINER_OURS = ("command", "args")
+CONTAINER_LISTS = ("containers", "initContainers")
+
+_CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[Problem]:
+    """What is wrong with a role's template."""
+    base = f"spec.roles.{role.value}.template"
+    for key in template:
+        if key not in TEMPLATE_FIELDS:
+            yield Problem(step(base, key), f"is no field of a pod template: it has {' and '.join(TEMPLATE_FIELDS)}")
+    yield from _metadata_problems(template.get("metadata", {}), f"{base}.metadata")
+    spec = template.get("spec", {})
+    if not isinstance(spec, dict):
+        yield Problem(f"{base}.spec", "must be a mapping: the spec of a pod")
+        return
+    for key, reason in OURS.items():
+        if key in spec:
+            yield Problem(f"{base}.spec.{key}", f"may not be set: {reason}")
+    for key in CONTAINER_LISTS:
+        yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}")
+    yield from _named_list_problems(spec.get("volumes", []), f"{base}.spec.volumes")
+
+
+def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
+    if not isinstance(metadata, dict):
+        yield Problem(path, "must be a mapping with labels and annotations")
+        return
+    for key in metadata:
+        if key not in ("labels", "annotations"):
+            yield Problem(step(path, key), "may not be set: a template has labels and annotations; the rest is Muster's")
+    for kind in ("labels", "annotations"):
+        values = metadata.get(kind, {})
+        if not isinstance(values, dict):
+            yield Problem(f"{path}.{kind}", "must be a mapping of names to text")
+            continue
+        for key, value in values.items():
+            if not isinstance(value, str):
+                yield Problem(step(f"{path}.{kind}", key), "must be text: put it in quotes")
+            if key.startswith(f"{GROUP}/"):
+                yield Problem(step(f"{path}.{kind}", key), f"may not be set: names that begin with {GROUP}/ are Muster's")
+
+
+def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
+    yield from _named_list_problems(containers, path, most=MAX_CONTAINERS)
+    for index, container in _mappings(containers):
+        here = step(path, index)
+        name = container.get("name")
+        if isinstance(name, str) and not _CONTAINER_NAME.fullmatch(name):
+            yield Problem(f"{here}.name", f"must be at most 63 lower-case letters, digits and '-', not {name!r}")
+        if name == TRAINER_CONTAINER:
+            for key in TRAINER_OURS:
+                if key in container:
+                    yield Problem(f"{here}.{key}", "may not be set for the trainer: write spec.trainer.command")
+        yield from _env_problems(container.get("env", []), f"{here}.env")
+        yield from _resources_problems(container.get("resources", {}), f"{here}.resources")
+
+
+def _env_problems(env: Any, path: str) -> Iterable[Problem]:
+    yield from _named_list_problems(env, path, most=MAX_ENV)
+    for index, variable in _mappings(env):
+        name = variable.get("name")
+        if not isinstance(name, str):
+            continue
+        here = step(path, index)
+        if is_reserved_env(name):
+            yield Problem(f"{here}.name", f"{name} may not be set: Muster sets it; choose another name")
+        elif "=" in name:
+            yield Problem(f"{here}.name", f"must have no '=', and {name!r} has one")
+        if "value" in variable and not isinstance(variable["value"], str):
+            yield Problem(f"{here}.value", "must be text: put it in quotes")
+
+
+def _resources_problems(resources: Any, path: str) -> Iterable[Problem]:
+    if not isinstance(resources, dict):
+        yield Problem(path, "must be a mapping with limits and requests")
+        return
+    limits = resources.get("limits", {})
+    if not isinstance(limits, dict):
+        yield Problem(f"{path}.limits", "must be a mapping, such as {nvidia.com/gpu: 1}")
+        return
+    if len(limits) > MAX_LIMITS:
+        yield Problem(f"{path}.limits", f"must have at most {MAX_LIMITS} entries, not {len(limits)}")
+    for key, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            yield Problem(step(f"{path}.limits", key), "must be a whole number or text, such as 4, 500m or 16Gi: put it in quotes")
+
+
+def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> Iterable[Problem]:
+    """A list of mappings that are told apart by their names, as strategic merge needs it."""
+    if not isinstance(items, list):
+        yield Problem(path, "must be a list of mappings, each with a name")
+        return
+    if most is not None and len(items) > most:
+        yield Problem(path, f"must have at most {most} entries, not {len(items)}")
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(name, str) or not name:
+            yield Problem(step(path, index), "must be a mapping with a name, by which it is laid over what Muster renders")
+        elif name in seen:
+            yield Problem(f"{step(path, index)}.name", f"stands twice: {name} is the name of an earlier entry too")
+        else:
+            seen.add(name)
+
+
+def _mappings(items: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    if isinstance(items, list):
+        yield from ((index, item) for index, item in enumerate(items) if isinstance(item, dict))
+
+
+def template_schema(description: str) -> dict[str, Any]:
+    """What the CRD declares of a pod template: what its rules must read, with bounds that keep them within the cost budget."""
+    preserved = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    quantity = {"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY_LENGTH}
+    by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    limits = {"type": "object", "maxProperties": MAX_LIMITS, "additionalProperties": quantity}
+    variable = {**preserved, "required": ["name"], "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}}}
+    container = {
+        **preserved,
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 63},
+            "env": {"type": "array", "maxItems": MAX_ENV, "items": variable, **by_name},
+            "resources": {**preserved, "properties": {"limits": limits}},
+            **{name: {"type": "array", "items": {"type": "string"}} for name in TRAINER_OURS},
+        },
+    }
+    containers = {"type": "array", "maxItems": MAX_CONTAINERS, "items": container, **by_name}
+    ours = {name: {"type": "string", "maxLength": 253} for name in OURS}
+    return {
+        "description": description,
+        "type": "object",
+        "properties": {
+            "metadata": dict(preserved),
+            "spec": {**preserved, "properties": {**dict.fromkeys(CONTAINER_LISTS, containers), **ours}},
+        },
+    }

@@ -1,0 +1,55 @@
+"""How many accelerators and how much CPU a role asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.api.constants import TRAINER_CONTAINER
+from muster.api.quantity import Quantity
+from muster.api.spec import Role
+
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+"""Resources whose devices NCCL (RCCL for AMD) can connect."""
+TPU = "google.com/tpu"
+ACCELERATORS = (*GPUS, "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi", TPU)
+
+
+def limits(role: Role) -> dict[str, Quantity]:
+    """The trainer container's limits: the role's, with those of its template laid over them."""
+    spec = role.template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    for container in containers if isinstance(containers, list) else []:
+        if isinstance(container, dict) and container.get("name") == TRAINER_CONTAINER:
+            resources = container.get("resources")
+            overlay = resources.get("limits") if isinstance(resources, dict) else None
+            if isinstance(overlay, dict):
+                return {**role.resources.limits, **_quantities(overlay)}
+    return dict(role.resources.limits)
+
+
+def _quantities(values: Mapping[str, Any]) -> dict[str, Quantity]:
+    return {name: value for name, value in values.items() if isinstance(value, str | int)}
+
+
+def whole(quantity: Quantity) -> int | None:
+    """A count of devices; None for what is none. Kubernetes takes whole numbers only of extended resources."""
+    text = str(quantity)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def count(role: Role, names: tuple[str, ...] = ACCELERATORS) -> int:
+    """Accelerators of each replica."""
+    return sum(whole(quantity) or 0 for name, quantity in limits(role).items() if name in names)
+
+
+def cpus(role: Role) -> float | None:
+    """The CPU limit in cores; None where there is none. The notation is Kubernetes': `500m` is half a core."""
+    quantity = limits(role).get("cpu")
+    if quantity is None:
+        return None
+    text = str(quantity)
+    try:
+        return float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+    except ValueError:
+        return None

@@ -1,0 +1,251 @@
+"""The CRD is structural, bounded where rules look, complete, current, and agrees with the types about the examples."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.admission import cel
+from muster.admission.crd import definition, main, schema, text
+from muster.admission.read import parse_job, read_job
+from muster.api.constants import RESERVED_ENV_NAMES
+from muster.api.spec import RoleName, StrategyName, TrainingJobSpec
+from muster.api.status import TrainingJobStatus
+from muster.strategies.registry import STRATEGIES
+
+ROOT = Path(__file__).resolve().parents[3]
+GOLDEN_JOBS = runpy.run_path(str(ROOT / "tests" / "unit" / "render" / "jobs.py"))["JOBS"]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+
+ALLOWED = {
+    "type", "format", "description", "default", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "minItems",
+    "maxItems", "properties", "required", "additionalProperties", "maxProperties", "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-validations",
+}  # fmt: skip
+
+
+def nodes(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every level of a schema with its path; `*` for items of lists and values of maps."""
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from nodes(child, (*path, name))
+    for kind in ("items", "additionalProperties"):
+        if kind in node:
+            yield from nodes(node[kind], (*path, "*"))
+
+
+NODES = list(nodes(schema()))
+
+
+def test_every_level_has_a_type_and_only_structural_keywords():
+    for path, node in NODES:
+        assert set(node) <= ALLOWED, path
+        assert node.get("type") in ("object", "array", "string", "integer", "number", "boolean") or node.get(
+            "x-kubernetes-int-or-string"
+        ), path
+        assert ("properties" in node) + ("additionalProperties" in node) <= 1, path
+        assert node.get("type") != "array" or "items" in node, path
+
+
+def test_required_fields_are_declared_and_have_no_default():
+    for path, node in NODES:
+        for name in node.get("required", []):
+            if path == () and name == "metadata":
+                continue
+            assert "default" not in node["properties"][name], (path, name)
+
+
+def test_every_field_of_the_types_has_a_description_in_the_crd():
+    undescribed = [
+        path
+        for path, node in NODES
+        if path and path[-1] != "*" and "template" not in path and not node.get("description") and path != ("metadata",)
+    ]
+    assert undescribed == []
+
+
+def test_defaults_fit_their_own_schema():
+    for path, node in NODES:
+        if "default" in node:
+            assert list(violations(node["default"], node)) == [], path
+
+
+def test_constant_defaults_of_the_types_are_those_of_the_crd():
+    job = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {}}}
+    typed = TrainingJobSpec.model_validate(job).wire()
+    filled = defaulted(job, schema()["properties"]["spec"])
+    typed["trainer"].pop("config")
+    typed["roles"]["worker"] = {key: value for key, value in typed["roles"]["worker"].items() if key != "template"} | {"resources": {}}
+    assert filled == typed
+
+
+def test_the_worker_that_the_server_fills_in_is_every_strategy_s_default():
+    assert {strategy.roles[RoleName.WORKER].default for strategy in STRATEGIES.values()} == {1}
+
+
+def test_what_rules_look_into_is_bounded():
+    """Without bounds the API server takes the worst case of 3 MiB of input and refuses the rules as too costly."""
+    looked_into = [("spec", *path) for path in cel.spec_rules()] + [("spec", "roles", "worker", "resources", "limits")]
+    for path, node in NODES:
+        inside = any(path[: len(prefix)] == prefix for prefix in looked_into if len(prefix) > 1)
+        if not inside or {"command", "args"} & set(path[-2:]):  # rules ask whether these are there, and no more
+            continue
+        bound = {"array": "maxItems", "string": "maxLength"}.get(node.get("type", "string"))
+        if "enum" not in node and bound:
+            assert bound in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+
+
+def test_every_rule_stands_at_a_field_that_exists_and_says_which_field_it_means():
+    for path, node in NODES:
+        for rule in node.get("x-kubernetes-validations", []):
+            assert re.match(r"[A-Za-z.]+( and args)?[: ]", rule["message"]), (path, rule["message"])
+            assert len(rule["message"]) < 250
+
+
+def test_fields_that_rules_name_exist():
+    spec = {path[1:] for path, _ in NODES if path[:1] == ("spec",)}
+    for rule in cel.spec_rules()[()]:
+        for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"]):
+            path = tuple(part for part in name.split(".") if part not in ("exists", "filter", "size", "all"))
+            assert path in spec, rule["rule"]
+
+
+def test_roles_in_rules_are_those_of_the_strategies():
+    rules = " ".join(rule["rule"] for rule in cel.spec_rules()[()])
+    for role in (RoleName.PS, RoleName.CHIEF, RoleName.EVALUATOR):
+        having = [name.value for name in StrategyName if role in STRATEGIES[name].roles]
+        listed = ", ".join(f"'{name}'" for name in having)
+        assert f"!has(self.roles.{role.value}) || self.strategy in [{listed}]" in rules
+
+
+def test_reserved_environment_names_are_refused_in_every_container_of_every_role():
+    rules = cel.spec_rules()
+    for role in RoleName:
+        for kind in ("containers", "initContainers"):
+            (rule,) = rules[("roles", role.value, "template", "spec", kind, "*", "env", "*", "name")]
+            assert all(f"'{name}'" in rule["rule"] for name in RESERVED_ENV_NAMES)
+            assert "self.startsWith('MUSTER_')" in rule["rule"]
+
+
+def test_conditions_are_a_list_map_by_type():
+    conditions = schema()["properties"]["status"]["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert "type" in conditions["items"]["required"]
+
+
+def test_paths_of_columns_and_of_the_scale_subresource_exist():
+    version = definition()["spec"]["versions"][0]
+    known = {".".join(("", *path)) for path, _ in NODES} | {".metadata.creationTimestamp"}
+    assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= known
+    assert set(version["subresources"]["scale"].values()) <= known
+    names = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert names == ["STRATEGY", "PHASE", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "ETA", "GOODPUT", "CHECKPOINT", "MESSAGE"]
+
+
+def test_the_crd_is_small_enough_for_client_side_apply():
+    assert len(text().encode()) < 120_000, "kubectl keeps it in an annotation of at most 262,144 bytes"
+
+
+def test_the_file_in_the_repository_is_current():
+    check = subprocess.run([sys.executable, "-m", "muster.admission.crd", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert check.returncode == 0, check.stderr
+
+
+def test_a_stale_file_is_shown_as_a_diff(tmp_path, capsys):
+    file = tmp_path / "crd.yaml"
+    assert main([str(file)]) == 0
+    assert main(["--check", str(file)]) == 0
+    file.write_text(file.read_text().replace("shortNames:\n    - tj", "shortNames:\n    - job"))
+    assert main(["--check", str(file)]) == 1
+    assert "-    - job\n+    - tj" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_examples_are_accepted_by_the_types_and_by_the_schema(path):
+    read_job(path)
+    assert list(violations(yaml.safe_load(path.read_text()), schema())) == []
+
+
+@pytest.mark.parametrize("name", GOLDEN_JOBS)
+def test_the_jobs_of_the_golden_files_are_accepted_by_the_rules_and_by_the_schema(name):
+    job = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"}, "spec": GOLDEN_JOBS[name]}
+    assert parse_job(yaml.safe_dump(job), source=name).spec.strategy
+    assert list(violations(job, schema())) == []
+
+
+def test_a_job_as_the_types_write_it_fits_the_schema():
+    whole = {**read_job(EXAMPLES[0]).wire(), "status": TrainingJobStatus().wire()}
+    assert list(violations(whole, schema())) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("strategy", "ddp"),
+        ("suspend", "yes"),
+        ("batch", {"globalSize": 0}),
+        ("checkpoint", {"keep": 1}),
+        ("foo", 1),
+        ("trainer", {"command": "x"}),
+    ],
+)
+def test_the_schema_refuses_what_the_types_refuse(field, value):
+    job = yaml.safe_load(EXAMPLES[0].read_text())
+    job["spec"][field] = value
+    assert list(violations(job, schema()))
+
+
+def violations(value: Any, node: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Where a value breaks a structural schema: the keywords that ours uses."""
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    kind = kinds[node["type"]] if "type" in node else (int, str)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        yield f"{path}: is no {node.get('type')}"
+        return
+    checks = {
+        "enum": lambda limit: value in limit,
+        "minimum": lambda limit: value >= limit,
+        "maximum": lambda limit: value <= limit,
+        "minLength": lambda limit: len(value) >= limit,
+        "maxLength": lambda limit: not isinstance(value, str) or len(value) <= limit,
+        "minItems": lambda limit: len(value) >= limit,
+        "maxItems": lambda limit: len(value) <= limit,
+        "maxProperties": lambda limit: len(value) <= limit,
+        "pattern": lambda limit: re.search(limit, value),
+        "required": lambda limit: set(limit) <= set(value),
+    }
+    yield from (f"{path}: breaks {name} {node[name]}" for name, holds in checks.items() if name in node and not holds(node[name]))
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from violations(item, node["items"], f"{path}[{index}]")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            child = node.get("properties", {}).get(key) or node.get("additionalProperties")
+            if child:
+                yield from violations(item, child, f"{path}.{key}")
+            elif not node.get("x-kubernetes-preserve-unknown-fields") and (node.get("properties") or path != ".metadata"):
+                yield f"{path}.{key}: is unknown"
+
+
+def defaulted(value: Any, node: dict[str, Any]) -> Any:
+    """The value with the defaults that an API server fills in."""
+    if not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for name, child in node.get("properties", {}).items():
+        if name not in filled and "default" in child:
+            filled[name] = child["default"]
+        if name in filled:
+            filled[name] = defaulted(filled[name], child)
+    return filled

@@ -1,0 +1,202 @@
+"""Rules about a whole job."""
+
+import pytest
+
+from muster.admission.validate import problems
+from muster.api.job import TrainingJob
+
+
+def job(spec: dict, **metadata: str) -> TrainingJob:
+    return TrainingJob.model_validate(
+        {"metadata": {"name": "digits", **metadata}, "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, **spec}}
+    )
+
+
+def said(job: TrainingJob) -> list[str]:
+    return [str(problem) for problem in problems(job)]
+
+
+def template(pod: dict, **rest: object) -> dict:
+    return {"roles": {"worker": {"template": {"spec": pod, **rest}}}}
+
+
+def container(**fields: object) -> dict:
+    return template({"containers": [{"name": "trainer", **fields}]})
+
+
+WORKER = "spec.roles.worker.template"
+CONTAINER = f"{WORKER}.spec.containers[0]"
+
+NAMES = [
+    ("Digits_2", "must be lower-case letters, digits and '-', beginning with a letter, not 'Digits_2': write digits-2, say"),
+    ("2-digits", "must be lower-case letters, digits and '-', beginning with a letter, not '2-digits': write digits, say"),
+    ("digits-", "must be lower-case letters, digits and '-', beginning with a letter, not 'digits-': write digits, say"),
+    ("digits\n", "must be lower-case letters, digits and '-', beginning with a letter, not 'digits\\n': write digits, say"),
+    ("--", "must be lower-case letters, digits and '-', beginning with a letter, not '--'"),
+    ("", "must be lower-case letters, digits and '-', beginning with a letter, not ''"),
+    ("d" * 45, "must have at most 44 characters, not 45: names of pods are made of it"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), NAMES)
+def test_a_job_s_name_must_be_the_name_of_a_service(name, message):
+    assert said(job({}, name=name)) == [f"metadata.name: {message}"]
+
+
+def test_the_longest_name_fits_into_a_host_name():
+    assert said(job({}, name="d" * 44)) == []
+    assert len("d" * 44 + "-evaluator-4095") <= 63
+
+
+def test_a_namespace_must_be_a_label():
+    assert said(job({}, namespace="My_Space")) == [
+        "metadata.namespace: must be at most 63 lower-case letters, digits and '-', not 'My_Space': write my-space, say"
+    ]
+
+
+ACCEPTED = [
+    {"managedBy": "kueue.x-k8s.io/multikueue"},
+    {"checkpoint": {"storage": {"uri": "file:///data/checkpoints"}}},
+    {"checkpoint": {"storage": {"uri": "s3://bucket"}}},
+    {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}},
+    {"checkpoint": {"resume": "/checkpoints/other/step-00000100-x"}},
+    {"checkpoint": {"everySteps": 10, "everySeconds": 60}},
+    {"trainer": {"module": "my_pkg.model"}},
+    {"trainer": {"script": "train.py"}},
+    {"trainer": {"command": ["torchrun", "train.py"], "supervisor": "Disabled"}},
+    {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "batch": {"globalSize": 4}},
+    template({"nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "emptyDir": {}}]}, metadata={"labels": {"team": "a"}}),
+    container(env=[{"name": "NCCL_DEBUG", "value": "INFO"}], resources={"limits": {"cpu": "500m", "nvidia.com/gpu": 1}}),
+]
+
+
+@pytest.mark.parametrize("spec", ACCEPTED)
+def test_a_job_that_can_run_is_accepted(spec):
+    assert said(job(spec)) == []
+
+
+REFUSED = [
+    ({"managedBy": "muster"}, "spec.managedBy: must be domain/name, such as muster.dev/operator, not 'muster'"),
+    ({"scheduling": {"queue": "My Queue"}}, "spec.scheduling.queue: must be lower-case letters, digits, '-' and '.', not 'My Queue'"),
+    (
+        {"scheduling": {"priorityClassName": "-"}},
+        "spec.scheduling.priorityClassName: must be lower-case letters, digits, '-' and '.', not '-'",
+    ),
+    ({"trainer": {}}, "spec.trainer: needs exactly one of task, module, script and command, and none is there"),
+    (
+        {"trainer": {"task": "a", "module": "b", "command": ["c"]}},
+        "spec.trainer: needs exactly one of task, module, script and command, and not task and module and command together",
+    ),
+    ({"trainer": {"module": "my-pkg"}}, "spec.trainer.module: must be a name that Python can import, such as my_pkg.model, not 'my-pkg'"),
+    ({"trainer": {"script": " "}}, "spec.trainer.script: must name a Python program, such as train.py"),
+    ({"trainer": {"command": [""]}}, "spec.trainer.command[0]: must name a program, such as torchrun"),
+    ({"trainer": {"task": "a", "image": "my image"}}, "spec.trainer.image: must be the name of an image, without spaces, not 'my image'"),
+    (
+        {"trainer": {"task": "a", "code": {"configMap": {"name": "My_Code"}}}},
+        "spec.trainer.code.configMap.name: must be the name of a ConfigMap, not 'My_Code'",
+    ),
+    (
+        {"trainer": {"task": "a", "supervisor": "Disabled"}},
+        "spec.trainer.supervisor: Disabled leaves nobody to start what is named: write command, or supervisor: Auto",
+    ),
+    (
+        {"checkpoint": {"storage": {}}},
+        "spec.checkpoint.storage: needs exactly one of persistentVolumeClaim and uri, and neither is there",
+    ),
+    (
+        {"checkpoint": {"storage": {"uri": "s3://a", "persistentVolumeClaim": {"claimName": "a"}}}},
+        "spec.checkpoint.storage: needs exactly one of persistentVolumeClaim and uri, not both",
+    ),
+    (
+        {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "A"}}}},
+        "spec.checkpoint.storage.persistentVolumeClaim.claimName: must be the name of a PersistentVolumeClaim, not 'A'",
+    ),
+    (
+        {"checkpoint": {"storage": {"uri": "/data"}}},
+        "spec.checkpoint.storage.uri: must be file:///path or s3://bucket/prefix, not '/data': write file:///data",
+    ),
+    (
+        {"checkpoint": {"storage": {"uri": "file://data"}}},
+        "spec.checkpoint.storage.uri: must be file:///path or s3://bucket/prefix: a path begins with a slash, so that there are three, "
+        "not 'file://data'",
+    ),
+    (
+        {"checkpoint": {"storage": {"uri": "gs://bucket"}}},
+        "spec.checkpoint.storage.uri: must be file:///path or s3://bucket/prefix, not 'gs://bucket'",
+    ),
+    ({"checkpoint": {"resume": "never"}}, "spec.checkpoint.resume: must be Auto, Never or a path: write Never"),
+    (
+        {"roles": {"worker": {"replicas": 4096, "processesPerReplica": 64}}},
+        "spec.roles: make a world of 262144 processes; at most 65536 are possible",
+    ),
+    (
+        {"elastic": {"minReplicas": 1, "maxReplicas": 8}, "batch": {"globalSize": 4}},
+        "spec.batch.globalSize: 4 samples cannot be shared out over 8 devices, which the job may grow to: write at least 8, "
+        "or a smaller elastic.maxReplicas",
+    ),
+    (
+        template({"restartPolicy": "Always"}),
+        f"{WORKER}.spec.restartPolicy: may not be set: Muster decides when a pod is made again; leave it out",
+    ),
+    (
+        template({"hostname": "a"}),
+        f"{WORKER}.spec.hostname: may not be set: Muster names the pods, so that they find each other; leave it out",
+    ),
+    (
+        template({"subdomain": "a"}),
+        f"{WORKER}.spec.subdomain: may not be set: Muster names the pods, so that they find each other; leave it out",
+    ),
+    (template({}, kind="Pod"), f"{WORKER}.kind: is no field of a pod template: it has metadata and spec"),
+    ({"roles": {"worker": {"template": {"spec": []}}}}, f"{WORKER}.spec: must be a mapping: the spec of a pod"),
+    (
+        template({}, metadata={"name": "a"}),
+        f"{WORKER}.metadata.name: may not be set: a template has labels and annotations; the rest is Muster's",
+    ),
+    (
+        template({}, metadata={"labels": {"muster.dev/role": "ps"}}),
+        f"{WORKER}.metadata.labels[muster.dev/role]: may not be set: names that begin with muster.dev/ are Muster's",
+    ),
+    (template({}, metadata={"labels": {"a": 1}}), f"{WORKER}.metadata.labels.a: must be text: put it in quotes"),
+    (template({"containers": {}}), f"{WORKER}.spec.containers: must be a list of mappings, each with a name"),
+    (template({"containers": [{}]}), f"{CONTAINER}: must be a mapping with a name, by which it is laid over what Muster renders"),
+    (
+        template({"containers": [{"name": "a"}, {"name": "a"}]}),
+        f"{WORKER}.spec.containers[1].name: stands twice: a is the name of an earlier entry too",
+    ),
+    (
+        template({"initContainers": [{"name": f"c{n}"} for n in range(17)]}),
+        f"{WORKER}.spec.initContainers: must have at most 16 entries, not 17",
+    ),
+    (template({"containers": [{"name": "A"}]}), f"{CONTAINER}.name: must be at most 63 lower-case letters, digits and '-', not 'A'"),
+    (container(command=["x"]), f"{CONTAINER}.command: may not be set for the trainer: write spec.trainer.command"),
+    (
+        container(env=[{"name": "TF_CONFIG", "value": "{}"}]),
+        f"{CONTAINER}.env[0].name: TF_CONFIG may not be set: Muster sets it; choose another name",
+    ),
+    (
+        container(env=[{"name": "PET_NNODES", "value": "1"}]),
+        f"{CONTAINER}.env[0].name: PET_NNODES may not be set: Muster sets it; choose another name",
+    ),
+    (container(env=[{"name": "A", "value": 1}]), f"{CONTAINER}.env[0].value: must be text: put it in quotes"),
+    (container(env=[{"name": "A=B", "value": "1"}]), f"{CONTAINER}.env[0].name: must have no '=', and 'A=B' has one"),
+    (container(env=[{"name": f"E{n}"} for n in range(129)]), f"{CONTAINER}.env: must have at most 128 entries, not 129"),
+    (
+        container(resources={"limits": {"cpu": 0.5}}),
+        f"{CONTAINER}.resources.limits.cpu: must be a whole number or text, such as 4, 500m or 16Gi: put it in quotes",
+    ),
+    (
+        container(resources={"limits": {f"r{n}": 1 for n in range(17)}}),
+        f"{CONTAINER}.resources.limits: must have at most 16 entries, not 17",
+    ),
+    (container(resources=[]), f"{CONTAINER}.resources: must be a mapping with limits and requests"),
+    (container(resources={"limits": []}), f"{CONTAINER}.resources.limits: must be a mapping, such as {{nvidia.com/gpu: 1}}"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), REFUSED)
+def test_a_job_that_cannot_run_is_refused_with_field_and_remedy(spec, message):
+    assert said(job(spec)) == [message]
+
+
+def test_what_the_strategy_finds_is_among_the_problems():
+    assert said(job({"roles": {"ps": {}}})) == ["spec.roles.ps: DDP has no role ps; remove it (it has: worker)"]

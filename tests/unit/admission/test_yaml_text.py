@@ -1,0 +1,111 @@
+"""Job files mean the same here as to kubectl, and hostile text ends in a message."""
+
+import math
+
+import pytest
+
+from muster.admission.yaml_text import MAX_DEPTH, UnreadableYamlError, read_yaml
+
+# What `sigs.k8s.io/yaml` makes of each word (tried with v1.6.0, which kubectl 1.34 uses).
+WORDS = [
+    ("1e-3", 0.001),
+    ("5e-2", 0.05),
+    ("1_000", 1000),
+    ("0x1f", 31),
+    ("010", 8),
+    ("0o10", 8),
+    ("0b101", 5),
+    ("08", 8.0),
+    ("-7", -7),
+    ("+7", 7),
+    (".5", 0.5),
+    ("5.", 5.0),
+    ("yes", True),
+    ("off", False),
+    ("n", False),
+    ("~", None),
+    ("null", None),
+    ("None", "None"),
+    ("1:30", "1:30"),
+    ("2026-11-21", "2026-11-21"),
+    ("2x4", "2x4"),
+    ("500m", "500m"),
+    ("1e400", "1e400"),
+    ("'5'", "5"),
+    ('"yes"', "yes"),
+    ("!!str 5", "5"),
+]
+
+
+@pytest.mark.parametrize(("word", "value"), WORDS)
+def test_a_plain_word_means_what_it_means_to_kubectl(word, value):
+    data = read_yaml(f"field: {word}\n").data
+    assert data == {"field": value}
+    assert type(data["field"]) is type(value)
+
+
+def test_infinity_and_nan_are_numbers():
+    assert read_yaml("[.inf, -.inf]").data == [math.inf, -math.inf]
+    assert math.isnan(read_yaml("[.nan]").data[0])
+
+
+def test_every_field_has_its_line():
+    lines = read_yaml("a:\n  b: 1\n  c:\n  - x\n  - d/e: 2\n").lines
+    assert lines == {"a": 1, "a.b": 2, "a.c": 3, "a.c[0]": 4, "a.c[1]": 5, "a.c[1][d/e]": 5}
+
+
+def test_anchors_and_merges_work_and_the_mapping_s_own_keys_win():
+    text = "base: &base {one: 1, two: 2}\nmore: {<<: *base, two: 3}\nlist: {<<: [{two: 5}, *base]}\n"
+    assert read_yaml(text).data == {"base": {"one": 1, "two": 2}, "more": {"one": 1, "two": 3}, "list": {"one": 1, "two": 5}}
+
+
+def test_a_quoted_merge_sign_is_a_key_like_any_other():
+    assert read_yaml('{"<<": 1}').data == {"<<": 1}
+
+
+def test_an_equal_key_is_named_with_both_lines():
+    document = read_yaml("a: 1\nb: 2\na: 3\n")
+    assert [str(problem) for problem in document.problems] == ["a: stands twice, on lines 1 and 3: keep one"]
+    assert document.data["a"] == 1
+
+
+def test_an_empty_document_at_the_end_is_none():
+    assert read_yaml("---\na: 1\n---\n").data == {"a": 1}
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+LONG_BOMB = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 1000)}]\n"
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{k: {{<<: [*a{i - 1}, *a{i - 1}]}}, l: *a{i - 1}}}\n" for i in range(1, 40))
+CHAIN = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{k: *a{i - 1}}}\n" for i in range(1, 100))
+
+REFUSED = [
+    ("", None, "is empty: write apiVersion, kind, metadata and spec"),
+    ("# nothing\n---\n...\n", None, "is empty: write apiVersion, kind, metadata and spec"),
+    ("a: 1\n---\nb: 2\n---\nc: 3\n", 3, "holds 3 documents: a job file holds one; put each into a file of its own"),
+    ("a: [\n", 2, "is not YAML (line 2, column 1): did not find expected node content"),
+    ("a: b: c\n", 1, "is not YAML (line 1, column 5): mapping values are not allowed in this context"),
+    ("a:\n\tb: 1\n", 2, "is not YAML (line 2, column 1): YAML is indented with spaces, not with tabs"),
+    ("a: \x01\n", None, "is not YAML: the character U+0001 is not allowed; write it as an escape"),
+    ("x: &x [*x]\n", 1, "the alias *x names no finished anchor before it"),
+    ("a: *b\n", 1, "the alias *b names no finished anchor before it"),
+    ("1: a\n", 1, 'the key 1 is a number to YAML: put it in quotes, "1"'),
+    ("a: 1\non: a\n", 2, 'the key on is true to YAML: put it in quotes, "on"'),
+    ("? [a]\n: b\n", 1, "a key must be text, not a list, a mapping or an alias"),
+    ("a: !!python/object:os.system x\n", 1, "the tag tag:yaml.org,2002:python/object:os.system is not allowed: leave it out"),
+    ("<<: 5\n", 1, "<< takes a mapping or a list of mappings"),
+    ("[" * 5000, 1, f"is nested deeper than {MAX_DEPTH} levels"),
+    ("- " * 5000, 1, f"is nested deeper than {MAX_DEPTH} levels"),
+    (CHAIN, MAX_DEPTH, f"is nested deeper than {MAX_DEPTH} levels when its aliases are expanded"),
+    (BOMB, 7, "grows too large when its aliases (*name) are expanded: write fewer of them"),
+    (LONG_BOMB, 2, "grows too large when its aliases (*name) are expanded: write fewer of them"),
+    (MERGE_BOMB, 13, "grows too large when its aliases (*name) are expanded: write fewer of them"),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("text", "line", "message"), REFUSED)
+def test_text_that_is_no_single_document_is_refused_with_its_line(text, line, message):
+    with pytest.raises(UnreadableYamlError) as refused:
+        read_yaml(text)
+    assert str(refused.value) == message
+    assert refused.value.line == line

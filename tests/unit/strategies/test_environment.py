@@ -1,0 +1,209 @@
+"""The environment of every replica of every strategy, written by hand from the rules of docs/architecture.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from muster.api.spec import RoleName, TrainingJobSpec
+from muster.render.addresses import ClusterAddresses
+from muster.strategies.base import Framework
+from muster.strategies.registry import STRATEGIES, strategy_of
+
+W = ["worker-0.job.ns.svc:2222", "worker-1.job.ns.svc:2222"]
+CHIEF, PS, EVALUATOR = ["chief-0.job.ns.svc:2222"], ["ps-0.job.ns.svc:2222"], ["evaluator-0.job.ns.svc:2222"]
+
+
+def spec_of(strategy: str, roles: dict[str, Any], **more: Any) -> TrainingJobSpec:
+    return TrainingJobSpec.model_validate({"strategy": strategy, "trainer": {"task": "digits"}, "roles": roles, **more})
+
+
+def environments(spec: TrainingJobSpec) -> dict[str, dict[str, str]]:
+    """By role-index, in rank order."""
+    strategy = strategy_of(spec.strategy)
+    plan = strategy.plan(spec)
+    addresses = ClusterAddresses("job", "ns")
+    return {f"{each.role.value}-{each.index}": dict(strategy.environment(spec, plan, each, addresses)) for each in plan.replicas}
+
+
+def tf_configs(spec: TrainingJobSpec) -> dict[str, Any]:
+    return {name: json.loads(env["TF_CONFIG"]) for name, env in environments(spec).items()}
+
+
+@pytest.mark.parametrize("strategy", ["OneDevice", "Mirrored", "CentralStorage"])
+def test_a_strategy_of_one_machine_has_no_framework_environment_and_no_port(strategy: str) -> None:
+    spec = spec_of(strategy, {"worker": {"resources": {"limits": {"nvidia.com/gpu": 4}}}})
+    assert environments(spec) == {"worker-0": {}}
+    [replica] = strategy_of(spec.strategy).plan(spec).replicas
+    assert (replica.processes, replica.first_rank, dict(replica.ports)) == (1, 0, {})
+
+
+def test_workers_of_multi_worker_mirrored_know_each_other_and_themselves() -> None:
+    assert tf_configs(spec_of("MultiWorkerMirrored", {"worker": {"replicas": 2}})) == {
+        "worker-0": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 0}},
+        "worker-1": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 1}},
+    }
+
+
+def test_a_single_worker_of_multi_worker_mirrored_has_a_cluster_of_one() -> None:
+    assert tf_configs(spec_of("MultiWorkerMirrored", {})) == {
+        "worker-0": {"cluster": {"worker": W[:1]}, "task": {"type": "worker", "index": 0}}
+    }
+
+
+def test_only_the_evaluator_stands_in_the_evaluators_cluster() -> None:
+    spec = spec_of("MultiWorkerMirrored", {"worker": {"replicas": 2}, "evaluator": {}})
+    assert tf_configs(spec) == {
+        "worker-0": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 0}},
+        "worker-1": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 1}},
+        "evaluator-0": {"cluster": {"worker": W, "evaluator": EVALUATOR}, "task": {"type": "evaluator", "index": 0}},
+    }
+    assert strategy_of(spec.strategy).plan(spec).size == 2
+
+
+def test_the_coordinator_of_a_parameter_server_job_is_its_chief() -> None:
+    spec = spec_of("ParameterServer", {"chief": {}, "worker": {"replicas": 2}, "ps": {}, "evaluator": {}})
+    cluster = {"chief": CHIEF, "worker": W, "ps": PS}
+    assert tf_configs(spec) == {
+        "chief-0": {"cluster": cluster, "task": {"type": "chief", "index": 0}},
+        "worker-0": {"cluster": cluster, "task": {"type": "worker", "index": 0}},
+        "worker-1": {"cluster": cluster, "task": {"type": "worker", "index": 1}},
+        "ps-0": {"cluster": cluster, "task": {"type": "ps", "index": 0}},
+        "evaluator-0": {"cluster": {**cluster, "evaluator": EVALUATOR}, "task": {"type": "evaluator", "index": 0}},
+    }
+    assert {env["GRPC_FAIL_FAST"] for env in environments(spec).values()} == {"use_caller"}
+
+
+def test_the_hosts_of_a_tpu_slice_get_the_variables_of_gke() -> None:
+    tpu = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4"}
+    spec = spec_of("TPU", {"worker": {"replicas": 2}}, options={"tpu": tpu})
+    shared = {
+        "TPU_WORKER_HOSTNAMES": "worker-0.job.ns.svc,worker-1.job.ns.svc",
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://worker-0.job.ns.svc:8470,grpc://worker-1.job.ns.svc:8470",
+    }
+    assert environments(spec) == {"worker-0": {"TPU_WORKER_ID": "0", **shared}, "worker-1": {"TPU_WORKER_ID": "1", **shared}}
+    placement = strategy_of(spec.strategy).placement(spec, RoleName.WORKER)
+    assert dict(placement.node_selector) == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+    }
+    assert dict(placement.limits) == {"google.com/tpu": "4"}
+
+
+def test_a_tpu_slice_of_one_host_is_local() -> None:
+    spec = spec_of("TPU", {}, options={"tpu": {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4"}})
+    assert environments(spec) == {"worker-0": {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "worker-0.job.ns.svc", "TPU_NAME": "local"}}
+    assert dict(strategy_of(spec.strategy).placement(spec, RoleName.WORKER).limits) == {"google.com/tpu": "8"}
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
+def test_a_pytorch_replica_runs_a_process_for_each_of_its_gpus(strategy: str) -> None:
+    spec = spec_of(strategy, {"worker": {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": "4", "cpu": "16"}}}})
+    shared = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_MASTER_ADDR": "worker-0.job.ns.svc",
+        "PET_MASTER_PORT": "29500",
+        "MASTER_ADDR": "worker-0.job.ns.svc",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "8",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    assert environments(spec) == {
+        "worker-0": {**shared, "PET_NODE_RANK": "0", "MUSTER_FIRST_RANK": "0"},
+        "worker-1": {**shared, "PET_NODE_RANK": "1", "MUSTER_FIRST_RANK": "4"},
+    }
+
+
+def test_rank_is_set_where_a_replica_runs_one_process() -> None:
+    envs = environments(spec_of("DDP", {"worker": {"replicas": 3}}))
+    assert [(env["RANK"], env["WORLD_SIZE"], env["PET_NPROC_PER_NODE"]) for env in envs.values()] == [
+        ("0", "3", "1"),
+        ("1", "3", "1"),
+        ("2", "3", "1"),
+    ]
+
+
+def test_processes_per_replica_overrule_the_number_of_gpus() -> None:
+    worker = {"replicas": 2, "processesPerReplica": 2, "resources": {"limits": {"amd.com/gpu": 8}}}
+    envs = environments(spec_of("DDP", {"worker": worker}))
+    assert [(env["PET_NPROC_PER_NODE"], env["WORLD_SIZE"], env["MUSTER_FIRST_RANK"]) for env in envs.values()] == [
+        ("2", "4", "0"),
+        ("2", "4", "2"),
+    ]
+
+
+def test_gpus_of_the_users_template_count_as_those_of_the_role() -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
+    spec = spec_of("DDP", {"worker": {"template": template, "resources": {"limits": {"nvidia.com/gpu": 8}}}})
+    assert strategy_of(spec.strategy).plan(spec).size == 2
+
+
+def test_an_rpc_world_ranks_its_chief_then_its_workers_then_its_servers() -> None:
+    worker = {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    shared = {
+        "PET_NNODES": "4",
+        "PET_MASTER_ADDR": "chief-0.job.ns.svc",
+        "PET_MASTER_PORT": "29500",
+        "MASTER_ADDR": "chief-0.job.ns.svc",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "6",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    assert environments(spec_of("RPC", {"ps": {}, "worker": worker, "chief": {}})) == {
+        "chief-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0", "MUSTER_FIRST_RANK": "0", "RANK": "0"},
+        "worker-0": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "MUSTER_FIRST_RANK": "1"},
+        "worker-1": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "2", "MUSTER_FIRST_RANK": "3"},
+        "ps-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "3", "MUSTER_FIRST_RANK": "5", "RANK": "5"},
+    }
+
+
+def test_roles_that_a_strategy_needs_are_there_without_being_written() -> None:
+    assert list(environments(spec_of("ParameterServer", {}))) == ["chief-0", "worker-0", "ps-0"]
+    assert list(environments(spec_of("RPC", {}))) == ["chief-0", "worker-0", "ps-0"]
+
+
+TABLE = {
+    # strategy: framework, roles, synchronous, elastic, decisive role, restarts with a broken worker
+    "OneDevice": ("TensorFlow", "worker", True, False, "worker", None),
+    "Mirrored": ("TensorFlow", "worker", True, False, "worker", None),
+    "CentralStorage": ("TensorFlow", "worker", True, False, "worker", None),
+    "MultiWorkerMirrored": ("TensorFlow", "worker evaluator", True, False, "worker", None),
+    "ParameterServer": ("TensorFlow", "chief worker ps evaluator", False, False, "chief", frozenset()),
+    "TPU": ("TensorFlow", "worker", True, False, "worker", None),
+    "DDP": ("PyTorch", "worker", True, True, "worker", None),
+    "FSDP": ("PyTorch", "worker", True, True, "worker", None),
+    "TensorParallel": ("PyTorch", "worker", True, False, "worker", None),
+    "Pipeline": ("PyTorch", "worker", True, False, "worker", None),
+    "RPC": ("PyTorch", "chief worker ps", False, False, "chief", None),
+}
+
+
+def test_the_registry_has_every_strategy_of_the_design() -> None:
+    found = {
+        strategy.name.value: (
+            strategy.framework.value,
+            " ".join(role.value for role in strategy.roles),
+            strategy.synchronous,
+            strategy.elastic,
+            strategy.decisive.value,
+            strategy.restarts_with(RoleName.WORKER),
+        )
+        for strategy in STRATEGIES.values()
+    }
+    assert found == TABLE
+    assert {strategy.framework for strategy in STRATEGIES.values()} == set(Framework)
+    assert all(strategy.summary.endswith(".") for strategy in STRATEGIES.values())
+
+
+def test_a_lost_parameter_server_takes_the_chief_with_it_and_a_lost_chief_nobody() -> None:
+    strategy = strategy_of(spec_of("ParameterServer", {}).strategy)
+    assert strategy.restarts_with(RoleName.PS) == {RoleName.CHIEF}
+    assert strategy.restarts_with(RoleName.CHIEF) == frozenset()
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+def test_a_broken_evaluator_restarts_alone(strategy: str) -> None:
+    assert strategy_of(spec_of(strategy, {}).strategy).restarts_with(RoleName.EVALUATOR) == frozenset()
