@@ -1,0 +1,5 @@
+"""`python -m muster.cli`"""
+
+from muster.cli.main import main
+
+main()

@@ -1,0 +1,78 @@
+"""The `muster` command. A sub-command is imported when it is used, so that each pays only for what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from muster.api.problems import InvalidJobError
+
+COMMANDS: Mapping[str, str] = {
+    "render": "muster.cli.render:render",
+    "report": "muster.cli.report:report",
+    "run": "muster.cli.run:run",
+    "validate": "muster.cli.validate:validate",
+}
+
+BAD_CONFIGURATION = 11
+INTERNAL_ERROR = 1
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are those of COMMANDS; one that is not installed is not there."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        try:
+            command: Any = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            return None
+        return command if isinstance(command, click.Command) else None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="muster-training", message="muster %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. May stand after the command, too.")
+def cli(debug: bool) -> None:
+    """Runs distributed training jobs on Kubernetes and on a laptop, and gets them finished."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, and end with its exit code: 2 for a wrong command line, 11 for a job that cannot run as written."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        code = cli.main([argument for argument in given if argument != "--debug"], prog_name="muster", standalone_mode=False)
+    except click.ClickException as error:
+        _show_traceback(debug)
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Aborted.", err=True)
+        sys.exit(130)
+    except InvalidJobError as error:
+        _show_traceback(debug)
+        click.echo(str(error), err=True)
+        sys.exit(BAD_CONFIGURATION)
+    except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one sentence)
+        _show_traceback(debug)
+        click.echo(f"muster: {type(error).__name__}: {error}; this is a fault of Muster's, --debug shows where", err=True)
+        sys.exit(INTERNAL_ERROR)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_traceback(debug: bool) -> None:
+    if debug:
+        traceback.print_exc()

@@ -1,0 +1,34 @@
+"""`muster render`: every manifest of a job, with no cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import yaml
+
+from muster.cli import job_file
+
+
+@click.command()
+@click.argument("job", metavar="JOB.YAML")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format.")
+@click.option("--attempt", type=click.IntRange(min=0), default=0, show_default=True, help="The attempt to render the pods of.")
+@click.option("-n", "--namespace", help="Namespace in place of the one in the file.")
+def render(job: str, output: str, attempt: int, namespace: str | None) -> None:
+    """Prints every manifest that the job in JOB.YAML (- for standard input) would run as: the headless service, then the pods."""
+    _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt)
+    click.echo(as_json(manifests) if output == "json" else as_yaml(manifests), nl=False)
+
+
+def as_yaml(manifests: list[dict[str, Any]]) -> str:
+    """One document for each manifest."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, explicit_start=True, width=1_000_000)
+    return text
+
+
+def as_json(manifests: list[dict[str, Any]]) -> str:
+    """One List, as kubectl prints and takes several objects."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2) + "\n"

@@ -1,0 +1,77 @@
+"""The environment of a trainer container: Muster's contract with it (docs/architecture.md), then what the framework reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import floor
+
+from muster.api.job import TrainingJob
+from muster.render.trainer import checkpoint_directory, muster_trainer
+from muster.strategies import accelerators
+from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
+
+NOT_APPLIED_UID = "00000000-0000-0000-0000-000000000000"
+NOT_APPLIED_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""What stands for the uid and creation time of a job that no server has seen."""
+
+CLAIM_PATH = "/checkpoints"
+CODE_PATH = "/code"
+STATE_PATH = "/run/muster"
+TOKEN_PATH = "/var/run/secrets/muster"
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The coordination channel: its base URL. The token is mounted into the pod."""
+
+    url: str
+
+
+def uid_of(job: TrainingJob) -> str:
+    return job.metadata.uid or NOT_APPLIED_UID
+
+
+def environment_of(
+    job: TrainingJob,
+    replica: ReplicaPlan,
+    *,
+    strategy: Strategy,
+    plan: WorldPlan,
+    attempt: int,
+    addresses: Addresses,
+    coordinator: Coordinator | None,
+) -> dict[str, str]:
+    """Every variable of a replica's trainer container but those that only its pod knows (name and uid)."""
+    directory = checkpoint_directory(job, CLAIM_PATH)
+    env = {
+        "MUSTER_JOB": job.key,
+        "MUSTER_JOB_UID": uid_of(job),
+        "MUSTER_JOB_CREATED": f"{job.metadata.creation_timestamp or NOT_APPLIED_TIME:%Y-%m-%dT%H:%M:%SZ}",
+        "MUSTER_STRATEGY": job.spec.strategy.value,
+        "MUSTER_ROLE": replica.role.value,
+        "MUSTER_INDEX": str(replica.index),
+        "MUSTER_ATTEMPT": str(attempt),
+        "MUSTER_PROCESSES": str(replica.processes),
+        "MUSTER_TRAINER": muster_trainer(job.spec, directory),
+        "MUSTER_STATE_DIR": STATE_PATH,
+    }
+    if coordinator is not None:
+        env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
+    if directory is not None and directory.startswith("/") and replica.first_rank == 0:
+        env["MUSTER_TENSORBOARD_DIR"] = f"{directory}/tensorboard"
+    return {**env, **strategy.environment(job.spec, plan, replica, addresses), **_defaults(job, replica)}
+
+
+def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:
+    """What interpreters and libraries read when they start. Users may set it otherwise."""
+    env = {"PYTHONUNBUFFERED": "1"}
+    if job.spec.trainer.code is not None:
+        env["PYTHONPATH"] = CODE_PATH
+    role = job.spec.roles.named().get(replica.role)
+    cpus = accelerators.cpus(role) if role is not None else None
+    if cpus is not None:
+        # Libraries count the machine's cores, not the container's, and would start far too many threads.
+        env["OMP_NUM_THREADS"] = str(max(1, floor(cpus / replica.processes)))
+    return env

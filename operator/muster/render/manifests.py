@@ -1,0 +1,72 @@
+"""Everything that runs a job at one attempt: the headless service and a pod per replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
+from muster.api.job import TrainingJob
+from muster.api.spec import RoleName
+from muster.render.environment import Coordinator
+from muster.render.filling import fill
+from muster.render.pods import labels_of, owner_of, pod_of
+from muster.strategies.base import Addresses, Framework
+from muster.strategies.registry import strategy_of
+
+Manifest = dict[str, Any]
+
+
+def render(
+    job: TrainingJob,
+    *,
+    attempt: int,
+    addresses: Addresses,
+    images: Mapping[Framework, str],
+    coordinator: Coordinator | None = None,
+) -> list[Manifest]:
+    """The service, then the pods in the order of their ranks. The same arguments give the same manifests.
+
+    Raises InvalidJobError for what can be seen only here, such as a template that cannot be laid over a pod.
+    """
+    strategy = strategy_of(job.spec.strategy)
+    plan = strategy.plan(job.spec)
+    pods = [
+        pod_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
+        for replica in plan.replicas
+    ]
+    return [render_service(job, addresses), *pods]
+
+
+def render_replica(
+    job: TrainingJob,
+    role: RoleName,
+    *,
+    index: int,
+    attempt: int,
+    addresses: Addresses,
+    images: Mapping[Framework, str],
+    coordinator: Coordinator | None = None,
+) -> Manifest:
+    """The pod of one replica. Raises LookupError where the job has no such replica."""
+    strategy = strategy_of(job.spec.strategy)
+    plan = strategy.plan(job.spec)
+    replica = next((member for member in plan.of(role) if member.index == index), None)
+    if replica is None:
+        raise LookupError(f"{job.key} has no replica {role.value}-{index}")
+    return pod_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
+
+
+def render_service(job: TrainingJob, addresses: Addresses) -> Manifest:
+    """The headless service that gives the pods their names. It must exist before the pods, and serves all attempts."""
+    plan = strategy_of(job.spec.strategy).plan(job.spec)
+    ports = {name: addresses.port(replica.role, replica.index, name) for replica in reversed(plan.replicas) for name in replica.ports}
+    return fill(
+        "service.yaml.j2",
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        labels=labels_of(job),
+        owner=owner_of(job),
+        selector={key: value for key, value in labels_of(job).items() if key in (JOB_NAME_LABEL, JOB_UID_LABEL)},
+        ports=sorted(ports.items()),
+    )

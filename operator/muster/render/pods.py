@@ -1,0 +1,147 @@
+"""The pod of one replica: the template filled in, then the user's template laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.api.constants import (
+    API_VERSION,
+    ATTEMPT_LABEL,
+    INDEX_LABEL,
+    JOB_NAME_LABEL,
+    JOB_UID_LABEL,
+    KIND,
+    ROLE_LABEL,
+    TRAINER_CONTAINER,
+    is_reserved_env,
+)
+from muster.api.job import TrainingJob
+from muster.api.problems import InvalidJobError, Problem
+from muster.api.spec import Role, RoleName
+from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, environment_of, uid_of
+from muster.render.filling import fill
+from muster.render.merge import MergeError, strategic_merge
+from muster.render.trainer import command_of, image_of
+from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy, WorldPlan
+
+SECONDS_AFTER_GRACE = 15
+"""From the end of the time to save until a pod is killed: for last words, and for side-cars to end."""
+
+_FIXED_METADATA = ("name", "namespace", "ownerReferences")
+_FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
+
+
+def pod_name(job: TrainingJob, role: RoleName, index: int) -> str:
+    return f"{job.metadata.name}-{role.value}-{index}"
+
+
+def labels_of(job: TrainingJob) -> dict[str, str]:
+    """On every object of a job."""
+    return {
+        JOB_NAME_LABEL: job.metadata.name,
+        JOB_UID_LABEL: uid_of(job),
+        "app.kubernetes.io/name": "muster-training",
+        "app.kubernetes.io/instance": job.metadata.name,
+        "app.kubernetes.io/managed-by": "muster",
+    }
+
+
+def owner_of(job: TrainingJob) -> dict[str, Any] | None:
+    """The owner reference to the job; None for a job that no server has seen."""
+    if not job.metadata.uid:
+        return None
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": job.metadata.name, "uid": job.metadata.uid}
+    return {**reference, "controller": True, "blockOwnerDeletion": True}
+
+
+def pod_of(
+    job: TrainingJob,
+    replica: ReplicaPlan,
+    *,
+    strategy: Strategy,
+    plan: WorldPlan,
+    attempt: int,
+    addresses: Addresses,
+    images: Mapping[Framework, str],
+    coordinator: Coordinator | None,
+) -> dict[str, Any]:
+    """The manifest of one replica's pod. Raises InvalidJobError where the user's template cannot be laid over it."""
+    environment = environment_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, coordinator=coordinator)
+    role = job.spec.roles.named().get(replica.role) or Role()
+    placement = strategy.placement(job.spec, replica.role)
+    storage, code = job.spec.checkpoint.storage, job.spec.trainer.code
+    pod = fill(
+        "pod.yaml.j2",
+        name=pod_name(job, replica.role, replica.index),
+        namespace=job.metadata.namespace,
+        labels={
+            **labels_of(job),
+            "app.kubernetes.io/component": replica.role.value,
+            ROLE_LABEL: replica.role.value,
+            INDEX_LABEL: str(replica.index),
+            ATTEMPT_LABEL: str(attempt),
+        },
+        owner=owner_of(job),
+        hostname=f"{replica.role.value}-{replica.index}",
+        subdomain=job.metadata.name,
+        termination_grace_seconds=job.spec.checkpoint.grace_period_seconds + SECONDS_AFTER_GRACE,
+        priority_class_name=job.spec.scheduling.priority_class_name,
+        node_selector=dict(placement.node_selector),
+        container=TRAINER_CONTAINER,
+        image=image_of(job, images[strategy.framework]),
+        command=[_literal(word) for word in command_of(job.spec.trainer, strategy.framework)],
+        environment={name: _literal(value) for name, value in environment.items()},
+        ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
+        resources=_resources(role, placement),
+        state_path=STATE_PATH,
+        claim_name=storage.persistent_volume_claim.claim_name if storage and storage.persistent_volume_claim else None,
+        checkpoint_path=CLAIM_PATH,
+        code_config_map=code.config_map.name if code else None,
+        code_path=CODE_PATH,
+        token_path=TOKEN_PATH if coordinator else None,
+    )
+    return _with_template(pod, role, replica.role)
+
+
+def _literal(text: str) -> str:
+    """`text` so written that Kubernetes, which expands `$(NAME)` in variables and commands, leaves it as it is."""
+    return text.replace("$", "$$")
+
+
+def _resources(role: Role, placement: Placement) -> dict[str, dict[str, str]]:
+    limits = {**{name: str(quantity) for name, quantity in role.resources.limits.items()}, **placement.limits}
+    requests = {name: str(quantity) for name, quantity in role.resources.requests.items()}
+    return {key: values for key, values in (("limits", limits), ("requests", requests)) if values}
+
+
+def _with_template(pod: dict[str, Any], role: Role, name: RoleName) -> dict[str, Any]:
+    """The user's template over the pod, and over that again what makes it this replica of this world."""
+    if not role.template:
+        return pod
+    field = f"spec.roles.{name.value}.template"
+    patch: dict[str, Any] = {part: role.template[part] for part in ("metadata", "spec") if role.template.get(part) is not None}
+    try:
+        merged = strategic_merge(pod, patch)
+    except MergeError as error:
+        raise InvalidJobError([Problem(f"{field}.{error.path}" if error.path else field, error.message)]) from None
+    return _fixed(merged, pod, field)
+
+
+def _fixed(merged: dict[str, Any], pod: dict[str, Any], field: str) -> dict[str, Any]:
+    spec, metadata = merged.get("spec", {}), merged.setdefault("metadata", {})
+    trainers = [container for container in spec.get("containers", ()) if container["name"] == TRAINER_CONTAINER]
+    if not trainers:
+        message = f"takes the {TRAINER_CONTAINER} container away, and nothing would train; remove the $patch that does it"
+        raise InvalidJobError([Problem(field, message)])
+    metadata |= {key: pod["metadata"][key] for key in _FIXED_METADATA if key in pod["metadata"]}
+    metadata["labels"] = {**metadata.get("labels", {}), **pod["metadata"]["labels"]}
+    spec |= {key: pod["spec"][key] for key in _FIXED_SPEC}
+    [rendered] = pod["spec"]["containers"]
+    trainers[0]["env"] = _with_reserved(rendered["env"], trainers[0].get("env", []))
+    return merged
+
+
+def _with_reserved(rendered: list[dict[str, Any]], merged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    reserved = [variable for variable in rendered if is_reserved_env(variable["name"])]
+    return reserved + [variable for variable in merged if not is_reserved_env(variable["name"])]

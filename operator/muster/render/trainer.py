@@ -1,0 +1,97 @@
+"""What runs in the trainer container: its command, its image, and MUSTER_TRAINER."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from muster.api.job import TrainingJob
+from muster.api.problems import InvalidJobError, Problem
+from muster.api.spec import Checkpoint, Options, SupervisorMode, Trainer, TrainingJobSpec
+from muster.strategies.base import Framework
+
+SUPERVISOR = ("python", "-m", "muster_trainer.supervisor")
+DEFAULT_STEPS_BETWEEN_COMMITS = 100
+
+
+def image_of(job: TrainingJob, default: str) -> str:
+    """The image pinned when the job was admitted, else the one it names, else the installation's."""
+    return job.status.image or job.spec.trainer.image or default
+
+
+def supervised(trainer: Trainer) -> bool:
+    """Whether a supervisor is PID 1. An image of the user's need not have one, unless it runs a task or module: then it has the trainer."""
+    if trainer.supervisor is SupervisorMode.DISABLED:
+        return False
+    return trainer.image is None or trainer.task is not None or trainer.module is not None
+
+
+def command_of(trainer: Trainer, framework: Framework) -> list[str]:
+    """The container's command. Raises InvalidJobError where there is none to run without a supervisor."""
+    if supervised(trainer):
+        return list(SUPERVISOR)
+    if trainer.command is not None:
+        return list(trainer.command)
+    if trainer.script is None:
+        message = "Disabled leaves nobody to run a task or module; write Auto, or give a script or command"
+        raise InvalidJobError([Problem("spec.trainer.supervisor", message)])
+    return ["torchrun" if framework is Framework.PYTORCH else "python", *_words(trainer.script)]
+
+
+def _words(script: str) -> list[str]:
+    try:
+        return shlex.split(script)
+    except ValueError as error:
+        message = f"cannot be split into words ({error}); balance its quotes"
+        raise InvalidJobError([Problem("spec.trainer.script", message)]) from None
+
+
+def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
+    """The job's own folder in its storage, which is mounted at `claim_path` where it is a claim; None where it has no storage."""
+    storage = job.spec.checkpoint.storage
+    if storage is None:
+        return None
+    name = job.spec.checkpoint.name or job.key
+    if storage.uri is None:
+        return f"{claim_path}/{name}"
+    if storage.uri.startswith("file://"):
+        return f"{unquote(urlsplit(storage.uri).path).rstrip('/')}/{name}"
+    return f"{storage.uri.rstrip('/')}/{name}"
+
+
+def muster_trainer(spec: TrainingJobSpec, directory: str | None) -> str:
+    """The JSON of MUSTER_TRAINER (docs/architecture.md). Defaults of the configuration are left to the trainer."""
+    trainer = spec.trainer.model_dump(mode="json", by_alias=True, include={"task", "module", "script", "command"}, exclude_none=True)
+    content = {
+        **trainer,
+        "config": spec.trainer.config,
+        "batch": spec.batch.model_dump(mode="json", by_alias=True),
+        "options": _options(spec.options),
+        "communication": spec.communication.value,
+        "checkpoint": None if directory is None else _checkpoint(spec.checkpoint, directory),
+        "graceSeconds": spec.checkpoint.grace_period_seconds,
+    }
+    return json.dumps(content, allow_nan=False)
+
+
+def _options(options: Options) -> Mapping[str, Any]:
+    """The options that the user set, each whole."""
+    wire = options.wire()
+    fields = {info.alias or name: (getattr(options, name), info.get_default()) for name, info in Options.model_fields.items()}
+    return {alias: wire[alias] for alias, (value, default) in fields.items() if value != default}
+
+
+def _checkpoint(checkpoint: Checkpoint, directory: str) -> dict[str, Any]:
+    every_steps = checkpoint.every_steps
+    if every_steps is None and checkpoint.every_seconds is None:
+        every_steps = DEFAULT_STEPS_BETWEEN_COMMITS
+    return {
+        "directory": directory,
+        "resume": checkpoint.resume,
+        "everySteps": every_steps,
+        "everySeconds": checkpoint.every_seconds,
+        "keep": checkpoint.keep,
+    }

@@ -1,0 +1,168 @@
+"""`muster render` and `muster validate`, started as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from muster.cli import main as command_line
+
+JOB = """\
+apiVersion: muster.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: digits}
+spec:
+  strategy: DDP
+  trainer: {task: digits}
+  roles: {worker: {replicas: 2}}
+  batch: {globalSize: 65, learningRateScaling: Linear}
+"""
+
+
+def muster(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "muster.cli", *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def test_render_prints_the_service_and_the_pods(job_file: Path) -> None:
+    ended = muster("render", str(job_file), "--attempt", "3", "--namespace", "team")
+    documents = list(yaml.safe_load_all(ended.stdout))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [(each["kind"], each["metadata"]["name"], each["metadata"]["namespace"]) for each in documents] == [
+        ("Service", "digits", "team"),
+        ("Pod", "digits-worker-0", "team"),
+        ("Pod", "digits-worker-1", "team"),
+    ]
+    assert documents[1]["metadata"]["labels"]["muster.dev/attempt"] == "3"
+
+
+def test_render_prints_the_same_as_json(job_file: Path) -> None:
+    as_json = json.loads(muster("render", str(job_file), "-o", "json").stdout)
+    assert as_json["kind"] == "List"
+    assert as_json["items"] == list(yaml.safe_load_all(muster("render", str(job_file)).stdout))
+
+
+def test_render_reads_standard_input() -> None:
+    assert muster("render", "-", stdin=JOB).stdout.count("kind: Pod") == 2
+
+
+def test_validate_says_what_world_a_job_makes(job_file: Path) -> None:
+    ended = muster("validate", str(job_file))
+    assert ended.returncode == 0
+    assert ended.stdout == (
+        f"{job_file}: default/digits is valid: DDP with 2 worker; a world of 2 processes; "
+        "32 or 33 samples of each step's 65 on each of 2 devices; learning rate x 2.\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["render", "validate"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (JOB.replace("DDP", "DPP"), ["spec.strategy", "DDP"]),
+        (JOB.replace("replicas: 2", "replicas: -1"), ["spec.roles.worker.replicas"]),
+        (JOB.replace("worker:", "ps:"), ["spec.roles.ps", "DDP has no role ps; remove it"]),
+        (JOB.replace("task: digits", "task: digits, image: ''"), ["spec.trainer.image"]),
+        (JOB + "  communication: NCCL\n", ["spec.communication", "write Auto"]),
+        ("[", []),
+        (JOB + "---\n" + JOB, []),
+        (JOB.replace("{task: digits}", '{script: "\\ud800"}'), []),
+        (JOB.replace("{replicas: 2}", '{template: {metadata: {annotations: {a: "\\ud800"}}}}'), []),
+        (JOB.replace("{replicas: 2}", "{template: {spec: {containers: [{name: trainer, $patch: delete}]}}}"), []),
+    ],
+)
+def test_a_bad_job_ends_with_11_and_names_file_and_field(tmp_path: Path, command: str, text: str, expected: list[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    ended = muster(command, str(file))
+    assert ended.returncode == 11
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    assert str(file) in ended.stderr
+    assert all(words in ended.stderr for words in expected)
+
+
+def test_a_file_that_does_not_exist_is_named() -> None:
+    ended = muster("render", "no-such.yaml")
+    assert ended.returncode == 11
+    assert "no-such.yaml" in ended.stderr
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+    for arguments in (["--debug", "validate", "no-such.yaml"], ["validate", "no-such.yaml", "--debug"]):
+        ended = muster(*arguments)
+        assert ended.returncode == 11
+        assert "Traceback" in ended.stderr
+
+
+def test_a_wrong_namespace_is_refused(job_file: Path) -> None:
+    ended = muster("render", str(job_file), "--namespace", "Not A Name")
+    assert ended.returncode == 11
+    assert "metadata.namespace" in ended.stderr
+
+
+def test_a_closed_pipe_is_no_error_to_show(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_text(JOB.replace("replicas: 2", "replicas: 200").replace("65", "650"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "muster.cli", "render", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "---\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.wait(timeout=60)
+
+
+def test_render_imports_no_framework_no_server_and_no_kubernetes_client(job_file: Path) -> None:
+    program = (
+        "import sys; from muster.cli.main import main\n"
+        f"try: main(['render', {str(job_file)!r}])\n"
+        "except SystemExit: pass\n"
+        "print('IMPORTED', *sorted(sys.modules), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(ended.stderr.split())
+    assert "IMPORTED" in imported
+    assert "kind: Pod" in ended.stdout
+    assert not imported & {
+        "torch",
+        "tensorflow",
+        "keras",
+        "kubernetes",
+        "kopf",
+        "aiohttp",
+        "rich",
+        "numpy",
+        "asyncio",
+        "psutil",
+        "matplotlib",
+    }
+
+
+def test_a_command_whose_module_is_missing_does_not_break_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "COMMANDS", {**command_line.COMMANDS, "fly": "muster.cli.fly:fly"})
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["--help"])
+    assert ended.value.code == 0
+    assert "render" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["fly"])
+    assert ended.value.code == 2
+    assert "No such command 'fly'" in capsys.readouterr().err

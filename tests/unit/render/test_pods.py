@@ -1,0 +1,338 @@
+"""What a pod and the headless service have, written by hand from docs/architecture.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jobs import CLAIM, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
+
+from muster.api.problems import InvalidJobError
+from muster.api.spec import RoleName
+from muster.api.status import TrainingJobStatus
+from muster.render.addresses import ClusterAddresses
+from muster.render.manifests import render_replica
+from muster.strategies.base import Framework
+
+DIGITS = {"task": "digits"}
+OWNER = {
+    "apiVersion": "muster.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "name": "job",
+    "uid": UID,
+    "controller": True,
+    "blockOwnerDeletion": True,
+}
+
+
+def ddp(**spec: Any) -> dict[str, Any]:
+    return {"strategy": "DDP", "trainer": DIGITS, **spec}
+
+
+def worker(template: dict[str, Any]) -> dict[str, Any]:
+    return ddp(roles={"worker": {"template": template}})
+
+
+def test_the_service_is_headless_and_finds_pods_before_they_are_ready() -> None:
+    service = manifests_of(job_of(JOBS["ddp"]))[0]
+    assert list(service) == ["apiVersion", "kind", "metadata", "spec"]
+    assert (service["kind"], service["metadata"]["name"], service["metadata"]["namespace"]) == ("Service", "job", "ns")
+    assert service["metadata"]["ownerReferences"] == [OWNER]
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"muster.dev/job-name": "job", "muster.dev/job-uid": UID},
+        "ports": [{"name": "torchrun", "port": 29500, "targetPort": 29500}],
+    }
+
+
+def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
+    pod = pods_of(JOBS["parameter-server"])["job-worker-1"]
+    assert pod["metadata"]["ownerReferences"] == [OWNER]
+    assert pod["metadata"]["labels"] == {
+        "muster.dev/job-name": "job",
+        "muster.dev/job-uid": UID,
+        "muster.dev/role": "worker",
+        "muster.dev/index": "1",
+        "muster.dev/attempt": "2",
+        "app.kubernetes.io/name": "muster-training",
+        "app.kubernetes.io/instance": "job",
+        "app.kubernetes.io/component": "worker",
+        "app.kubernetes.io/managed-by": "muster",
+    }
+
+
+def test_every_address_is_the_host_name_of_a_pod() -> None:
+    pods = pods_of(JOBS["parameter-server"])
+    names = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}.ns.svc:2222" for pod in pods.values()}
+    config = json.loads(environment_of(pods["job-evaluator-0"])["TF_CONFIG"])
+    assert {address for members in config["cluster"].values() for address in members} == names
+
+
+def test_the_contract_of_a_replica() -> None:
+    pods = pods_of({**JOBS["ddp"], "roles": {"worker": {"replicas": 2}}})
+    environment = environment_of(pods["job-worker-1"])
+    trainer = json.loads(environment.pop("MUSTER_TRAINER"))
+    assert environment == {
+        "MUSTER_JOB": "ns/job",
+        "MUSTER_JOB_UID": UID,
+        "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
+        "MUSTER_STRATEGY": "DDP",
+        "MUSTER_ROLE": "worker",
+        "MUSTER_INDEX": "1",
+        "MUSTER_ATTEMPT": "2",
+        "MUSTER_PROCESSES": "1",
+        "MUSTER_STATE_DIR": "/run/muster",
+        "MUSTER_COORDINATOR": "https://muster.muster-system.svc:8443",
+        "MUSTER_TOKEN_FILE": "/var/run/secrets/muster/token",
+        "MUSTER_FIRST_RANK": "1",
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "worker-0.job.ns.svc",
+        "PET_MASTER_PORT": "29500",
+        "MASTER_ADDR": "worker-0.job.ns.svc",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    assert trainer == {
+        "task": "digits",
+        "config": {"epochs": 5, "seed": 0},
+        "batch": {"globalSize": 1024, "accumulationSteps": 1, "learningRateScaling": "Linear"},
+        "options": {},
+        "communication": "Auto",
+        "checkpoint": {"directory": "/checkpoints/ns/job", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
+        "graceSeconds": 120,
+    }
+    downward = {
+        each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in trainer_of(pods["job-worker-0"])["env"] if "valueFrom" in each
+    }
+    assert downward == {"MUSTER_POD_NAME": "metadata.name", "MUSTER_POD_UID": "metadata.uid"}
+
+
+def test_rank_0_alone_has_a_folder_for_summaries() -> None:
+    folders = {name: environment_of(pod).get("MUSTER_TENSORBOARD_DIR") for name, pod in pods_of(JOBS["multi-worker-mirrored"]).items()}
+    assert folders == {"job-worker-0": "/checkpoints/shared/tensorboard", "job-worker-1": None, "job-evaluator-0": None}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "directory"),
+    [
+        ({}, None),
+        (CLAIM, "/checkpoints/ns/job"),
+        ({**CLAIM, "name": "digits"}, "/checkpoints/digits"),
+        ({"storage": {"uri": "file:///mnt/my%20runs/"}}, "/mnt/my runs/ns/job"),
+        ({"storage": {"uri": "s3://bucket/runs/"}, "name": "digits"}, "s3://bucket/runs/digits"),
+    ],
+)
+def test_a_job_saves_in_a_folder_of_its_own(checkpoint: dict[str, Any], directory: str | None) -> None:
+    [pod] = pods_of(ddp(checkpoint=checkpoint)).values()
+    rendered = json.loads(environment_of(pod)["MUSTER_TRAINER"])["checkpoint"]
+    assert (rendered and rendered["directory"]) == directory
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "seconds"),
+    [({}, 100, None), ({"everySeconds": 60}, None, 60), ({"everySteps": 7, "everySeconds": 60}, 7, 60)],
+)
+def test_a_job_saves_every_100_steps_unless_it_says_otherwise(asked: dict[str, int], steps: int | None, seconds: int | None) -> None:
+    [pod] = pods_of(ddp(checkpoint={**CLAIM, **asked})).values()
+    rendered = json.loads(environment_of(pod)["MUSTER_TRAINER"])["checkpoint"]
+    assert (rendered["everySteps"], rendered["everySeconds"]) == (steps, seconds)
+
+
+def test_options_hold_what_the_user_set_and_no_defaults() -> None:
+    options = {
+        name: json.loads(environment_of(next(iter(pods_of(spec).values())))["MUSTER_TRAINER"])["options"] for name, spec in JOBS.items()
+    }
+    assert options["mirrored"] == {}
+    assert options["central-storage"] == {"loop": "Fit", "logicalDevices": 2}
+    assert options["pipeline"] == {"pipeline": {"microBatches": 4, "schedule": "GPipe"}}
+    assert options["fsdp"] == {"mesh": {"data": 2, "pipeline": 1, "tensor": 2}}
+
+
+def test_a_pod_meets_the_restricted_pod_security_standard() -> None:
+    for spec in JOBS.values():
+        for pod in pods_of({**spec, "roles": {name: {**role, "template": {}} for name, role in spec.get("roles", {}).items()}}).values():
+            security = pod["spec"]["securityContext"]
+            assert security["runAsNonRoot"] is True
+            assert security["runAsUser"] > 0
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+            [container] = pod["spec"]["containers"]
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {next(iter(set(volume) - {"name"})) for volume in pod["spec"]["volumes"]} <= {
+                "emptyDir",
+                "configMap",
+                "persistentVolumeClaim",
+                "projected",
+            }
+
+
+def test_a_pod_has_what_training_needs_of_its_node() -> None:
+    pod = pods_of(JOBS["ddp"])["job-worker-0"]
+    spec = pod["spec"]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["terminationGracePeriodSeconds"] == 135
+    assert spec["enableServiceLinks"] is False
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["priorityClassName"] == "training"
+    lost = [each for each in spec["tolerations"] if each["key"].startswith("node.kubernetes.io/")]
+    assert [(each["key"], each["tolerationSeconds"]) for each in lost] == [
+        ("node.kubernetes.io/not-ready", 30),
+        ("node.kubernetes.io/unreachable", 30),
+    ]
+    volumes = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in spec["volumes"]}
+    mounts = {each["mountPath"]: volumes[each["name"]] for each in trainer_of(pod)["volumeMounts"]}
+    token = {"serviceAccountToken": {"audience": "muster", "expirationSeconds": 3600, "path": "token"}}
+    assert mounts == {
+        "/run/muster": {"emptyDir": {}},
+        "/tmp": {"emptyDir": {}},
+        "/dev/shm": {"emptyDir": {"medium": "Memory"}},
+        "/checkpoints": {"persistentVolumeClaim": {"claimName": "ckpt"}},
+        "/var/run/secrets/muster": {"projected": {"sources": [token]}},
+    }
+
+
+def test_the_users_code_is_on_the_python_path_and_where_the_process_starts() -> None:
+    [pod] = pods_of(JOBS["central-storage"]).values()
+    container = trainer_of(pod)
+    assert environment_of(pod)["PYTHONPATH"] == container["workingDir"] == "/code"
+    assert {"name": "code", "mountPath": "/code", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "code", "configMap": {"name": "my-code"}} in pod["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(("cpu", "processes", "threads"), [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2")])
+def test_threads_are_as_many_as_a_process_has_cpus(cpu: str | int, processes: int, threads: str) -> None:
+    [pod] = pods_of(ddp(roles={"worker": {"processesPerReplica": processes, "resources": {"limits": {"cpu": cpu}}}})).values()
+    assert environment_of(pod)["OMP_NUM_THREADS"] == threads
+
+
+SUPERVISOR = ["python", "-m", "muster_trainer.supervisor"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "trainer", "command"),
+    [
+        ("DDP", {"task": "digits"}, SUPERVISOR),
+        ("DDP", {"script": "train.py"}, SUPERVISOR),
+        ("DDP", {"image": "mine:1", "task": "digits"}, SUPERVISOR),
+        ("DDP", {"image": "mine:1", "module": "my.model"}, SUPERVISOR),
+        ("DDP", {"image": "mine:1", "command": ["torchrun", "a.py"]}, ["torchrun", "a.py"]),
+        ("DDP", {"image": "mine:1", "script": "a.py 'b c'"}, ["torchrun", "a.py", "b c"]),
+        ("MultiWorkerMirrored", {"image": "mine:1", "script": "a.py"}, ["python", "a.py"]),
+        ("DDP", {"supervisor": "Disabled", "command": ["torchrun", "a.py"]}, ["torchrun", "a.py"]),
+    ],
+)
+def test_a_supervisor_runs_unless_the_image_need_not_have_one(strategy: str, trainer: dict[str, Any], command: list[str]) -> None:
+    [pod] = pods_of({"strategy": strategy, "trainer": trainer}).values()
+    assert trainer_of(pod)["command"] == command
+    assert environment_of(pod)["PYTHONUNBUFFERED"] == "1"
+
+
+def test_nobody_can_run_a_task_without_a_supervisor() -> None:
+    with pytest.raises(InvalidJobError, match=r"spec\.trainer\.supervisor: .* write Auto"):
+        pods_of(ddp(trainer={"task": "digits", "supervisor": "Disabled"}))
+
+
+def test_the_image_that_was_pinned_is_used_whatever_the_installation_has_now() -> None:
+    job = job_of(ddp()).with_status(TrainingJobStatus(image="pinned:1"))
+    assert trainer_of(manifests_of(job)[1])["image"] == "pinned:1"
+
+
+def test_a_job_that_no_server_has_seen_has_no_owner() -> None:
+    [pod] = pods_of(ddp(), uid="").values()
+    assert "ownerReferences" not in pod["metadata"]
+    assert environment_of(pod)["MUSTER_JOB_UID"]
+
+
+def test_a_template_cannot_override_reserved_variables_and_side_cars_get_none() -> None:
+    containers = [
+        {
+            "name": "trainer",
+            "env": [{"name": "RANK", "value": "9"}, {"name": "PET_EVIL", "value": "1"}, {"name": "PYTHONUNBUFFERED", "value": ""}],
+        },
+        {"name": "sidecar", "image": "s"},
+    ]
+    [pod] = pods_of(worker({"spec": {"containers": containers}})).values()
+    environment = environment_of(pod)
+    assert (environment["RANK"], environment["PYTHONUNBUFFERED"]) == ("0", "")
+    assert "PET_EVIL" not in environment
+    assert pod["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
+
+
+@pytest.mark.parametrize("env", [[{"$patch": "replace"}, {"name": "MINE", "value": "1"}], [{"name": "RANK", "$patch": "delete"}], None])
+def test_a_template_cannot_take_reserved_variables_away(env: Any) -> None:
+    plain = pods_of(ddp())["job-worker-0"]
+    [pod] = pods_of(worker({"spec": {"containers": [{"name": "trainer", "env": env}]}})).values()
+    reserved = {name for name in environment_of(plain) if name != "PYTHONUNBUFFERED"}
+    assert reserved <= set(environment_of(pod))
+
+
+def test_a_template_cannot_change_which_replica_a_pod_is() -> None:
+    labels = {"muster.dev/attempt": "0", "mine": "1"}
+    metadata = {"name": "other", "labels": labels, "ownerReferences": [{"uid": "x"}], "annotations": {"a": "b"}}
+    spec = {"hostname": "other", "subdomain": None, "restartPolicy": "Always", "containers": []}
+    [pod] = pods_of(worker({"metadata": metadata, "spec": spec})).values()
+    assert pod["metadata"]["name"] == "job-worker-0"
+    assert pod["metadata"]["labels"].items() >= {"muster.dev/attempt": "2", "mine": "1"}.items()
+    assert pod["metadata"]["ownerReferences"] == [OWNER]
+    assert pod["metadata"]["annotations"] == {"a": "b"}
+    assert [pod["spec"][key] for key in ("hostname", "subdomain", "restartPolicy")] == ["worker-0", "job", "Never"]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}},
+            "spec.roles.worker.template: takes the trainer container away",
+        ),
+        ({"spec": {"$patch": "delete"}}, "spec.roles.worker.template: takes the trainer container away"),
+        ({"spec": {"containers": None}}, "spec.roles.worker.template: takes the trainer container away"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "spec.roles.worker.template.spec.containers[0]: it has no name"),
+        ({"spec": {"containers": "trainer"}}, "spec.roles.worker.template.spec.containers: must be a list"),
+        ({"metadata": {"labels": "mine"}}, "spec.roles.worker.template.metadata.labels: must be an object"),
+        ({"spec": "mine"}, "spec.roles.worker.template.spec: must be an object"),
+    ],
+)
+def test_a_template_that_cannot_be_laid_over_is_refused_with_its_field(template: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidJobError) as caught:
+        pods_of(worker(template))
+    assert message in str(caught.value)
+
+
+def test_one_replica_is_rendered_as_in_the_whole() -> None:
+    job = job_of(JOBS["rpc"])
+    addresses = ClusterAddresses("job", "ns")
+    images = {Framework.PYTORCH: "trainer-pytorch:1"}
+    alone = render_replica(job, RoleName.PS, index=0, attempt=2, addresses=addresses, images=images)
+    together = {pod["metadata"]["name"]: pod for pod in manifests_of(job)}["job-ps-0"]
+    assert environment_of(alone).items() <= environment_of(together).items()
+    with pytest.raises(LookupError, match="ns/job has no replica ps-1"):
+        render_replica(job, RoleName.PS, index=1, attempt=2, addresses=addresses, images=images)
+
+
+class Loopback:
+    """Addresses of one machine: distinct ports in place of names."""
+
+    def host(self, role: RoleName, index: int) -> str:
+        return "127.0.0.1"
+
+    def port(self, role: RoleName, index: int, name: str) -> int:
+        return 40000 + 100 * list(RoleName).index(role) + index
+
+
+def test_ports_come_from_the_addresses_so_that_replicas_can_share_a_machine() -> None:
+    job = job_of(JOBS["parameter-server"])
+    pod = render_replica(job, RoleName.WORKER, index=1, attempt=0, addresses=Loopback(), images={Framework.TENSORFLOW: "t"})
+    cluster = json.loads(environment_of(pod)["TF_CONFIG"])["cluster"]
+    assert cluster == {"chief": ["127.0.0.1:40200"], "worker": ["127.0.0.1:40000", "127.0.0.1:40001"], "ps": ["127.0.0.1:40100"]}
+    assert trainer_of(pod)["ports"] == [{"name": "tensorflow", "containerPort": 40001}]
