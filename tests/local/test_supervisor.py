@@ -1,0 +1,612 @@
+"""The supervisor with real processes: small Python programs, no framework."""
+
+import http.server
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+LINUX = sys.platform == "linux"
+DEADLINE = 30.0
+CLOSED = subprocess.DEVNULL  # as `stdout`: the descriptor is closed before the supervisor starts
+
+SAVES_ON_SIGTERM = """
+import json, os, signal, time
+def stop(*_):
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), json.dumps(
+        {"event": "commit", "step": 7, "path": "step-7", "reason": "Stop"}).encode() + b"\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+IGNORES_SIGTERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {DEADLINE} s in vain for {what}")
+
+
+class Run:
+    """One supervisor, its files, and the mark by which all that descends from it is found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.log = folder / "termination-log"
+        self.state = folder / "state"
+        self.out = folder / "out.txt"
+        self.err = folder / "err.txt"
+        self.script = folder / "train.py"
+        self.popen: subprocess.Popen[bytes] | None = None
+
+    def environment(self, *, processes: int, entry: dict[str, Any], grace: float) -> dict[str, str]:
+        """Of a DDP replica that is its whole world."""
+        trainer = {**entry, "config": {}, "batch": {"globalSize": 8}, "checkpoint": None, "graceSeconds": grace}
+        return {
+            "PATH": os.environ["PATH"],
+            "MUSTER_JOB": "default/test",
+            "MUSTER_JOB_UID": "job-uid",
+            "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
+            "MUSTER_STRATEGY": "DDP",
+            "MUSTER_ROLE": "worker",
+            "MUSTER_INDEX": "0",
+            "MUSTER_ATTEMPT": "3",
+            "MUSTER_PROCESSES": str(processes),
+            "MUSTER_POD_NAME": "test-worker-0",
+            "MUSTER_POD_UID": "pod-uid",
+            "MUSTER_TRAINER": json.dumps(trainer),
+            "MUSTER_STATE_DIR": str(self.state),
+            "MUSTER_TERMINATION_LOG": str(self.log),
+            "MUSTER_RUN": self.mark,
+            "PET_NODE_RANK": "0",
+            "PET_NPROC_PER_NODE": str(processes),
+            "WORLD_SIZE": str(processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+
+    def start(
+        self,
+        source: str | None = None,
+        *,
+        processes: int = 1,
+        command: list[str] | None = None,
+        grace: float = 20,
+        stdout: int | None = None,
+        **changed: str,
+    ) -> "Run":
+        """Begin a replica that runs `source` as its script, or `command`; `stdout` may be a file descriptor."""
+        if source is not None:
+            self.script.write_text(source)
+        entry = {"command": command} if command else {"script": str(self.script)}
+        environ = {**self.environment(processes=processes, entry=entry, grace=grace), **changed}
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "muster_trainer.supervisor"],
+                env={name: value for name, value in environ.items() if value},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+                preexec_fn=(lambda: os.close(1)) if stdout == CLOSED else None,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.popen is not None
+        return self.popen.pid
+
+    def wait(self) -> int:
+        """The exit code, once it has ended; by then nothing of it may be left."""
+        assert self.popen is not None
+        code = self.popen.wait(DEADLINE)
+        assert self.members() == []
+        return code
+
+    def words(self) -> dict[str, Any]:
+        lines = self.log.read_text().splitlines()
+        assert len(lines) == 1
+        found: dict[str, Any] = json.loads(lines[0])
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.state / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def printed(self, text: str, times: int = 1) -> None:
+        wait_for(lambda: self.out.read_text(errors="replace").count(text) >= times, f"{text!r} on stdout")
+
+    def members(self) -> list[psutil.Process]:
+        """Every living process that carries the mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("MUSTER_RUN") == self.mark:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def end(self) -> None:
+        for process in self.members():
+            process.kill()
+        if self.popen is not None:
+            self.popen.wait(DEADLINE)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    started = Run(tmp_path)
+    yield started
+    started.end()
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning", "reason"),
+    [
+        (0, 0, "Completed"),
+        (1, 10, "UserError"),
+        (10, 10, "UserError"),
+        (11, 11, "BadConfiguration"),
+        (20, 20, "PeerLost"),
+        (30, 30, "CheckpointDamaged"),
+        (31, 31, "StorageUnavailable"),
+    ],
+)
+def test_the_exit_code_of_a_process_becomes_the_replicas(run: Run, code: int, meaning: int, reason: str) -> None:
+    assert run.start(f"import sys\nsys.exit({code})\n").wait() == meaning
+    words = run.words()
+    assert (words["code"], words["reason"], words["attempt"]) == (meaning, reason, 3)
+    assert words["exitCode"] == (code or None)
+
+
+def test_a_process_that_exits_saved_because_its_peers_were_stopped_is_preempted(run: Run) -> None:
+    assert run.start("raise SystemExit(21)").wait() == 21
+    assert run.words()["reason"] == "Preempted"
+
+
+def test_output_passes_through_with_the_rank_before_each_line(run: Run) -> None:
+    source = "import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)\n"
+    assert run.start(source, processes=2).wait() == 0
+    assert sorted(run.out.read_text().splitlines()) == ["[rank 0] out 0", "[rank 1] out 1"]
+    assert sorted(run.err.read_text().splitlines()) == ["[rank 0] err", "[rank 1] err"]
+
+
+def test_a_single_process_is_passed_on_as_it_prints_even_within_a_line(run: Run) -> None:
+    run.start("import time\nprint('50 %', end='', flush=True)\ntime.sleep(60)\n")
+    run.printed("50 %")
+    assert run.out.read_text() == "50 %"
+
+
+def test_a_traceback_becomes_the_message_and_its_siblings_are_ended(run: Run) -> None:
+    source = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such column')\ntime.sleep(60)\n"
+    assert run.start(source, processes=2).wait() == 10
+    words = run.words()
+    assert (words["message"], words["rank"], words["exitCode"]) == ("rank 1: ValueError: no such column", 1, 1)
+
+
+def test_a_process_killed_from_outside_is_named_with_its_signal_and_its_sibling_is_ended(run: Run) -> None:
+    source = "import os, time\nprint('pid', os.environ['RANK'], os.getpid(), flush=True)\ntime.sleep(60)\n"
+    run.start(source, processes=2)
+    run.printed("pid", times=2)
+    pids = {line.split()[3]: int(line.split()[4]) for line in run.out.read_text().splitlines()}
+    os.kill(pids["1"], signal.SIGKILL)
+    assert run.wait() == 137
+    words = run.words()
+    assert (words["reason"], words["rank"], words["signal"], words["exitCode"]) == ("ProcessKilled", 1, "SIGKILL", None)
+    assert "SIGKILL" in words["message"]
+
+
+def test_a_sibling_that_ignores_sigterm_is_killed(run: Run) -> None:
+    source = "import os\nif os.environ['RANK'] == '1':\n    raise SystemExit(5)\n" + IGNORES_SIGTERM
+    assert run.start(source, processes=2).wait() == 10
+    assert run.words()["exitCode"] == 5
+
+
+ECHO = """
+open("gone", "w").close()
+raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:31415")
+"""
+CAUSE = """
+import os, time
+if os.environ["RANK"] == "1":
+    while not os.path.exists("gone"):
+        time.sleep(0.01)
+    raise ValueError("mine")
+"""
+
+
+def test_a_lost_peer_is_recognised_at_the_end_of_the_output(run: Run) -> None:
+    assert run.start(ECHO).wait() == 20
+    assert "Connection closed by peer" in run.words()["message"]
+
+
+def test_a_sibling_that_ends_shortly_after_a_lost_peer_was_seen_is_the_cause(run: Run) -> None:
+    assert run.start(CAUSE + ECHO, processes=2).wait() == 10
+    assert run.words()["message"] == "rank 1: ValueError: mine"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_stop_reaches_the_processes_and_what_they_saved_decides(run: Run, number: signal.Signals) -> None:
+    run.start(SAVES_ON_SIGTERM, processes=2)
+    run.printed("ready", times=2)
+    os.kill(run.pid, number)
+    assert run.wait() == 21
+    assert run.words()["commit"] == {"step": 7, "path": "step-7"}
+
+
+def test_a_process_that_dies_of_the_request_did_not_save(run: Run) -> None:
+    run.start(SLEEPS)
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 22
+    assert run.words()["signal"] == "SIGTERM"
+
+
+def test_a_process_that_ignores_the_request_is_killed_when_the_grace_is_over(run: Run) -> None:
+    run.start(IGNORES_SIGTERM, grace=0.5)
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 22
+    assert "killed when the grace period was over" in run.words()["message"]
+
+
+def test_a_second_request_kills_at_once(run: Run) -> None:
+    run.start("import os\n" + SAVES_ON_SIGTERM.replace("os._exit(0)", "print('saving', flush=True)"), grace=3600)
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    run.printed("saving")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 21
+
+
+def test_the_program_inside_a_shell_has_the_grace_too(run: Run) -> None:
+    source = SAVES_ON_SIGTERM.replace("os._exit(0)", "time.sleep(1.5); print('saved', flush=True); os._exit(0)")
+    run.script.write_text(source)
+    run.start(command=["sh", "-c", f"{sys.executable} {run.script}; true"])
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 21
+    assert "saved" in run.out.read_text()
+
+
+@pytest.mark.skipif(not LINUX, reason="orphans can be adopted on Linux only")
+def test_daemons_that_left_their_session_are_gone_afterwards(run: Run) -> None:
+    source = """
+import os, signal, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("daemon", flush=True)
+        os.write(writer, b"ready")
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+os.read(reader, 5)
+"""
+    run.start(source)
+    assert run.wait() == 0
+    assert "daemon" in run.out.read_text()
+
+
+@pytest.mark.skipif(not LINUX, reason="the kernel ends orphans on Linux only")
+def test_the_processes_die_with_the_supervisor(run: Run) -> None:
+    run.start(SLEEPS, processes=2)
+    run.printed("ready", times=2)
+    os.kill(run.pid, signal.SIGKILL)
+    assert run.popen is not None
+    run.popen.wait(DEADLINE)
+    wait_for(lambda: not run.members(), "the end of the processes")
+
+
+@pytest.mark.skipif(not LINUX, reason="orphans can be adopted on Linux only")
+def test_orphans_are_reaped_while_the_training_runs(run: Run) -> None:
+    source = """
+import os, time
+for _ in range(5):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+print("ready", flush=True)
+time.sleep(60)
+"""
+    run.start(source)
+    run.printed("ready")
+    wait_for(lambda: len(psutil.Process(run.pid).children(recursive=True)) == 1, "the orphans to be reaped")
+
+
+def test_events_are_kept_with_their_origin_as_they_come(run: Run) -> None:
+    source = """
+import json, os, time
+out = os.fdopen(int(os.environ["MUSTER_EVENTS_FD"]), "w", buffering=1)
+print(json.dumps({"event": "resumed", "time": 1.0, "rank": 0, "found": 3, "step": 3, "path": "p", "skipped": []}), file=out)
+print(json.dumps({"event": "step", "time": 2.0, "rank": 0, "step": 4, "loss": "0.5", "samples": 8, "seconds": 0.1}), file=out)
+time.sleep(60)
+"""
+    run.start(source)
+    events = wait_for(lambda: len(run.events()) == 2 and run.events(), "two events")
+    assert [(event["event"], event["role"], event["index"], event["attempt"]) for event in events] == [
+        ("resumed", "worker", 0, 3),
+        ("step", "worker", 0, 3),
+    ]
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 22
+    assert (run.words()["step"], run.words()["resumedStep"]) == (4, 3)
+
+
+@pytest.mark.skipif(not LINUX, reason="/dev/full is of Linux")
+def test_a_full_disk_loses_events_but_not_the_training(run: Run) -> None:
+    run.state.mkdir()
+    (run.state / "events.jsonl").symlink_to("/dev/full")
+    run.start(SAVES_ON_SIGTERM)
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 21
+    assert run.words()["commit"] == {"step": 7, "path": "step-7"}
+    assert run.err.read_text().count("events are being lost: No space left on device") == 1
+
+
+def test_garbage_instead_of_events_does_no_harm(run: Run) -> None:
+    source = r"""
+import os
+fd = int(os.environ["MUSTER_EVENTS_FD"])
+for garbage in (b"\xff\xfe\0\n", b"[1, 2]\n", b'{"event": 3}\n', b"{" * 100000 + b"\n", b"x" * 3000000 + b"\n"):
+    while garbage:
+        garbage = garbage[os.write(fd, garbage):]
+os.write(fd, b'{"event": "notice", "message": "still here"}')
+"""
+    assert run.start(source).wait() == 0
+    assert [event["message"] for event in run.events()] == ["still here"]
+    assert run.err.read_text().count("what is no event") == 1
+
+
+def test_binary_output_and_enormous_lines_pass(run: Run) -> None:
+    source = "import os\nos.write(1, b'\\xff\\0' * 10)\nfor _ in range(60): os.write(1, b'x' * 50000)\nraise SystemExit(3)\n"
+    assert run.start(source, processes=2).wait() == 10
+    assert run.out.stat().st_size > 3_000_000
+    assert len(run.log.read_bytes()) <= 4096
+
+
+PRINTS_A_LOT = "import os\nfor n in range(2000):\n    os.write(1, b'x' * 100 + b'\\n')\nopen('done', 'w').close()\n"
+
+
+def test_a_stdout_that_nobody_reads_any_more_does_not_end_the_training(run: Run) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run.start(PRINTS_A_LOT, stdout=writer)
+    os.close(writer)
+    assert run.wait() == 0
+    assert (run.folder / "done").exists()
+
+
+def test_a_stdout_that_was_never_open_does_not_end_the_training(run: Run) -> None:
+    assert run.start(PRINTS_A_LOT, stdout=CLOSED).wait() == 0
+    assert (run.folder / "done").exists()
+    assert run.err.read_text() == ""
+
+
+def test_a_reader_of_stdout_that_has_stopped_reading_does_not_hold_up_a_stop(run: Run) -> None:
+    reader, writer = os.pipe()
+    run.start("import os\nwhile True:\n    os.write(1, b'x' * 1000 + b'\\n')\n", stdout=writer)
+    os.close(writer)
+    os.read(reader, 1)
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 22
+    os.close(reader)
+
+
+def test_a_script_with_a_syntax_error_gives_one_message_and_no_traceback(run: Run) -> None:
+    assert run.start("def f(:\n").wait() == 11
+    assert run.words()["message"].startswith(f"trainer.script: {run.script}:1: ")
+    (line,) = run.err.read_text().splitlines()
+    assert line.startswith("muster: trainer.script")
+    assert run.out.read_text() == ""
+
+
+def test_a_command_that_is_not_there_is_bad_configuration(run: Run) -> None:
+    assert run.start(command=["no-such-program"]).wait() == 11
+    assert "no-such-program" in run.words()["message"]
+
+
+def test_a_command_that_is_no_program_is_bad_configuration(run: Run) -> None:
+    program = run.folder / "program"
+    program.write_bytes(b"\x00not a program")
+    program.chmod(0o755)
+    assert run.start(command=[str(program)]).wait() == 11
+
+
+def test_a_missing_variable_is_named_in_the_last_words(run: Run) -> None:
+    assert run.start("pass", MUSTER_STRATEGY="").wait() == 11
+    assert "MUSTER_STRATEGY" in run.words()["message"]
+    assert "Traceback" not in run.err.read_text()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(run: Run) -> None:
+    (run.folder / "file").touch()
+    assert run.start("pass", MUSTER_STATE_DIR=str(run.folder / "file" / "state")).wait() == 11
+    assert str(run.folder / "file" / "state") in run.words()["message"]
+
+
+def test_a_termination_log_that_cannot_be_written_changes_nothing_else(run: Run) -> None:
+    assert run.start("pass", MUSTER_TERMINATION_LOG=str(run.folder / "no" / "log")).wait() == 0
+    assert "last words cannot be written" in run.err.read_text()
+
+
+class Coordinator(http.server.ThreadingHTTPServer):
+    """Keeps what is reported and answers as the contract says."""
+
+    def __init__(self) -> None:
+        self.reports: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The first report for which the condition holds."""
+        end = time.monotonic() + DEADLINE
+        while True:
+            _, _, report = self.reports.get(timeout=max(0.0, end - time.monotonic()))
+            if condition(report):
+                return report
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Coordinator
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.reports.put((self.path, self.headers.get("Authorization", ""), json.loads(body)))
+        reply = b'{"attempt": 3, "intervalSeconds": 0.3}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    server = Coordinator()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+REPORTS = """
+import json, os, time
+rank = int(os.environ["RANK"])
+def emit(event, **fields):
+    line = json.dumps({"event": event, "time": 5.0, "rank": rank, **fields})
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), line.encode() + b"\\n")
+emit("fingerprint", framework="torch", version=f"2.{rank}")
+if rank == 0:
+    emit("phase", phase="Training")
+    emit("step", step=4, totalSteps=9, epoch=1, loss="0.5", samples=8, seconds=0.5)
+    emit("commit", step=4, path="step-4", seconds=0.1, bytes=3, reason="Periodic")
+    emit("evaluation", step=4, metrics={"accuracy": 0.5})
+time.sleep(60)
+"""
+
+
+def test_reports_reach_the_coordinator_and_the_last_one_has_the_last_words(run: Run, coordinator: Coordinator) -> None:
+    token = run.folder / "token"
+    token.write_text("secret\n")
+    run.start(REPORTS, processes=2, MUSTER_COORDINATOR=coordinator.url, MUSTER_TOKEN_FILE=str(token))
+    path, authorization, first = coordinator.reports.get(timeout=DEADLINE)
+    assert (path, authorization) == ("/v1/report", "Bearer secret")
+    assert (first["job"], first["jobUid"], first["pod"], first["podUid"]) == (
+        "default/test",
+        "job-uid",
+        "test-worker-0",
+        "pod-uid",
+    )
+    assert (first["role"], first["index"], first["attempt"], first["sequence"]) == ("worker", 0, 3, 1)
+    report = coordinator.until(lambda report: report["evaluation"] and len(report["fingerprints"]) == 2)
+    assert report["phase"] == "Training"
+    assert report["progress"]["step"] == 4
+    assert report["progress"]["samplesPerSecond"] == 16.0
+    assert report["checkpoint"] == {"step": 4, "path": "step-4", "committedAt": 5.0}
+    assert report["fingerprints"][1] == {"rank": 1, "framework": "torch", "version": "2.1"}
+    assert report["notices"] == ["the ranks of this replica differ: rank 1 has version 2.1, rank 0 has 2.0"]
+    assert report["lastWords"] is None
+    os.kill(report["processes"][1]["pid"], signal.SIGKILL)
+    last = coordinator.until(lambda report: report["lastWords"])
+    assert last["lastWords"]["code"] == 137
+    assert last["processes"][1] == {**report["processes"][1], "state": "Exited", "signal": "SIGKILL"}
+    assert run.wait() == 137
+    assert last["lastWords"] == run.words()
+
+
+def test_reports_come_at_the_interval_although_nothing_changes(run: Run, coordinator: Coordinator) -> None:
+    run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
+    numbers = [coordinator.reports.get(timeout=DEADLINE)[2]["sequence"] for _ in range(4)]
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_many_changes_are_told_in_few_reports(run: Run, coordinator: Coordinator) -> None:
+    source = """
+import json, os, time
+for step in range(1, 301):
+    line = json.dumps({"event": "step", "step": step, "loss": "1", "samples": 1, "seconds": 0.1})
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), line.encode() + b"\\n")
+    time.sleep(0.005)
+"""
+    assert run.start(source, MUSTER_COORDINATOR=coordinator.url).wait() == 0
+    assert run.words()["step"] == 300
+    last = coordinator.until(lambda report: report["lastWords"])
+    assert last["progress"]["step"] == 300
+    assert last["sequence"] < 100
+
+
+def test_bad_configuration_is_reported_too(run: Run, coordinator: Coordinator) -> None:
+    assert run.start("def f(:\n", MUSTER_COORDINATOR=coordinator.url).wait() == 11
+    assert coordinator.until(lambda report: report["lastWords"])["lastWords"]["code"] == 11
+
+
+def test_a_coordinator_that_is_away_stops_nothing(run: Run) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), _Handler) as closed:
+        port = closed.server_address[1]
+    assert run.start("print('done')", MUSTER_COORDINATOR=f"http://127.0.0.1:{port}").wait() == 0
+    assert run.out.read_text() == "done\n"
+    assert run.err.read_text().count("the training goes on") == 1
+
+
+def test_a_coordinator_that_never_comes_to_an_end_does_not_hold_up_ours(run: Run) -> None:
+    over = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+            try:
+                while not over.wait(0.2):
+                    connection.sendall(b" ")
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        run.start("print('done')", MUSTER_COORDINATOR=f"http://127.0.0.1:{server.getsockname()[1]}")
+        try:
+            assert run.wait() == 0
+        finally:
+            over.set()
+            socket.create_connection(server.getsockname()).close()  # in case none ever came
+            thread.join()

@@ -1,0 +1,68 @@
+"""The content of MUSTER_TRAINER."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_trainer.contract import BadConfiguration, CheckpointSpec, ExitCode, TrainerSpec, reason_of
+
+EXAMPLE: dict[str, Any] = {
+    "task": "digits",
+    "config": {"epochs": 5},
+    "batch": {"globalSize": 64, "accumulationSteps": 2, "learningRateScaling": "Linear"},
+    "options": {},
+    "communication": "Auto",
+    "checkpoint": {"directory": "/c/d", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
+    "graceSeconds": 30,
+}
+
+
+def test_the_documented_example_is_read() -> None:
+    spec = TrainerSpec.from_json(json.dumps(EXAMPLE))
+    assert (spec.entry_point, spec.task, spec.config) == ("task", "digits", {"epochs": 5})
+    assert (spec.batch.global_size, spec.batch.accumulation_steps, spec.batch.learning_rate_scaling) == (64, 2, "Linear")
+    assert spec.checkpoint == CheckpointSpec(Path("/c/d"), "Auto", 100, None, 3)
+    assert spec.grace_seconds == 30.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"task": None}, "exactly one of task, module, script, command is needed, found none"),
+        ({"script": "x.py"}, "found task and script"),
+        ({"task": None, "command": []}, r"MUSTER_TRAINER\.command: a list of texts"),
+        ({"task": None, "command": "ls"}, r"MUSTER_TRAINER\.command"),
+        ({"task": 3}, r"MUSTER_TRAINER\.task: a text that is not empty is needed, found 3"),
+        ({"batch": None}, r"MUSTER_TRAINER\.batch: an object is needed, found nothing"),
+        ({"batch": {"globalSize": 0}}, r"MUSTER_TRAINER\.batch\.globalSize: a whole number of at least 1"),
+        ({"batch": {"globalSize": True}}, r"batch\.globalSize"),
+        ({"config": []}, r"MUSTER_TRAINER\.config"),
+        ({"checkpoint": {}}, r"MUSTER_TRAINER\.checkpoint\.directory"),
+        ({"checkpoint": {"directory": "/c", "keep": "3"}}, r"checkpoint\.keep"),
+        ({"graceSeconds": -1}, r"MUSTER_TRAINER\.graceSeconds"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadConfiguration, match=told):
+        TrainerSpec.from_json(json.dumps({**EXAMPLE, **changes}))
+
+
+def test_what_is_not_json_is_refused() -> None:
+    with pytest.raises(BadConfiguration, match="MUSTER_TRAINER is not JSON"):
+        TrainerSpec.from_json("{")
+
+
+def test_reasons_are_those_of_the_contract() -> None:
+    assert {int(code): code.reason for code in ExitCode} == {
+        0: "Completed",
+        10: "UserError",
+        11: "BadConfiguration",
+        20: "PeerLost",
+        21: "Preempted",
+        22: "PreemptedNotSaved",
+        30: "CheckpointDamaged",
+        31: "StorageUnavailable",
+    }
+    assert (reason_of(137), reason_of(99)) == ("ProcessKilled", "UserError")

@@ -1,0 +1,113 @@
+"""What the end of a process's output tells."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_trainer.supervisor.output_tail import read_tail
+
+HEADER = "Traceback (most recent call last):"
+FRAME = ['  File "train.py", line 9, in <module>', "    loss.backward()"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:31415",
+        "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Read error [10.0.0.1]:9: Connection reset by peer",
+        "RuntimeError: [/x/gloo/transport/tcp/device.cc:1] connect [10.0.0.1]:9: Connection refused",
+        "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
+        "RuntimeError: [1] is setting up NCCL communicator: Connection was likely closed. Did the remote server shutdown or crash?",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (a, 1)",
+        "tensorflow.python.framework.errors_impl.UnavailableError: {{function_node x}} failed to connect",
+        "UnavailableError: Collective ops is aborted by: failed to connect to all addresses",
+        "2026-11-21 E tensorflow: /job:worker/task:1 unhealthy (stopped sending heartbeats)",
+        "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded",
+    ],
+)
+def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(line: str) -> None:
+    assert read_tail([line]).peer_lost
+    assert read_tail([HEADER, *FRAME, line]).peer_lost
+    assert line[:40] in read_tail([HEADER, *FRAME, line, "", "[W] destroy_process_group() was not called"]).message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: no such column",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+        " port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ],
+)
+def test_other_failures_are_not_taken_for_a_lost_peer(line: str) -> None:
+    reading = read_tail([HEADER, *FRAME, line])
+    assert (reading.peer_lost, reading.message) == (False, line)
+
+
+def test_an_exception_raised_while_handling_a_lost_peer_is_a_lost_peer() -> None:
+    lost = "RuntimeError: Connection closed by peer [127.0.0.1]:1"
+    chain = "During handling of the above exception, another exception occurred:"
+    reading = read_tail([HEADER, *FRAME, lost, "", chain, "", HEADER, *FRAME, "KeyError: 'cleanup'"])
+    assert (reading.peer_lost, reading.message) == (True, lost)
+
+
+def test_of_two_workers_under_one_launcher_the_one_with_an_error_of_its_own_is_the_cause() -> None:
+    lines = [
+        *("[rank1]: " + line for line in [HEADER, *FRAME, "ValueError: mine"]),
+        *("[rank0]: " + line for line in [HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1"]),
+        HEADER,
+        '  File "torchrun", line 8, in <module>',
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "============================================================",
+        "train.py FAILED",
+    ]
+    reading = read_tail(lines)
+    assert (reading.peer_lost, reading.message) == (False, "ValueError: mine")
+
+
+TORCHRUN = [
+    HEADER,
+    '  File "torchrun", line 8, in <module>',
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "======================================================",
+    "train.py FAILED",
+    "Failures:",
+    "[1]:",
+    "  exitcode  : -15 (pid: 12)",
+    "Root Cause (first observed failure):",
+    "[0]:",
+    "  exitcode  : -9 (pid: 11)  (SIGKILL)",
+    "  error_file: <N/A>",
+    "  traceback : Signal 9 (SIGKILL) received by PID 11",
+    "======================================================",
+]
+
+
+def test_the_signal_that_a_worker_of_torchrun_died_of_is_found() -> None:
+    reading = read_tail(TORCHRUN)
+    assert (reading.killed_by, reading.peer_lost) == (9, False)
+    assert reading.message == "traceback : Signal 9 (SIGKILL) received by PID 11"
+    echo = ["[rank1]: " + line for line in [HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1"]]
+    assert read_tail([*echo, *TORCHRUN]).killed_by == 9
+    mine = ["[rank1]: " + line for line in [HEADER, *FRAME, "ValueError: mine"]]
+    assert read_tail([*mine, *TORCHRUN]).killed_by is None
+
+
+def test_a_message_of_several_lines_is_kept_as_one() -> None:
+    reading = read_tail([HEADER, *FRAME, "RuntimeError: size mismatch", "got 3, expected 4", "at layer 2", "and more"])
+    assert reading.message == "RuntimeError: size mismatch got 3, expected 4 at layer 2"
+
+
+def test_without_a_traceback_the_last_line_is_the_message() -> None:
+    assert read_tail(["starting", "cannot open data.csv", ""]).message == "cannot open data.csv"
+    assert read_tail([]).message == ""
+
+
+@given(st.lists(st.text(max_size=80) | st.sampled_from([HEADER, *FRAME, "ValueError: x", "Connection closed by peer"])))
+def test_any_output_can_be_read(lines: list[str]) -> None:
+    assert len(read_tail(lines).message) <= 1501

@@ -1,0 +1,1 @@
+"""PID 1 of a replica: starts the processes of an attempt, reports, reaps. Imports no framework."""

@@ -1,0 +1,140 @@
+"""What the events of a replica add up to: the content of its reports. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from muster_trainer.supervisor.events import Event, number, whole
+from muster_trainer.supervisor.fingerprint import differences
+
+RATE_STEPS = 20  # samples per second are taken over so many steps
+MOST_NOTICES = 50
+
+
+class Observations:
+    """State built up from events. Readers of a report may rely on the types: an event of a user's own script that
+    lacks its step tells nothing, and any other field that is not what the contract says is None or left out."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self._ranks = ranks
+        self._rates: deque[tuple[float, float]] = deque(maxlen=RATE_STEPS)
+        self.phase = "Starting"
+        self.progress: dict[str, Any] | None = None
+        self.checkpoint: dict[str, Any] | None = None
+        self.resumed: dict[str, Any] | None = None
+        self.evaluation: dict[str, Any] | None = None
+        self.fingerprints: dict[int, dict[str, Any]] = {}
+        self.notices: list[str] = []
+        self.errors: dict[int, Event] = {}
+        self.commit_reasons: set[str] = set()
+
+    @property
+    def step(self) -> int | None:
+        return self.progress["step"] if self.progress else None
+
+    @property
+    def resumed_step(self) -> int | None:
+        return self.resumed["step"] if self.resumed else None
+
+    @property
+    def commit(self) -> tuple[int, str] | None:
+        """Step and path of the last commit."""
+        return (self.checkpoint["step"], self.checkpoint["path"]) if self.checkpoint else None
+
+    def notice(self, message: str) -> None:
+        if message not in self.notices and len(self.notices) < MOST_NOTICES:
+            self.notices.append(message)
+
+    def apply(self, event: Event, *, stop_asked: bool) -> None:
+        match event["event"]:
+            case "phase":
+                self._on_phase(event)
+            case "step":
+                self._on_step(event)
+            case "commit":
+                self._on_commit(event, stop_asked=stop_asked)
+            case "resumed":
+                self._on_resumed(event)
+            case "evaluation":
+                self._on_evaluation(event)
+            case "fingerprint":
+                self._on_fingerprint(event)
+            case "notice":
+                self.notice(str(event.get("message")))
+            case "error":
+                self.errors[event["rank"]] = event
+
+    def _on_phase(self, event: Event) -> None:
+        phase = _text(event.get("phase"))
+        if phase and event["rank"] == self._ranks[0]:
+            self.phase = phase
+
+    def _on_resumed(self, event: Event) -> None:
+        step = whole(event.get("step"))
+        if step is None:
+            return
+        skipped = event.get("skipped")
+        self.resumed = {
+            "found": whole(event.get("found")),
+            "step": step,
+            "path": _text(event.get("path")),
+            "skipped": [
+                {"path": str(item.get("path")), "reason": str(item.get("reason"))}
+                for item in (skipped if isinstance(skipped, list) else [])
+                if isinstance(item, dict)
+            ],
+        }
+
+    def _on_step(self, event: Event) -> None:
+        step, samples, seconds = whole(event.get("step")), number(event.get("samples")), number(event.get("seconds"))
+        if step is None:
+            return
+        if samples is not None and seconds is not None and seconds >= 0:
+            self._rates.append((samples, seconds))
+        time = sum(seconds for _, seconds in self._rates)
+        self.progress = {
+            "step": step,
+            "totalSteps": whole(event.get("totalSteps")),
+            "epoch": whole(event.get("epoch")),
+            "loss": None if event.get("loss") is None else str(event["loss"]),
+            "samplesPerSecond": round(sum(samples for samples, _ in self._rates) / time, 3) if time > 1e-9 else None,
+            "updatedAt": event["time"],
+        }
+
+    def _on_commit(self, event: Event, *, stop_asked: bool) -> None:
+        step, path = whole(event.get("step")), _text(event.get("path"))
+        reason = _text(event.get("reason")) or "Periodic"
+        if step is not None:
+            self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"]}
+        if stop_asked or reason in ("Stop", "Final"):
+            self.commit_reasons.add(reason)
+
+    def _on_evaluation(self, event: Event) -> None:
+        step, metrics = whole(event.get("step")), event.get("metrics")
+        if step is not None and isinstance(metrics, dict):
+            kept = {name: value for name, raw in metrics.items() if (value := number(raw)) is not None}
+            self.evaluation = {"step": step, "metrics": kept}
+
+    def _on_fingerprint(self, event: Event) -> None:
+        self.fingerprints[event["rank"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
+        if self.fingerprints.keys() >= set(self._ranks):
+            for difference in differences(self.fingerprints):
+                self.notice(f"the ranks of this replica differ: {difference}")
+
+    def as_report(self) -> Mapping[str, Any]:
+        """The part of a report that comes from events; safe to hand to another thread."""
+        return {
+            "phase": self.phase,
+            "progress": self.progress,
+            "checkpoint": self.checkpoint,
+            "resumed": self.resumed,
+            "evaluation": self.evaluation,
+            "fingerprints": [self.fingerprints[rank] for rank in sorted(self.fingerprints)],
+            "notices": list(self.notices),
+        }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,112 @@
+"""From how the processes ended to what that means: the supervisor's code and the message. Pure.
+
+The first of these that holds decides:
+
+1. A process had failed before anybody asked the replica to stop: the first such failure. One that only complains of a
+   lost peer gives way to any other, since a peer's death is heard of before its parent can reap it.
+2. A stop was asked for, or a `Stop` commit or an end with 21 or 22 shows that the rest of the world was asked to:
+   - a commit for that reason was reported, or a process ended with 21 and all others with 21 or 0: 21;
+   - all processes ended with 0: the bundled trainer ended by itself, 0. A user's script or command is believed only
+     when it reported a `Final` commit: many programs exit with 0 when told to stop, and a job wrongly held for
+     finished is lost, while one wrongly held for preempted is merely started once more. So 22;
+   - else 22.
+3. All processes ended with 0: 0.
+
+A failure means what its exit code says where that is one of the contract. Any other code, and SIGABRT (how the
+frameworks' watchdogs end a process), means 20 where the end of the output shows that a peer was lost; else a code is
+10, and a signal n is 128+n. Shells end with 128+n when their child was ended by signal n, and torchrun's summary names
+the signal that a worker was ended by: both count as that signal.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster_trainer.contract import SIGNAL_BASE, ExitCode
+from muster_trainer.supervisor.output_tail import read_tail
+from muster_trainer.supervisor.signals import signal_name
+
+STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
+SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
+
+
+@dataclass(frozen=True)
+class End:
+    """How one process ended, in the order in which they did. `asked` says that we had asked it to end before.
+
+    `tail` is the end of its output, `error` its last `error` event.
+    """
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    asked: bool
+    tail: Sequence[str]
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`culprit` is the end that decided, None where all is well."""
+
+    code: int
+    message: str
+    culprit: End | None
+
+
+def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: bool, commits: frozenset[str]) -> Outcome:
+    """`commits` are the reasons of the commits reported since the stop was asked, or ever with reason `Stop` or
+    `Final`; `overdue` says that processes were killed when the grace was over; `own_program` that the user's script
+    or command ran."""
+    failures = [end for end in ends if not end.asked and meaning(end) not in (ExitCode.COMPLETED, *STOPPED)]
+    if failures:
+        culprit = next((end for end in failures if meaning(end) != ExitCode.PEER_LOST), failures[0])
+        return Outcome(meaning(culprit), describe(culprit), culprit)
+    codes = {end.exit_code for end in ends}
+    if stop_asked or "Stop" in commits or codes & set(STOPPED):
+        return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits)
+    return Outcome(ExitCode.COMPLETED, "completed", None)
+
+
+def _stopped(ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str]) -> Outcome:
+    odd = next((end for end in ends if end.exit_code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
+    if "Stop" in commits:
+        return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
+    if ExitCode.PREEMPTED in codes and odd is None:
+        return Outcome(ExitCode.PREEMPTED, "asked to stop, with nothing left to save", None)
+    if odd is not None:
+        why = "killed when the grace period was over" if overdue else describe(odd)
+        return Outcome(ExitCode.PREEMPTED_NOT_SAVED, f"asked to stop, and did not save: {why}", odd)
+    if not own_program or "Final" in commits:
+        return Outcome(ExitCode.COMPLETED, "completed", None)
+    if commits:
+        return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
+    return Outcome(
+        ExitCode.PREEMPTED_NOT_SAVED,
+        "asked to stop, and ended with 0 without a commit event: whether it finished or saved is not known",
+        ends[0] if ends else None,
+    )
+
+
+def meaning(end: End) -> int:
+    """The contract's code for how a process ended."""
+    code = end.exit_code or 0
+    if end.signal is None and code in set(ExitCode):
+        return code
+    reading = read_tail(end.tail)
+    number = code - SIGNAL_BASE if code in SIGNALS_OF_SHELLS else end.signal or reading.killed_by
+    if number in (None, signal.SIGABRT) and reading.peer_lost:
+        return ExitCode.PEER_LOST
+    return ExitCode.USER_ERROR if number is None else SIGNAL_BASE + number
+
+
+def describe(end: End) -> str:
+    """One sentence: which rank, how it ended, and its own words where there are any."""
+    said = str(end.error["message"]) if end.error and end.error.get("message") else read_tail(end.tail).message
+    if end.signal is not None:
+        how = f"ended by signal {end.signal} ({signal_name(end.signal)})"
+        return f"rank {end.rank}: {how}, last output: {said}" if said else f"rank {end.rank}: {how}"
+    return f"rank {end.rank}: {said or f'ended with exit code {end.exit_code} and said nothing'}"

@@ -1,0 +1,131 @@
+"""Passing on what the processes print, and keeping the end of it.
+
+A thread of its own: where nobody reads our stdout, the writing may block for ever, and signals, events and reports
+must go on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from muster_trainer.supervisor.processes import Process
+
+TAIL_LINES = 100  # torchrun's own report is about 50 lines, and comes after what its workers said
+TAIL_LINE_BYTES = 4096
+LONGEST_LINE = 65536
+CHUNK = 65536
+
+
+@dataclass
+class Tail:
+    """The last lines that a process printed, on stdout and stderr together; safe to read from another thread."""
+
+    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    _open_streams: int = 2
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def add(self, line: bytes) -> None:
+        shown = line.rstrip(b"\r\n").rpartition(b"\r")[2][:TAIL_LINE_BYTES].decode(errors="replace")
+        with self._changed:
+            self._lines.append(shown)
+
+    def end_of_stream(self) -> None:
+        with self._changed:
+            self._open_streams -= 1
+            self._changed.notify_all()
+
+    def lines(self, seconds: float) -> list[str]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._open_streams == 0, seconds)
+            return list(self._lines)
+
+
+class Output:
+    """The stdout and stderr of all processes of the replica."""
+
+    def __init__(self) -> None:
+        self._tails: dict[int, Tail] = {}
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
+
+    def follow(self, processes: list[Process]) -> None:
+        """Begin to pass on what these processes print; to be called once, when all are started."""
+        sinks = {1: _Sink(1), 2: _Sink(2)}
+        for process in processes:
+            tail = self._tails[process.rank] = Tail()
+            prefix = b"[rank %d] " % process.rank if len(processes) > 1 else None
+            for source, sink in ((process.stdout, sinks[1]), (process.stderr, sinks[2])):
+                self._selector.register(source, selectors.EVENT_READ, _Stream(sink, tail, prefix))
+        self._thread.start()
+
+    def tail(self, rank: int, *, seconds: float = 0.0) -> list[str]:
+        """The last lines of a process; `seconds` is how long to wait for it to close its streams."""
+        return self._tails[rank].lines(seconds)
+
+    def finish(self, seconds: float) -> None:
+        """Wait until everything printed has been passed on, or `seconds` are over."""
+        self._thread.join(seconds)
+
+    def _pump(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                stream: _Stream = key.data
+                chunk = os.read(key.fd, CHUNK)
+                if chunk:
+                    stream.feed(chunk)
+                else:
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+                    stream.end()
+
+
+class _Sink:
+    """One of our own streams. What cannot be written because it is closed is dropped: training goes on."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        while data and not self._closed:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [])
+            except OSError:
+                self._closed = True
+
+
+class _Stream:
+    """From one pipe to one sink: as it comes without a prefix, in whole lines with one."""
+
+    def __init__(self, sink: _Sink, tail: Tail, prefix: bytes | None) -> None:
+        self._sink = sink
+        self._tail = tail
+        self._prefix = prefix
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        if self._prefix is None:
+            self._sink.write(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        while len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest[:LONGEST_LINE])
+            self._rest = self._rest[LONGEST_LINE:]
+        self._pass_on(lines)
+
+    def end(self) -> None:
+        if self._rest:
+            self._pass_on([self._rest])
+        self._tail.end_of_stream()
+
+    def _pass_on(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._tail.add(line)
+        if self._prefix is not None and lines:
+            self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))

@@ -1,0 +1,139 @@
+"""Starting, reaping and ending the operating system's processes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from muster_trainer.contract import BadConfiguration, UserError
+from muster_trainer.supervisor.environment import Launch
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+@dataclass
+class Process:
+    """A started process. `wait_status` is as waitpid gives it, None while it runs; `stdout`, `stderr` and `events`
+    are the reading ends of its pipes. It leads a session and process group of its own, numbered `pid`."""
+
+    rank: int
+    pid: int
+    stdout: int
+    stderr: int
+    events: int
+    wait_status: int | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.wait_status is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code it ended with; None while it runs and where a signal ended it."""
+        return None if self.wait_status is None or self.killed_by else os.waitstatus_to_exitcode(self.wait_status)
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that ended it, if one did."""
+        if self.wait_status is None or not os.WIFSIGNALED(self.wait_status):
+            return None
+        return os.WTERMSIG(self.wait_status)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process alone: it knows best what its helpers, such as data loaders, must do."""
+        if self.running:
+            _ignoring_gone(os.kill, self.pid, number)
+
+    def kill_group(self) -> None:
+        if self.running:
+            _ignoring_gone(os.killpg, self.pid, signal.SIGKILL)
+
+
+def become_subreaper() -> None:
+    """Have orphans among our descendants given to us and not to init. Linux only; elsewhere nothing happens."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(launch: Launch) -> Process:
+    """Start one process. To be called before any thread is: it runs code between fork and exec.
+
+    Raises BadConfiguration where the program cannot be executed, UserError where the machine has no room for it.
+    """
+    events, events_of_child = os.pipe()
+    try:
+        popen = subprocess.Popen(
+            launch.argv,
+            env={**launch.env, "MUSTER_EVENTS_FD": str(events_of_child)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[events_of_child],
+            start_new_session=True,
+            preexec_fn=_die_with_parent(os.getpid()) if _libc is not None else None,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        os.close(events)
+        short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
+        raise (UserError if short else BadConfiguration)(f"{launch.argv[0]} cannot be started: {error}") from None
+    finally:
+        os.close(events_of_child)
+    assert popen.stdout is not None
+    assert popen.stderr is not None
+    process = Process(launch.rank, popen.pid, os.dup(popen.stdout.fileno()), os.dup(popen.stderr.fileno()), events)
+    popen.stdout.close()
+    popen.stderr.close()
+    popen.returncode = 0  # reap() waits for it; without a code Popen's finalizer would wait as well
+    return process
+
+
+def _die_with_parent(supervisor: int) -> Callable[[], None]:
+    def in_child() -> None:
+        assert _libc is not None
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != supervisor:  # it died before the line above
+            os._exit(1)
+
+    return in_child
+
+
+def reap(processes: list[Process]) -> list[Process]:
+    """Collect every child that has ended, adopted orphans too; give back those of `processes` that just ended."""
+    by_pid = {process.pid: process for process in processes if process.running}
+    ended: list[Process] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        if pid in by_pid:
+            by_pid[pid].wait_status = status
+            ended.append(by_pid[pid])
+
+
+def signal_descendants(number: int) -> int:
+    """Signal all that descends from this process (0: only look); give back how many there were."""
+    descendants = psutil.Process().children(recursive=True)
+    for descendant in descendants:
+        _ignoring_gone(os.kill, descendant.pid, number)
+    return len(descendants)
+
+
+def _ignoring_gone(send: Callable[[int, int], None], pid: int, number: int) -> None:
+    try:
+        send(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,110 @@
+"""Telling the coordinator how the replica is, from a thread of its own. Nothing that goes wrong here stops anything."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from typing import Any
+
+from muster_trainer.contract import ReplicaEnv
+
+LEAST_GAP = 0.2  # seconds between two reports: five a second at most
+FIRST_INTERVAL = 1.0  # seconds, until a reply says another
+LONGEST_INTERVAL = 600.0
+TIMEOUT = 2.0  # seconds, for one report
+LONGEST_REPLY = 65536
+
+# The coordinator is next door; a proxy meant for the outside world must not see the token.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Reporter:
+    """Posts the newest state when it has changed and at the interval that the coordinator asks for.
+
+    Without a coordinator it does nothing. `say` is called, from the thread, when reports begin to fail.
+    """
+
+    def __init__(self, replica: ReplicaEnv, say: Callable[[str], None]) -> None:
+        self._replica = replica
+        self._say = say
+        self._news = threading.Condition()
+        self._state: Mapping[str, Any] | None = None
+        self._changed = False
+        self._final = False
+        self._sequence = 0
+        self._interval = FIRST_INTERVAL
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def update(self, state: Mapping[str, Any]) -> None:
+        """Give the state to report next; it must not be changed afterwards. The first call starts the thread."""
+        if self._replica.coordinator is None:
+            return
+        with self._news:
+            self._changed = self._changed or state != self._state
+            self._state = state
+            self._news.notify()
+        if not self._thread.ident:
+            self._thread.start()
+
+    def finish(self, state: Mapping[str, Any], *, seconds: float) -> None:
+        """Report `state` as the last one, and wait for that no longer than `seconds`."""
+        with self._news:
+            self._final = True
+        self.update(state)
+        if self._thread.ident:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        due = 0.0
+        final = False
+        while not final:
+            with self._news:
+                self._news.wait_for(lambda: self._changed or self._final, timeout=max(0.0, due - time.monotonic()))
+                state, final = self._state, self._final
+                self._changed = False
+            assert state is not None
+            self._post(state)
+            due = time.monotonic() + self._interval
+            with self._news:
+                self._news.wait_for(lambda: self._final, timeout=0 if final else LEAST_GAP)
+
+    def _post(self, state: Mapping[str, Any]) -> None:
+        self._sequence += 1
+        replica = self._replica
+        report = {
+            "job": replica.job,
+            "jobUid": replica.job_uid,
+            "pod": replica.pod_name,
+            "podUid": replica.pod_uid,
+            "role": replica.role,
+            "index": replica.index,
+            "attempt": replica.attempt,
+            "sequence": self._sequence,
+            **state,
+        }
+        try:
+            reply = self._exchange(json.dumps(report).encode())
+        except (OSError, HTTPException, ValueError) as error:
+            if not self._failing:
+                self._say(f"reports to {replica.coordinator} fail ({error}); the training goes on")
+            self._failing = True
+            return
+        self._failing = False
+        interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
+        if isinstance(interval, int | float) and LEAST_GAP <= interval <= LONGEST_INTERVAL:
+            self._interval = float(interval)
+
+    def _exchange(self, body: bytes) -> object:
+        headers = {"Content-Type": "application/json"}
+        if self._replica.token_file is not None:
+            token = self._replica.token_file.read_text().strip()  # read each time: tokens are renewed in place
+            headers["Authorization"] = f"Bearer {token}"
+        url = f"{str(self._replica.coordinator).rstrip('/')}/v1/report"
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+        with _direct.open(request, timeout=TIMEOUT) as reply:
+            return json.loads(reply.read(LONGEST_REPLY))

@@ -1,0 +1,57 @@
+"""Signals as something the run loop can wait for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalInbox:
+    """Counts requests to stop, and wakes a selector on these and on every end of a child.
+
+    Without handlers the kernel drops SIGTERM for PID 1, so this is made before anything slow.
+    """
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._count)
+        signal.signal(signal.SIGCHLD, _wake_only)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def drain(self) -> None:
+        try:
+            while os.read(self._read, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _count(self, _number: int, _frame: FrameType | None) -> None:
+        self.stops += 1
+
+
+def _wake_only(_number: int, _frame: FrameType | None) -> None:
+    """A handler that does nothing: SIGCHLD wakes the selector only where it has one."""
+
+
+def open_standard_streams() -> None:
+    """Put /dev/null where 0, 1 or 2 is closed, lest a pipe of ours gets that number and is written to as stdout."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
