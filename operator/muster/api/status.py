@@ -51,6 +51,7 @@ class Reason(StrEnum):
     ACCEPTED = "Accepted"
     INVALID = "Invalid"
     WAITING_FOR_REPLICAS = "WaitingForReplicas"
+    REPLICAS_REFUSED = "ReplicasRefused"
     ALL_REPLICAS_RUNNING = "AllReplicasRunning"
     COMPLETED = "Completed"
     SUSPENDED = "Suspended"

@@ -1,0 +1,118 @@
+"""The records of attempts: how one begins, how it ends, and how later news correct what its end was put down to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.lifecycle import backoff, budget, failure, world
+from muster.lifecycle.budget import Verdict
+from muster.lifecycle.failure import Cause
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.records import amend, current, is_open, unsettled
+from muster.lifecycle.situation import Situation
+
+
+def begin(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The next attempt: number, record, world, price and back-off in one status, before any of its replicas exists."""
+    number = 0 if status.admitted_time is None else status.attempt + 1
+    before = current(status)
+    failed = before if before and before.failure_class else None
+    status = budget.charge(case, status, failed) if failed else status
+    record = AttemptRecord(
+        attempt=number,
+        start_time=case.stamp,
+        step_found=status.checkpoint.step if status.checkpoint else None,
+    )
+    return status.model_copy(
+        update={
+            "attempt": number,
+            "admitted_time": status.admitted_time or case.stamp,
+            "world": world.planned(case, number),
+            "attempts": [*status.attempts, record][-ATTEMPTS_KEPT:],
+            "next_attempt_time": backoff.until(case, status, failed) if failed else None,
+        }
+    )
+
+
+def end(case: Situation, status: TrainingJobStatus, reason: Reason, *, message: str = "") -> TrainingJobStatus:
+    """The open attempt ends for a reason that is no failure, or for one that ends the job."""
+    if not is_open(status):
+        return status
+    done = last_step(case, status)
+    return amend(status, status.attempt, end_time=case.stamp, reason=reason, message=message, settled=True, last_step=done)
+
+
+def catch_up(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """A live look shows replicas of attempts that the status has lost (it was wiped, or restored from a backup): go on above them."""
+    highest = world.ahead(case, status)
+    if highest < 0:
+        return status
+    status = end(case, status, Reason.REPLICA_LOST, message=f"replicas of attempt {highest} were found")
+    return status.model_copy(update={"attempt": highest, "admitted_time": status.admitted_time or case.stamp})
+
+
+def fail(case: Situation, status: TrainingJobStatus, cause: Cause) -> TrainingJobStatus:
+    """The open attempt ends broken. What it was put down to is provisional until it is settled."""
+    done = last_step(case, status)
+    status = budget.note_progress(status, done, ended=True)
+    return amend(status, status.attempt, end_time=case.stamp, last_step=done, **_blame(cause))
+
+
+def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """What is seen now of the attempt that failed last corrects class, reason and what its restart cost; then it may be settled."""
+    record = unsettled(status)
+    if record is None:
+        return status
+    views = case.trainers(record.attempt)
+    cause = failure.later_news(record, views)
+    assert cause is not None
+    if cause.failure_class is not record.failure_class and record.attempt < status.attempt:
+        status = budget.move(case, status, record, to=cause.failure_class)
+        status = backoff.reconsider(case, status, cause.failure_class)
+    done = max((step for step in (record.last_step, failure.spoken_step(views)) if step is not None), default=None)
+    status = budget.note_progress(status, done, ended=False)
+    return amend(status, record.attempt, last_step=done, settled=_is_settled(case, record, views), **_blame(cause))
+
+
+def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> Verdict | None:
+    """The verdict on the failure that was still provisional (`pending`), once it is settled; at once where nothing can correct it."""
+    record = next((record for record in status.attempts if pending and record.attempt == pending.attempt), None)
+    verdict = budget.verdict(case, status, record) if record else None
+    return verdict if verdict and record and (record.settled or verdict.at_once) else None
+
+
+def abandon(case: Situation, status: TrainingJobStatus, verdict: Verdict) -> TrainingJobStatus:
+    """The job's bad end. A restart that was decided on a class that did not hold, and so never came to be, is not counted."""
+    judged = next((record for record in status.attempts if record.attempt == verdict.attempt), None)
+    if judged and judged.attempt < status.attempt:
+        status = budget.refund(case, status, judged)
+    if judged:
+        status = amend(status, judged.attempt, settled=True)
+    status = end(case, status, verdict.reason, message=verdict.message)
+    ended = {"phase": Phase.FAILED, "completion_time": case.stamp, "next_attempt_time": None, "message": verdict.message}
+    return status.model_copy(update=ended)
+
+
+def last_step(case: Situation, status: TrainingJobStatus) -> int | None:
+    """The last step that the current attempt is known to have done."""
+    trained = status.progress.step if status.progress and status.world and status.world.first_step_time else None
+    steps = (trained, failure.spoken_step(case.trainers(status.attempt)))
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _is_settled(case: Situation, record: AttemptRecord, views: Iterable[ReplicaView]) -> bool:
+    assert record.end_time is not None
+    late = case.now >= record.end_time + timedelta(seconds=case.policy.settle_seconds)
+    return late or (case.observed.live and all(view.phase.ended for view in views))
+
+
+def _blame(cause: Cause) -> dict[str, FailureClass | Reason | str | datetime]:
+    return {
+        "failure_class": cause.failure_class,
+        "reason": cause.reason,
+        "message": cause.message,
+        "replica": cause.replica,
+        "failed_time": cause.time,
+    }

@@ -1,0 +1,172 @@
+"""Whose fault is it? The class and reason of a replica's end, and of the broken world's.
+
+The exit-code table is `docs/architecture.md`'s. A code means something only together with the supervisor's last words: without them a
+20 is the training program's own 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from muster.api.reports import LastWords
+from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.situation import ALONE, Situation, whole
+
+LONGEST_MESSAGE = 2048
+
+_CODES: dict[int, tuple[FailureClass, Reason]] = {
+    10: (FailureClass.APPLICATION, Reason.USER_ERROR),
+    11: (FailureClass.APPLICATION, Reason.BAD_CONFIGURATION),
+    20: (FailureClass.INFRASTRUCTURE, Reason.PEER_LOST),
+    21: (FailureClass.PREEMPTION, Reason.PREEMPTED),
+    22: (FailureClass.PREEMPTION, Reason.PREEMPTED_NOT_SAVED),
+    30: (FailureClass.APPLICATION, Reason.CHECKPOINT_DAMAGED),
+    31: (FailureClass.INFRASTRUCTURE, Reason.STORAGE_UNAVAILABLE),
+}
+_SIGNALLED = 128
+_FROM_OUTSIDE = frozenset({_SIGNALLED + 9, _SIGNALLED + 15})
+_ASKED_TO_STOP = frozenset({21, 22}) | _FROM_OUTSIDE
+"""How a replica ends that somebody asked to stop."""
+
+_POD_REASONS = {
+    "Evicted": Reason.EVICTED,
+    "Preempting": Reason.DISRUPTED,
+    "NodeLost": Reason.NODE_LOST,
+    "NodeShutdown": Reason.NODE_LOST,
+    "Shutdown": Reason.NODE_LOST,
+    "Terminated": Reason.NODE_LOST,
+}
+"""The kubelet's and the node controller's words for pods that were taken away; the last three are names of graceful node shutdown."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a replica, or a whole attempt, ended."""
+
+    failure_class: FailureClass
+    reason: Reason
+    message: str
+    replica: str
+    time: datetime
+
+    @property
+    def precedence(self) -> tuple[int, datetime, str]:
+        """Lower explains more: preemption, then what broke first; that a peer was lost explains nothing while anything else does."""
+        if self.failure_class is FailureClass.PREEMPTION:
+            return 0, self.time, self.replica
+        return (2 if self.reason is Reason.PEER_LOST else 1), self.time, self.replica
+
+
+def root_cause(causes: Iterable[Cause]) -> Cause | None:
+    """Of all ends of one attempt, the one that explains the others."""
+    return min(causes, key=lambda cause: cause.precedence, default=None)
+
+
+def last_words(view: ReplicaView) -> LastWords | None:
+    """What the replica said when it ended, from its termination message or else its last report."""
+    return view.last_words or (view.report.last_words if view.report else None)
+
+
+def classify(view: ReplicaView, *, asked: bool) -> Cause | None:
+    """Why this replica ended or is being removed; None where that says nothing. `asked`: we have asked its whole attempt to stop."""
+    if view.phase is ReplicaPhase.SUCCEEDED or not (view.phase is ReplicaPhase.FAILED or view.deleting):
+        return None
+    taken_away = _taken_away(view)
+    if taken_away:
+        return taken_away
+    if view.deleting is not None and not _ended_before_deletion(view, asked=asked):
+        return None if asked else _deleted(view)
+    return _ended(view)
+
+
+def broken(case: Situation, status: TrainingJobStatus) -> Cause | None:
+    """The root cause that ends the open attempt, None while its world is whole."""
+    ends = [cause for view in case.trainers(status.attempt) if (cause := classify(view, asked=False))]
+    if case.observed.live:
+        ends += [_vanished(label, case.stamp) for label in vanished(case, status)]
+    return root_cause(ends)
+
+
+def vanished(case: Situation, status: TrainingJobStatus) -> list[str]:
+    """Members of the world that were seen and are not there now. Proof of anything only when the look was live."""
+    there = {view.uid for view in case.observed.replicas}
+    members = status.world.members if status.world else []
+    lost = (member for member in members if member.uid and not member.succeeded and member.uid not in there)
+    return [f"{member.role}-{member.index}" for member in lost if member.role not in ALONE]
+
+
+def later_news(record: AttemptRecord, views: Sequence[ReplicaView]) -> Cause | None:
+    """The root cause of an ended attempt, with what is seen now beside what was known."""
+    return root_cause([_known(record), *(cause for view in views if (cause := classify(view, asked=True)))])
+
+
+def spoken_step(views: Iterable[ReplicaView]) -> int | None:
+    """The highest step in the replicas' last words."""
+    words = (last_words(view) for view in views)
+    return max((spoken.step for spoken in words if spoken and spoken.step is not None and spoken.step >= 0), default=None)
+
+
+def _known(record: AttemptRecord) -> Cause:
+    assert record.failure_class is not None
+    assert record.reason is not None
+    assert record.failed_time is not None
+    return Cause(record.failure_class, record.reason, record.message, record.replica or "", record.failed_time)
+
+
+def _ended_before_deletion(view: ReplicaView, *, asked: bool) -> bool:
+    """By the clocks of two machines; what asking leads to is never taken for the replica's own end once we asked."""
+    if asked and _code(view) in _ASKED_TO_STOP:
+        return False
+    return view.finished is not None and view.deleting is not None and view.finished < view.deleting
+
+
+def _code(view: ReplicaView) -> int | None:
+    words = last_words(view)
+    return words.code if words and words.code else view.exit_code
+
+
+def _taken_away(view: ReplicaView) -> Cause | None:
+    if view.disruption is not None:
+        return _cause(view, FailureClass.PREEMPTION, Reason.DISRUPTED, told=f"{view.disruption}: {view.message}".rstrip(": "))
+    if view.reason in _POD_REASONS:
+        return _cause(view, FailureClass.PREEMPTION, _POD_REASONS[view.reason], told=view.message or view.reason)
+    return None
+
+
+def _deleted(view: ReplicaView) -> Cause:
+    words = last_words(view)
+    reason = _CODES[words.code][1] if words and words.code in (21, 22) else Reason.POD_DELETED
+    told = words.message if words and words.message else f"{view.name} is being deleted, and not by Muster"
+    return replace(_cause(view, FailureClass.PREEMPTION, reason, told=told), time=whole(view.deleting or view.created))
+
+
+def _ended(view: ReplicaView) -> Cause:
+    words = last_words(view)
+    told = words.message if words and words.message else view.message
+    if view.oom_killed:
+        return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, told=told or "the container used more memory than its limit")
+    if words and words.code in _CODES:
+        failure_class, reason = _CODES[words.code]
+        return _cause(view, failure_class, reason, told=told or reason.value)
+    return _exited(view, _code(view), told)
+
+
+def _exited(view: ReplicaView, code: int | None, told: str) -> Cause:
+    if code is None:
+        return _cause(view, FailureClass.INFRASTRUCTURE, Reason.START_FAILED, told=told or view.reason or "its container never started")
+    if code > _SIGNALLED:
+        outside = FailureClass.INFRASTRUCTURE if code in _FROM_OUTSIDE else FailureClass.APPLICATION
+        return _cause(view, outside, Reason.PROCESS_KILLED, told=told or f"ended by signal {code - _SIGNALLED}")
+    return _cause(view, FailureClass.APPLICATION, Reason.USER_ERROR, told=told or f"exit code {code}")
+
+
+def _vanished(label: str, now: datetime) -> Cause:
+    return Cause(FailureClass.PREEMPTION, Reason.REPLICA_LOST, f"{label} was removed, and not by Muster", label, now)
+
+
+def _cause(view: ReplicaView, failure_class: FailureClass, reason: Reason, *, told: str) -> Cause:
+    when = view.finished or view.deleting or view.created
+    return Cause(failure_class, reason, told[:LONGEST_MESSAGE], view.label, whole(when))

@@ -1,0 +1,80 @@
+"""Where did the time go? Every second since the job's creation is in exactly one of the parts.
+
+Time is booked when the status is written anyway, on what the status until then said that the job did. The sum of the parts is therefore
+the moment up to which all is booked, and needs no field. What a write misses (a save that begins and ends between two) counts as
+productive; steps that are lost later move their share of productive time to redone.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from muster.api.status import Goodput, Phase, TrainingJobStatus
+from muster.lifecycle import records, suspend
+from muster.lifecycle.situation import Situation
+
+_PARTS = (
+    "queued_seconds",
+    "starting_seconds",
+    "productive_seconds",
+    "checkpoint_seconds",
+    "redone_seconds",
+    "recovering_seconds",
+    "suspended_seconds",
+)
+
+
+def account(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> TrainingJobStatus:
+    """The status to write, with the time since the last write booked."""
+    if old.phase.final or new == old:
+        return new
+    books = old.goodput or Goodput()
+    booked = case.created + timedelta(seconds=sum(getattr(books, part) for part in _PARTS))
+    passed = max(0.0, (case.now - booked).total_seconds())
+    part = _part(case, old)
+    books = books.model_copy(update={part: round(getattr(books, part) + passed, 3)})
+    books = _stepped(books, old, new)
+    return new.model_copy(update={"goodput": books.model_copy(update={"ratio": _ratio(books)})})
+
+
+def _part(case: Situation, status: TrainingJobStatus) -> str:
+    world = status.world
+    if status.phase is Phase.SUSPENDED or suspend.is_suspended(status):
+        return "suspended_seconds"
+    if world and world.ready_time and records.is_open(status):
+        if world.first_step_time or not case.counts_steps(status.restarts.best_step):
+            return "checkpoint_seconds" if world.activity == "Saving" else "productive_seconds"
+        return "recovering_seconds" if records.last_failure(status) else "starting_seconds"
+    if records.last_failure(status):
+        return "recovering_seconds"
+    return "starting_seconds" if status.start_time else "queued_seconds"
+
+
+def _stepped(books: Goodput, old: TrainingJobStatus, new: TrainingJobStatus) -> Goodput:
+    """Books new steps; steps that were lost take their share of productive time along."""
+    if new.progress is None:
+        return books
+    before = old.progress.step if old.progress else _base(new)
+    gained = new.progress.step - before
+    if gained >= 0:
+        return books.model_copy(update={"productive_steps": books.productive_steps + gained})
+    lost = min(-gained, books.productive_steps)
+    share = books.productive_seconds * lost / books.productive_steps if books.productive_steps else 0.0
+    return books.model_copy(
+        update={
+            "productive_steps": books.productive_steps - lost,
+            "productive_seconds": round(books.productive_seconds - share, 3),
+            "redone_seconds": round(books.redone_seconds + share, 3),
+        }
+    )
+
+
+def _base(status: TrainingJobStatus) -> int:
+    """The step that the job's first attempt began at: a job applied again goes on from the commits of the one before."""
+    record = records.current(status)
+    return (record.step_resumed or 0) if record else 0
+
+
+def _ratio(books: Goodput) -> float:
+    awake = sum(getattr(books, part) for part in _PARTS) - books.suspended_seconds
+    return round(min(1.0, books.productive_seconds / awake), 4) if awake > 0 else 0.0

@@ -1,0 +1,84 @@
+"""What is it doing or waiting for? One sentence, without figures that change by themselves: every change is a write."""
+
+from __future__ import annotations
+
+from muster.api.status import AttemptRecord, Phase, TrainingJobStatus
+from muster.lifecycle import records, stuck, suspend, world
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.situation import Situation
+
+_NAMED = 3
+_LONGEST = 4096
+
+
+def describe(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with its sentence. A job that has ended keeps its last."""
+    return status if status.phase.final else status.model_copy(update={"message": _sentence(case, status)[:_LONGEST]})
+
+
+def waiting(case: Situation, status: TrainingJobStatus) -> str:
+    """What a world that does not run yet waits for, as `worker-3 (3 of 4 run): ImagePullBackOff: ...`."""
+    total, running = len(world.trainers(status)), world.running(case, status)
+    older = [view for view in case.observed.replicas if view.attempt < status.attempt]
+    if older:
+        return f"{_listed([view.name for view in older])} of an older attempt to be gone{_stuck(case, older)}"
+    views = case.trainers(status.attempt)
+    absent = [f"{member.role}-{member.index}" for member in world.missing(case, status)]
+    pending = [view for view in views if view.phase is ReplicaPhase.PENDING]
+    names = _listed([*absent, *(view.label for view in pending)]) or "its replicas"
+    refusal = f"; the API server refuses to make more: {case.observed.refused}" if case.observed.refused else ""
+    return f"{names} ({running} of {total} run){_why(pending)}{refusal}"
+
+
+def _sentence(case: Situation, status: TrainingJobStatus) -> str:
+    if case.problems and not records.is_open(status):
+        return "the job is not valid, so nothing is started: " + "; ".join(map(str, case.problems))
+    if status.phase is Phase.SUSPENDED:
+        return "suspended; set spec.suspend to false to go on"
+    if suspend.is_suspended(status):
+        return f"suspending: {len(case.observed.replicas)} replicas save and stop"
+    record = records.current(status)
+    if record is None or status.world is None:
+        return "not started yet"
+    if not records.is_open(status):
+        return f"attempt {record.attempt} broke ({_blame(record)}); its other replicas are awaited before the job is given up"
+    if status.world.ready_time:
+        return _running(case, status)
+    return _starting(case, status)
+
+
+def _running(case: Situation, status: TrainingJobStatus) -> str:
+    if status.world and status.world.first_step_time is None and case.counts_steps(status.restarts.best_step):
+        return f"attempt {status.attempt}: all replicas run, the first step is awaited"
+    return f"attempt {status.attempt} trains"
+
+
+def _starting(case: Situation, status: TrainingJobStatus) -> str:
+    failed = records.last_failure(status)
+    after = f", after {_blame(failed)}" if failed else ""
+    held = status.next_attempt_time
+    if held and case.now < held:
+        return f"attempt {status.attempt} is held back until {held:%H:%M:%S} UTC{after}"
+    return f"attempt {status.attempt} waits for {waiting(case, status)}{after}"
+
+
+def _blame(record: AttemptRecord) -> str:
+    reason = record.reason.value if record.reason else "an unknown end"
+    where = f" of {record.replica}" if record.replica else ""
+    return f"{reason}{where}: {record.message}" if record.message else f"{reason}{where}"
+
+
+def _stuck(case: Situation, older: list[ReplicaView]) -> str:
+    late = [limit for view in older if view.due and case.now >= view.due and (limit := stuck.removed_at(case, view))]
+    return f" (stuck: what is left is removed by force at {max(late):%H:%M:%S} UTC)" if late else ""
+
+
+def _why(pending: list[ReplicaView]) -> str:
+    told = dict.fromkeys(f"{view.reason}: {view.message}".strip(": ") for view in pending)
+    reasons = [reason for reason in told if reason][:_NAMED]
+    return ": " + "; ".join(reasons) if reasons else ""
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,75 @@
+"""What the lifecycle core sees: plain frozen data, made by the caller from pods or from process groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from muster.api.reports import LastWords, Report
+from muster.api.spec import RoleName
+
+
+class ReplicaPhase(StrEnum):
+    """A pod's phase, as far as its trainer container goes: side-cars do not count."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (ReplicaPhase.SUCCEEDED, ReplicaPhase.FAILED)
+
+
+@dataclass(frozen=True)
+class ReplicaView:
+    """One replica that exists, or whose object still does."""
+
+    name: str
+    uid: str
+    role: RoleName
+    index: int
+    attempt: int
+    phase: ReplicaPhase
+    created: datetime
+    finished: datetime | None = None
+    """When its trainer container ended."""
+    deleting: datetime | None = None
+    """When its deletion was asked for, by whomever: a pod's deletionTimestamp less its grace period."""
+    due: datetime | None = None
+    """When it should have gone at the latest, once its deletion was asked for: a pod's deletionTimestamp."""
+    exit_code: int | None = None
+    """Of the trainer container; 128+n for signal n."""
+    last_words: LastWords | None = None
+    report: Report | None = None
+    """The newest report of its supervisor."""
+    reported: datetime | None = None
+    """When that came."""
+    disruption: str | None = None
+    """Reason of a DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
+    reason: str = ""
+    """The pod's own reason (Evicted, NodeLost, Shutdown, ...) or, while Pending, its container's (ImagePullBackOff, ...)."""
+    message: str = ""
+    oom_killed: bool = False
+    node: str = ""
+
+    @property
+    def label(self) -> str:
+        """role-index, as people say it."""
+        return f"{self.role.value}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that is known of a job's children at one moment."""
+
+    replicas: tuple[ReplicaView, ...] = ()
+    live: bool = True
+    """False when this comes from a cache: then a replica's absence proves nothing. True promises that the job was read live too, and first:
+    creations need no status write of their own that could show a stale job."""
+    service: bool = False
+    """Whether the headless service exists."""
+    refused: str = ""
+    """What the API server said when it last refused to make a replica or the service (quota, admission); empty once it no longer does."""

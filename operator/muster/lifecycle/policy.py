@@ -1,0 +1,49 @@
+"""The times that are the operator's to choose, not the user's. A cluster takes the defaults; a laptop shorter ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from muster.api.status import FailureClass
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds before the next attempt: `first`, doubled by each attempt without progress, at most `longest`."""
+
+    first: float
+    longest: float
+
+
+_DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
+    {
+        FailureClass.PREEMPTION: Delays(0, 0),
+        FailureClass.INFRASTRUCTURE: Delays(1, 60),
+        FailureClass.APPLICATION: Delays(10, 300),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All in seconds, but `pace`, which all back-offs are multiplied by (0: never wait)."""
+
+    settle_seconds: float = 60
+    """How long after an attempt's end later news may still correct its class: survivors die in seconds, DisruptionTarget comes late."""
+    progress_seconds: float = 30
+    """Progress alone changes the status at most so often."""
+    look_seconds: float = 5
+    """How long to wait between live looks for something to be gone, where no event says so."""
+    evaluator_seconds: float = 30
+    """How long an evaluator that broke lies before it is made again."""
+    stuck_seconds: float = 60
+    """How long after its grace period a replica that does not go is removed by force, where fences keep its processes from doing harm."""
+    stuck_unfenced_seconds: float = 300
+    """The same for programs of the user's own, which no fence holds."""
+    delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
+    pace: float = 1.0
+
+
+DEFAULT_POLICY = Policy()

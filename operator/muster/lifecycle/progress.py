@@ -1,0 +1,174 @@
+"""How far is it? What supervisors report, made into status: progress, newest commit, where the attempt resumed, notices."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+from muster.api.reports import Evaluation, Report, ReportedCommit, ReportedProgress, Resumed
+from muster.api.status import CheckpointStatus, Progress, TrainingJobStatus
+from muster.lifecycle import conditions, failure, records
+from muster.lifecycle.moments import moment
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.situation import Situation, whole
+
+_NOTICES_KEPT = 10
+_LONGEST_NOTICE = 1024
+_LONGEST_PATH = 1024
+_MOST_METRICS = 64
+
+
+def read(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with what the current attempt's replicas say."""
+    if status.world is None or status.world.attempt != status.attempt:
+        return status
+    heard = case.reports(status.attempt)
+    status = _resumed(case, status, [report.resumed for _, report in heard if report.resumed])
+    status = _stepped(case, status, [report for _, report in heard])
+    status = _spoken(case, status)
+    status = _evaluated(case, status)
+    status = _committed(case, status)
+    return _noticed(status, [report for _, report in heard])
+
+
+def held_back(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
+    """Whether only progress has changed, and it was written a short while ago."""
+    next_write = due(case)
+    return new != old and next_write is not None and case.now < next_write and _quiet(old, new) == old
+
+
+def due(case: Situation) -> datetime | None:
+    """When progress may be written again."""
+    written = case.job.status.progress.updated_at if case.job.status.progress else None
+    return written + timedelta(seconds=case.policy.progress_seconds) if written else None
+
+
+def _quiet(old: TrainingJobStatus, new: TrainingJobStatus) -> TrainingJobStatus:
+    """The new status with the old figures."""
+    world = new.world.model_copy(update={"activity": old.world.activity}) if new.world and old.world else new.world
+    return new.model_copy(update={"world": world, "progress": old.progress, "checkpoint": old.checkpoint, "notices": old.notices})
+
+
+def _resumed(case: Situation, status: TrainingJobStatus, told: list[Resumed]) -> TrainingJobStatus:
+    """Once per attempt: where it really went on from, and what of the attempt before must be redone."""
+    record = records.current(status)
+    if not told or record is None or record.step_resumed is not None:
+        return status
+    resumed = told[0]
+    before = records.before(status)
+    stood = max(status.progress.step if status.progress else 0, before.last_step or 0 if before else 0)
+    found = resumed.found if resumed.found is not None and resumed.found >= 0 else record.step_found
+    status = conditions.resume(case, status, resumed)
+    status = records.amend(status, record.attempt, step_resumed=resumed.step, step_found=found, steps_lost=max(0, stood - resumed.step))
+    changes: dict[str, object] = {"checkpoint": _read_back(status.checkpoint, resumed)}
+    best = max(status.restarts.best_step, resumed.step)
+    changes["restarts"] = status.restarts.model_copy(update={"best_step": best})
+    if status.progress and status.world and status.world.first_step_time is None:
+        changes["progress"] = status.progress.model_copy(update={"step": resumed.step})
+    return status.model_copy(update=changes)
+
+
+def _read_back(known: CheckpointStatus | None, resumed: Resumed) -> CheckpointStatus | None:
+    """The newest commit after an attempt resumed: a commit beyond that step is void from now on (the fence), the one read is verified."""
+    if known is None or resumed.step > known.step:
+        return known
+    if resumed.step == 0:
+        return None
+    path = known.path if resumed.step == known.step else (resumed.path or known.path)[:_LONGEST_PATH]
+    return known.model_copy(update={"step": resumed.step, "path": path, "verified": True})
+
+
+def _stepped(case: Situation, status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
+    assert status.world is not None
+    spoken = [report for report in reports if report.progress and report.progress.step > 0]
+    newest = max(spoken, key=lambda report: report.progress.step if report.progress else 0, default=None)
+    activity = next((report.phase[:32] for report in reports if report.phase), status.world.activity)
+    if newest is None or newest.progress is None:
+        return status.model_copy(update={"world": status.world.model_copy(update={"activity": activity})})
+    activity = newest.phase[:32] if newest.phase else activity
+    first = status.world.first_step_time
+    world = status.world.model_copy(update={"activity": activity, "first_step_time": first or case.stamp})
+    status = status.model_copy(update={"world": world})
+    if first is None and (record := records.current(status)):
+        starting = max(0, int((case.stamp - record.start_time).total_seconds()))
+        status = records.amend(status, record.attempt, starting_seconds=starting)
+    old = status.progress
+    if first is not None and old and newest.progress.step <= old.step:
+        return status
+    return status.model_copy(update={"progress": _progress(case, status, newest.progress)})
+
+
+def _spoken(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The last step may be known from last words alone."""
+    step = failure.spoken_step(case.trainers(status.attempt))
+    old = status.progress or Progress()
+    if step is None or step <= old.step:
+        return status
+    percent = min(100, 100 * step // old.total_steps) if old.total_steps else None
+    update = {"step": step, "percent": percent, "eta_seconds": None, "updated_at": case.stamp}
+    return status.model_copy(update={"progress": old.model_copy(update=update)})
+
+
+def _progress(case: Situation, status: TrainingJobStatus, told: ReportedProgress) -> Progress:
+    """The report's figures; what a status may not hold (a rate that is no number, say) is left out."""
+    old = status.progress or Progress()
+    total = told.total_steps if told.total_steps and told.total_steps > 0 else old.total_steps
+    return old.model_copy(
+        update={
+            "step": told.step,
+            "total_steps": total,
+            "percent": min(100, 100 * told.step // total) if total else None,
+            "epoch": told.epoch if told.epoch is not None and told.epoch >= 0 else None,
+            "loss": told.loss[:32] if told.loss is not None else None,
+            "samples_per_second": _rate(told.samples_per_second),
+            "eta_seconds": _eta(case, status, step=told.step, total=total),
+            "updated_at": case.stamp,
+        }
+    )
+
+
+def _rate(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def _eta(case: Situation, status: TrainingJobStatus, *, step: int, total: int | None) -> int | None:
+    """From the mean time of this attempt's steps; None until two of its steps were seen."""
+    record = records.current(status)
+    if total is None or record is None or status.world is None or status.world.first_step_time is None:
+        return None
+    done = step - (record.step_resumed or 0)
+    spent = (case.now - status.world.first_step_time).total_seconds()
+    return int(max(0, total - step) * spent / done) if done > 1 and spent > 0 else None
+
+
+def _evaluated(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    told = (view.report.evaluation for view in case.replicas(status.attempt) if view.report and view.report.attempt == status.attempt)
+    newest: Evaluation | None = max((evaluation for evaluation in told if evaluation), key=lambda each: each.step, default=None)
+    if newest is None:
+        return status
+    metrics = {name[:64]: value for name, value in sorted(newest.metrics.items())[:_MOST_METRICS] if math.isfinite(value)}
+    old = status.progress or Progress(updated_at=case.stamp)
+    return status.model_copy(update={"progress": old.model_copy(update={"metrics": metrics})}) if metrics != old.metrics else status
+
+
+def _committed(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The newest commit; a report that comes late says less than is known."""
+    told = [commit for view in case.trainers(status.attempt) for commit in _commits(view, status.attempt)]
+    newest = max(told, key=lambda commit: commit.step, default=None)
+    known = status.checkpoint
+    if newest is None or (known and newest.step <= known.step):
+        return status
+    when: datetime = whole(moment(newest.committed_at, fallback=case.now))
+    checkpoint = CheckpointStatus(step=newest.step, path=newest.path[:_LONGEST_PATH], committed_at=when)
+    return status.model_copy(update={"checkpoint": checkpoint})
+
+
+def _commits(view: ReplicaView, attempt: int) -> list[ReportedCommit]:
+    words = failure.last_words(view)
+    reported = view.report.checkpoint if view.report and view.report.attempt == attempt else None
+    return [commit for commit in (reported, words.commit if words else None) if commit]
+
+
+def _noticed(status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
+    told = list(dict.fromkeys(notice[:_LONGEST_NOTICE] for report in reports for notice in report.notices))[-_NOTICES_KEPT:]
+    return status.model_copy(update={"notices": told}) if told else status

@@ -1,0 +1,43 @@
+"""When is the job done, and what becomes of its replicas then?"""
+
+from __future__ import annotations
+
+from muster.api.spec import CleanPodPolicy, RoleName
+from muster.api.status import Phase, Reason, TrainingJobStatus
+from muster.lifecycle import attempts, world
+from muster.lifecycle.actions import Action
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.situation import Situation
+
+
+def succeeded(case: Situation, status: TrainingJobStatus) -> bool:
+    """Whether all replicas of the decisive role ended well: all workers, or the chief where there is one."""
+    members = status.world.members if status.world else []
+    decisive = [member for member in members if member.role == case.strategy.decisive]
+    return bool(decisive) and all(member.succeeded for member in decisive)
+
+
+def complete(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The job's good end."""
+    status = attempts.end(case, status, Reason.COMPLETED)
+    return status.model_copy(
+        update={"phase": Phase.SUCCEEDED, "completion_time": case.stamp, "next_attempt_time": None, "message": "completed"}
+    )
+
+
+def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
+    """What cleanPodPolicy removes of a job that has ended.
+
+    `None` leaves every pod, but no process is left that would run for ever: parameter servers never end by themselves, and a failed job's
+    replicas may wait for each other without end.
+    """
+    return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in world.removal(view))
+
+
+def _goes(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
+    policy = case.spec.clean_pod_policy
+    if policy is CleanPodPolicy.ALL:
+        return True
+    if policy is CleanPodPolicy.RUNNING or status.phase is Phase.FAILED:
+        return not view.phase.ended
+    return not view.phase.ended and view.role is RoleName.PS

@@ -1,0 +1,152 @@
+"""Which replicas does the current attempt need, which are there, and what is to be made or removed?"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from muster.api.spec import RoleName
+from muster.api.status import Member, TrainingJobStatus, World
+from muster.lifecycle import backoff, failure, records
+from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.situation import ALONE, Situation
+
+
+def planned(case: Situation, attempt: int) -> World:
+    """The world that the spec asks for, as the given attempt."""
+    plan = case.strategy.plan(case.spec)
+    members = [Member(role=replica.role.value, index=replica.index) for replica in plan.replicas]
+    return World(attempt=attempt, size=plan.size, members=members, created_time=case.stamp)
+
+
+def restarting(members: list[Member], role: RoleName) -> list[Member]:
+    """The members that restart when a replica of `role` breaks: evaluators alone, else all that train together."""
+    if role in ALONE:
+        return [member for member in members if member.role == role]
+    return [member for member in members if member.role not in ALONE]
+
+
+def outgrown(case: Situation, status: TrainingJobStatus) -> bool:
+    """Whether the spec now asks for another world than the current one."""
+    if case.problems or status.world is None:
+        return False
+    wanted = planned(case, status.attempt)
+    return wanted.size != status.world.size or _places(wanted) != _places(status.world)
+
+
+def ahead(case: Situation, status: TrainingJobStatus) -> int:
+    """The highest attempt that any replica was made for, where that is beyond what the status knows; else -1."""
+    highest = max((view.attempt for view in case.observed.replicas), default=-1)
+    return highest if highest > status.attempt else -1
+
+
+def recognise(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Writes down which pods are the members, which ended well, and when all of them first ran."""
+    if status.world is None or not records.is_open(status):
+        return status
+    views = case.replicas(status.attempt)
+    members = [_recognised(case, member, views) for member in status.world.members]
+    status = status.model_copy(update={"world": status.world.model_copy(update={"members": members})})
+    assert status.world is not None
+    if status.world.ready_time is None and running(case, status) == len(trainers(status)):
+        world = status.world.model_copy(update={"ready_time": case.stamp})
+        start = status.start_time or case.stamp
+        status = status.model_copy(update={"world": world, "start_time": start, "next_attempt_time": None})
+    return status
+
+
+def trainers(status: TrainingJobStatus) -> list[Member]:
+    """The members that train together."""
+    return restarting(status.world.members, RoleName.WORKER) if status.world else []
+
+
+def running(case: Situation, status: TrainingJobStatus) -> int:
+    """How many of them run, or have ended well."""
+    return sum(member.succeeded or _runs(_view_of(member, case.replicas(status.attempt))) for member in trainers(status))
+
+
+def missing(case: Situation, status: TrainingJobStatus) -> list[Member]:
+    """Members that have no replica now."""
+    there = {(view.role.value, view.index) for view in case.replicas(status.attempt)}
+    members = status.world.members if status.world else []
+    return [member for member in members if not member.succeeded and (member.role, member.index) not in there]
+
+
+def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
+    """Removes what is not of this world, and makes what is missing once a live look shows that nothing older is left."""
+    removals = (*_unneeded(case, status), *_broken_evaluators(case, status))
+    older = [view for view in case.observed.replicas if view.attempt < status.attempt]
+    absent = missing(case, status)
+    if not case.observed.live and (older or absent):
+        return (*removals, *_service(case), LookLive())
+    if older or not absent or backoff.held(case, status) or case.problems:
+        return (*removals, *_service(case))
+    creations = (CreateReplica(role=RoleName(member.role), index=member.index, attempt=status.attempt) for member in absent)
+    return (*removals, *_service(case), *creations)
+
+
+def removal(view: ReplicaView) -> tuple[DeleteReplica, ...]:
+    """Asks for its deletion, unless somebody has."""
+    return (DeleteReplica(name=view.name, uid=view.uid),) if view.deleting is None else ()
+
+
+def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
+    """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs."""
+    removals = tuple(action for view in case.observed.replicas if not view.phase.ended for action in removal(view))
+    return removals if case.observed.live or records.unsettled(status) is None else (*removals, LookLive())
+
+
+def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
+    """When to look again though no event came."""
+    retries = [_retry_time(case, view) for view in case.replicas(status.attempt) if _evaluator_broke(view)]
+    if any(view.attempt < status.attempt or view.deleting for view in case.observed.replicas):
+        retries.append(case.now + timedelta(seconds=case.policy.look_seconds))
+    if status.next_attempt_time:
+        retries.append(status.next_attempt_time)
+    return min((time for time in retries if time > case.now), default=None)
+
+
+def _places(world: World) -> list[tuple[str, int]]:
+    return [(member.role, member.index) for member in world.members]
+
+
+def _view_of(member: Member, views: tuple[ReplicaView, ...]) -> ReplicaView | None:
+    own = (view for view in views if view.role.value == member.role and view.index == member.index)
+    return next((view for view in own if member.uid in ("", view.uid)), None)
+
+
+def _runs(view: ReplicaView | None) -> bool:
+    return view is not None and view.phase is ReplicaPhase.RUNNING and view.deleting is None
+
+
+def _recognised(case: Situation, member: Member, views: tuple[ReplicaView, ...]) -> Member:
+    if member.role in ALONE and case.observed.live:
+        member = member.model_copy(update={"uid": ""})
+    view = _view_of(member, views)
+    if view is None or member.succeeded:
+        return member
+    return member.model_copy(update={"uid": view.uid, "succeeded": view.phase is ReplicaPhase.SUCCEEDED})
+
+
+def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
+    assert status.world is not None
+    places = set(_places(status.world))
+    strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or (view.role.value, view.index) not in places)
+    return tuple(action for view in strangers for action in removal(view))
+
+
+def _evaluator_broke(view: ReplicaView) -> bool:
+    return view.role in ALONE and failure.classify(view, asked=False) is not None
+
+
+def _retry_time(case: Situation, view: ReplicaView) -> datetime:
+    return (view.finished or view.created) + timedelta(seconds=case.policy.evaluator_seconds)
+
+
+def _broken_evaluators(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
+    broke = (view for view in case.replicas(status.attempt) if _evaluator_broke(view) and case.now >= _retry_time(case, view))
+    return tuple(action for view in broke for action in removal(view))
+
+
+def _service(case: Situation) -> tuple[Action, ...]:
+    return () if case.observed.service else (EnsureService(),)

@@ -1,0 +1,170 @@
+"""The planted bugs: each is a mistake that somebody could make, as a replacement of a text that occurs exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Edit:
+    file: str
+    """Below operator/muster/lifecycle."""
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    breaks: str
+    """What goes wrong for the user."""
+    edits: tuple[Edit, ...]
+
+
+def _one(name: str, breaks: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, breaks, (Edit(file, old, new),))
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _one(
+        "budget-off-by-one",
+        "one restart more than the user allowed",
+        "budget.py",
+        "- charged < limit:",
+        "- charged <= limit:",
+    ),
+    _one(
+        "window-forgotten",
+        "a job that runs for weeks is given up for failures of long ago",
+        "budget.py",
+        "return [time for time in times if time > until - window]",
+        "return [time for time in times if time > until - window * 1000]",
+    ),
+    _one(
+        "fence-forgotten",
+        "two attempts at once",
+        "world.py",
+        "if older or not absent or",
+        "if not absent or",
+    ),
+    _one(
+        "live-flag-ignored",
+        "replicas are made though a stale look only seemed to show that the old ones are gone",
+        "world.py",
+        "if not case.observed.live and (older or absent):",
+        "if not case.observed.live and older:",
+    ),
+    Mutant(
+        "absence-in-a-cache-believed",
+        "a caller that has just started restarts every healthy job",
+        (
+            Edit("failure.py", "    if case.observed.live:\n        ends +=", "    if True:\n        ends +="),
+            Edit("decide.py", "or (records.is_open(status) and bool(failure.vanished(case, status)))", ""),
+        ),
+    ),
+    _one(
+        "final-phase-left",
+        "a job that has ended comes back to life",
+        "decide.py",
+        "status = old if old.phase.final else _advance(case, old)",
+        "status = _advance(case, old)",
+    ),
+    _one(
+        "one-success-is-enough",
+        "the job is called done while workers still train",
+        "success.py",
+        "bool(decisive) and all(member.succeeded for member in decisive)",
+        "bool(decisive) and any(member.succeeded for member in decisive)",
+    ),
+    _one(
+        "deletes-by-name",
+        "a stale caller deletes a new attempt's replica by the name of the old one's",
+        "world.py",
+        "DeleteReplica(name=view.name, uid=view.uid)",
+        'DeleteReplica(name=view.name, uid="")',
+    ),
+    _one(
+        "correction-counted-twice",
+        "a restart whose class is corrected is paid by two budgets",
+        "budget.py",
+        "    status = _book(case, status, record.failure_class, by=-1, time=began)\n    return _book(case, status, to, by=1, time=began)",
+        "    return _book(case, status, to, by=1, time=began)",
+    ),
+    _one(
+        "correction-forgotten",
+        "a preemption that is recognised late is paid by another budget",
+        "attempts.py",
+        "if cause.failure_class is not record.failure_class and record.attempt < status.attempt:",
+        "if record.attempt > status.attempt:",
+    ),
+    _one(
+        "restart-charged-again",
+        "a pass that is repeated after a crash counts the restart once more",
+        "attempts.py",
+        "    status = budget.note_progress(status, done, ended=False)\n",
+        "    status = budget.charge(case, budget.note_progress(status, done, ended=False), record)\n",
+    ),
+    _one(
+        "verdict-before-the-evidence",
+        "the job is given up for a lost peer a second before it turns out that a node was preempted",
+        "attempts.py",
+        "(record.settled or verdict.at_once)",
+        "record",
+    ),
+    _one(
+        "suspension-forgets-replicas",
+        "the job is called suspended while its replicas still hold their devices",
+        "phase.py",
+        "gone = status.phase is Phase.SUSPENDED or suspend.emptied(case)",
+        "gone = True",
+    ),
+    _one(
+        "back-off-ignored",
+        "a crash loop restarts as fast as it can",
+        "world.py",
+        "backoff.held(case, status) or ",
+        "",
+    ),
+    _one(
+        "own-deletions-blamed",
+        "replicas that Muster stopped itself count as preempted",
+        "failure.py",
+        "return None if asked else _deleted(view)",
+        "return _deleted(view)",
+    ),
+    _one(
+        "lost-peer-explains",
+        "the first to notice is blamed, not the one that broke",
+        "failure.py",
+        "(2 if self.reason is Reason.PEER_LOST else 1)",
+        "(1 if self.reason is Reason.PEER_LOST else 2)",
+    ),
+    _one(
+        "number-used-again",
+        "a new world under the number of the old one: the fence cannot tell them apart",
+        "attempts.py",
+        "number = 0 if status.admitted_time is None else status.attempt + 1",
+        "number = status.attempt",
+    ),
+    _one(
+        "forgets-to-wake",
+        "a job is held back for ever",
+        "decide.py",
+        "world.due(case, status), deadline.due",
+        "deadline.due",
+    ),
+    _one(
+        "parameter-servers-leak",
+        "parameter servers run on after the job is done",
+        "success.py",
+        "return not view.phase.ended and view.role is RoleName.PS",
+        "return False",
+    ),
+    _one(
+        "broken-text-in-status",
+        "the API server refuses the status, so that the job stands still",
+        "situation.py",
+        "return moment.astimezone(UTC).replace(microsecond=0)",
+        "return moment.astimezone(UTC)",
+    ),
+)

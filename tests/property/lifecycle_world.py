@@ -1,0 +1,520 @@
+"""A small world for the lifecycle core: an API server with one job and its pods, a kubelet, and a caller that obeys the contract of
+`docs/architecture.md` and may crash, be stale or be replaced at any moment. It checks its invariants at every write and every action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from muster.api.job import TrainingJob
+from muster.api.reports import LastWords, Report, ReportedCommit, ReportedProgress, Resumed
+from muster.api.spec import RoleName
+from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.policy import Policy
+from muster.strategies.registry import strategy_of
+
+START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
+POLICY = Policy()
+HISTORY = 40
+PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
+
+
+class InvariantError(AssertionError):
+    """An invariant that does not hold."""
+
+    def __init__(self, invariant: str, told: str) -> None:
+        super().__init__(f"invariant [{invariant}] broken: {told}")
+        self.invariant = invariant
+
+
+def check(holds: bool, invariant: str, told: str) -> None:
+    if not holds:
+        raise InvariantError(invariant, told)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a replica may end: what its pod shows, and which class that justifies when nobody asked it to stop."""
+
+    justifies: FailureClass | None
+    exit_code: int | None = None
+    code: int | None = None
+    reason: str = ""
+    oom: bool = False
+    disruption: str | None = None
+
+
+ENDS: dict[str, End] = {
+    "completed": End(None, exit_code=0, code=0),
+    "user error": End(APPLICATION, exit_code=10, code=10),
+    "bad configuration": End(APPLICATION, exit_code=11, code=11),
+    "peer lost": End(INFRASTRUCTURE, exit_code=20, code=20),
+    "preempted": End(PREEMPTION, exit_code=21, code=21),
+    "preempted, not saved": End(PREEMPTION, exit_code=22, code=22),
+    "checkpoint damaged": End(APPLICATION, exit_code=30, code=30),
+    "storage away": End(INFRASTRUCTURE, exit_code=31, code=31),
+    "process killed": End(INFRASTRUCTURE, exit_code=137, code=137),
+    "segmentation fault": End(APPLICATION, exit_code=139, code=139),
+    "exit 20 without last words": End(APPLICATION, exit_code=20),
+    "killed without last words": End(INFRASTRUCTURE, exit_code=137),
+    "out of memory": End(APPLICATION, exit_code=137, oom=True),
+    "never started": End(INFRASTRUCTURE),
+    "evicted": End(PREEMPTION, exit_code=137, reason="Evicted"),
+    "disrupted": End(PREEMPTION, exit_code=143, disruption="EvictionByEvictionAPI"),
+}
+STOPPED = ("preempted", "preempted, not saved", "killed without last words", "peer lost", "user error", "completed")
+"""How replicas end that were asked to stop."""
+
+
+@dataclass
+class Pod:
+    view: ReplicaView
+    asked: bool = False
+    """The caller asked for its deletion."""
+    sent: list[Report] = field(default_factory=list)
+
+
+class World:
+    """Truth. `job` is what the API server holds; everything the caller sees comes from here, late or at once."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.now = START
+        self.job = TrainingJob.model_validate(
+            {"metadata": {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}, "spec": spec}
+        )
+        self.version = 0
+        self.pods: dict[str, Pod] = {}
+        self.service = False
+        self.deleted = False
+        self._uids = 0
+        self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
+        self._looks: list[tuple[ReplicaView, ...]] = [()]
+        self.planned: dict[int, dict[str, int]] = {}
+        self.failed: dict[int, FailureClass] = {}
+        self.began: dict[int, datetime] = {}
+        self.justified: dict[int, set[FailureClass]] = {}
+        self.succeeded: set[tuple[int, str, int]] = set()
+        self.realised: dict[FailureClass, list[datetime]] = {each: [] for each in FailureClass}
+        self.created_for: set[int] = set()
+        self.steps: dict[int, int] = {}
+        self.commit = 0
+
+    # what the caller sees
+
+    def look(self) -> Observed:
+        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service)
+
+    def cached_look(self, age: int) -> Observed:
+        """A look of so many changes ago; beyond history, the empty cache of a caller that has just started."""
+        views = self._looks[-1 - age] if age < len(self._looks) else ()
+        return Observed(views, live=False, service=self.service)
+
+    def cached_job(self, age: int) -> tuple[int, TrainingJob]:
+        return self._jobs[-1 - min(age, len(self._jobs) - 1)]
+
+    # the caller
+
+    def decide(self, *, view_age: int | None = None, job_age: int = 0) -> tuple[int, TrainingJob, Observed, Decision]:
+        live = view_age is None
+        version, job = (self.version, self.job) if live else self.cached_job(job_age)
+        observed = self.look() if view_age is None else self.cached_look(view_age)
+        return version, job, observed, decide(job, observed, self.now, policy=POLICY)
+
+    def reconcile(self, *, view_age: int | None = None, job_age: int = 0, crash_after: int | None = None) -> Decision:
+        """One pass. `crash_after` 0: before the status write; k: after k - 1 actions."""
+        version, job, observed, decision = self.decide(view_age=view_age, job_age=job_age)
+        if self.deleted or crash_after == 0:
+            return decision
+        if decision.status != job.status and not self._write(version, decision.status, observed):
+            return decision
+        actions = decision.actions if crash_after is None else decision.actions[: crash_after - 1]
+        for action in actions:
+            self._perform(action, observed)
+        if view_age is not None and crash_after is None and any(isinstance(action, LookLive) for action in actions):
+            return self.reconcile()
+        return decision
+
+    def converge(self, passes: int = 8) -> Decision:
+        """Live passes until one changes nothing; at one moment and with nothing else happening, that must come soon."""
+        for _ in range(passes):
+            before = (self.version, self._uids, [pod.view for pod in self.pods.values()])
+            decision = self.reconcile()
+            if before == (self.version, self._uids, [pod.view for pod in self.pods.values()]):
+                check(not decision.actions, "fixpoint", f"nothing changes, yet it wants {decision.actions}")
+                self._sleeps_well(decision)
+                return decision
+        raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
+
+    def _sleeps_well(self, decision: Decision) -> None:
+        """Until `wake` time alone changes nothing, so that a caller that sleeps as long misses nothing."""
+        until = decision.wake - timedelta(milliseconds=1) if decision.wake else self.now + timedelta(days=1)
+        check(decision.wake is None or decision.wake > self.now, "wake", f"woken at {decision.wake}, it is {self.now}")
+        then = decide(self.job, self.look(), until, policy=POLICY)
+        unchanged = then.status == self.job.status and not then.actions
+        check(unchanged, "wake", f"would change by {until} without being woken: {then.status.message} {then.actions}")
+
+    # the user
+
+    def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
+        spec = self.job.spec.wire()
+        change(spec)
+        metadata = self.job.metadata.model_copy(update={"generation": self.job.metadata.generation + 1})
+        job = TrainingJob.model_validate({"metadata": metadata.wire(), "spec": spec})
+        self._store(job.with_status(self.job.status))
+
+    # the kubelet and the rest of the cluster
+
+    def start(self, name: str) -> None:
+        if self.pods[name].view.phase is ReplicaPhase.PENDING and self.pods[name].view.deleting is None:
+            self._change(name, phase=ReplicaPhase.RUNNING)
+
+    def finish(self, name: str, how: str) -> None:
+        pod, end = self.pods[name], ENDS[how]
+        if pod.view.phase.ended:
+            return
+        attempt = pod.view.attempt
+        ended_well = end.exit_code == 0
+        words = None
+        if end.code is not None:
+            words = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(attempt), attempt=attempt)
+        if ended_well:
+            self.succeeded.add((attempt, pod.view.role.value, pod.view.index))
+        elif end.justifies and (not pod.asked or end.reason or end.disruption):
+            self._justify(attempt, end.justifies)
+        self._change(
+            name,
+            phase=ReplicaPhase.SUCCEEDED if ended_well else ReplicaPhase.FAILED,
+            finished=self.now,
+            exit_code=end.exit_code,
+            last_words=words,
+            reason=end.reason,
+            oom_killed=end.oom,
+            disruption=end.disruption or pod.view.disruption,
+        )
+
+    def disrupt(self, name: str) -> None:
+        """The condition comes, perhaps long after the pod's end."""
+        self._justify(self.pods[name].view.attempt, PREEMPTION)
+        self._change(name, disruption="DeletionByTaintManager")
+
+    def delete(self, name: str) -> None:
+        """Somebody else deletes it, gracefully."""
+        if self.pods[name].view.deleting is None:
+            self._justify(self.pods[name].view.attempt, PREEMPTION)
+            self._change(name, deleting=self.now)
+
+    def remove(self, name: str) -> None:
+        """Its object goes: after its deletion, or by force."""
+        pod = self.pods.pop(name)
+        if pod.view.deleting is None:
+            self._justify(pod.view.attempt, PREEMPTION)
+        self._remember()
+
+    def train(self, steps: int, *, commit: bool) -> None:
+        """The current world does some steps, and worker 0 (or the chief) has a report of it to send."""
+        speaker = next((pod for pod in self.pods.values() if pod.view.index == 0 and pod.view.role in _RANK_0), None)
+        if speaker is None or speaker.view.phase is not ReplicaPhase.RUNNING:
+            return
+        attempt = speaker.view.attempt
+        step = self.steps.get(attempt, self.commit) + steps
+        self.steps[attempt] = step
+        resumed = Resumed(found=self.commit or None, step=speaker.sent[0].resumed.step if _resumed(speaker) else self.commit)
+        self.commit = step if commit else self.commit
+        speaker.sent.append(
+            Report(
+                job=self.job.key,
+                pod=speaker.view.name,
+                role=speaker.view.role.value,
+                index=0,
+                attempt=attempt,
+                sequence=len(speaker.sent),
+                phase="Training",
+                progress=ReportedProgress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
+                checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}") if self.commit else None,
+                resumed=resumed,
+            )
+        )
+
+    def deliver(self, name: str, which: int) -> None:
+        """One of its reports arrives: the newest, or one that was late or came twice."""
+        sent = self.pods[name].sent
+        if sent:
+            self._change(name, report=sent[-1 - which % len(sent)], reported=self.now)
+
+    def obey(self, how: str = "preempted") -> None:
+        """All that are being deleted end and go; all that wait start."""
+        for name in list(self.pods):
+            if self.pods[name].view.deleting is not None:
+                self.finish(name, how)
+                self.remove(name)
+            else:
+                self.start(name)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # the API server
+
+    def _store(self, job: TrainingJob) -> None:
+        self.job = job
+        self.version += 1
+        self._jobs = [*self._jobs, (self.version, job)][-HISTORY:]
+
+    def _write(self, version: int, status: TrainingJobStatus, observed: Observed) -> bool:
+        if version != self.version:
+            return False
+        check_root_cause(self.job.status, status, observed)
+        check_written(self, self.job.status, status)
+        self._store(self.job.with_status(status))
+        return True
+
+    def _perform(self, action: Action, observed: Observed) -> None:
+        match action:
+            case EnsureService():
+                self.service = True
+            case CreateReplica():
+                self._create(action)
+            case DeleteReplica():
+                self._delete(action, observed)
+            case DeleteJob():
+                check(self.job.status.phase.final, "ttl", "a job is deleted that has not ended")
+                self.deleted = True
+            case LookLive():
+                pass
+
+    def _create(self, action: CreateReplica) -> None:
+        name = f"digits-{action.role.value}-{action.index}"
+        status = self.job.status
+        older = [pod.view.name for pod in self.pods.values() if pod.view.attempt < action.attempt]
+        check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
+        check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
+        check(not status.phase.final, "final", f"{name} is made for a job that has ended")
+        check(status.phase is not Phase.SUSPENDED, "suspension", f"{name} is made for a suspended job")
+        check(self.service, "service first", f"{name} is made before the service")
+        if name in self.pods:
+            return
+        if action.attempt not in self.created_for:
+            self._realise(action.attempt)
+        self._uids += 1
+        view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
+        self.pods[name] = Pod(view)
+        self._remember()
+        count = sum(pod.view.role is action.role for pod in self.pods.values())
+        allowed = self.planned[action.attempt].get(action.role.value, 0)
+        check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")
+
+    def _realise(self, attempt: int) -> None:
+        """The first replica of an attempt: if the one before failed, this is a restart, and it must be within budget."""
+        self.created_for.add(attempt)
+        records = {record.attempt: record for record in self.job.status.attempts}
+        check(attempt in records, "records", f"attempt {attempt} has no record")
+        before, began = records.get(attempt - 1), records[attempt].start_time
+        if before is None or before.failure_class is None:
+            return
+        check(before.settled, "settled first", f"attempt {attempt} starts before the class of {attempt - 1} is settled")
+        self.realised[before.failure_class].append(began)
+        check_budget(self, before)
+        first = POLICY.delays[before.failure_class].first
+        waited = (self.now - began).total_seconds()
+        check(waited >= first, "back-off", f"attempt {attempt} starts {waited} s after a failure of class {before.failure_class}")
+
+    def _delete(self, action: DeleteReplica, observed: Observed) -> None:
+        pod = self.pods.get(action.name)
+        if pod is None or (action.uid and pod.view.uid != action.uid):
+            return
+        check(bool(action.uid), "deletes what it saw", f"{action.name} is deleted by name alone")
+        seen = {view.uid for view in observed.replicas}
+        check(pod.view.uid in seen, "deletes what it saw", f"{action.name} ({pod.view.uid}) is deleted by a caller that never saw it")
+        pod.asked = True
+        if pod.view.deleting is None:
+            self._change(action.name, deleting=self.now)
+
+    def _change(self, name: str, **changes: Any) -> None:
+        self.pods[name].view = replace(self.pods[name].view, **changes)
+        self._remember()
+
+    def _remember(self) -> None:
+        self._looks = [*self._looks, tuple(pod.view for pod in self.pods.values())][-HISTORY:]
+
+    def _justify(self, attempt: int, failure_class: FailureClass) -> None:
+        self.justified.setdefault(attempt, set()).add(failure_class)
+
+
+_RANK_0 = (RoleName.CHIEF, RoleName.WORKER)
+
+
+def _resumed(pod: Pod) -> bool:
+    return bool(pod.sent) and pod.sent[0].resumed is not None
+
+
+def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+    """What must hold of every status, and of every step from one to the next."""
+    check(TrainingJobStatus.model_validate(new.wire()) == new, "status validates", "the status does not survive the API server")
+    check(not old.phase.final or new.phase is old.phase, "final", f"from {old.phase} to {new.phase}")
+    check(old.attempt <= new.attempt <= old.attempt + 1, "attempt numbers", f"from {old.attempt} to {new.attempt}")
+    if new.world and new.attempt not in world.planned:
+        plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
+        world.planned[new.attempt] = {role.value: len(plan.of(role)) for role in RoleName}
+    world.began.update({record.attempt: record.start_time for record in new.attempts})
+    _check_records(world, new)
+    _check_restarts(world, new)
+    if new.phase is not old.phase:
+        _check_entered(world, new)
+
+
+def _check_records(world: World, status: TrainingJobStatus) -> None:
+    numbers = [record.attempt for record in status.attempts]
+    check(len(numbers) <= ATTEMPTS_KEPT, "records", f"{len(numbers)} records")
+    newest = list(range(max(0, status.attempt + 1 - len(numbers)), status.attempt + 1)) if numbers else []
+    check(numbers == newest, "records", f"{numbers} at attempt {status.attempt}")
+    successors = [*status.attempts[1:], None] if numbers else []
+    for record, following in zip(status.attempts, successors, strict=True):
+        check(following is None or record.end_time is not None, "records", f"attempt {record.attempt} is open and not the last")
+        end = record.end_time or record.start_time
+        check(
+            record.start_time <= end <= (following.start_time if following else world.now), "records", f"times of attempt {record.attempt}"
+        )
+        check((record.end_time is None) == (record.reason is None), "records", f"attempt {record.attempt} ended without a reason")
+        _check_class(world, record)
+
+
+def _check_class(world: World, record: AttemptRecord) -> None:
+    if record.failure_class is None:
+        return
+    world.failed[record.attempt] = record.failure_class
+    just = world.justified.get(record.attempt, set())
+    if record.reason is not Reason.HANG:
+        check(record.failure_class in just, "class", f"attempt {record.attempt} is called {record.failure_class}, it was {just}")
+
+
+def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed) -> None:
+    """What is seen of a failed attempt that may still be corrected, and that nobody asked to stop, is in what it was put down to."""
+    settled = {record.attempt for record in old.attempts if record.settled}
+    for record in new.attempts:
+        if record.failure_class is None or record.attempt in settled:
+            continue
+        ended = [view for view in observed.replicas if view.attempt == record.attempt and view.role is not RoleName.EVALUATOR]
+        ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
+        if any(view.disruption or view.reason == "Evicted" for view in ended):
+            check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
+        if any(view.last_words is None or view.last_words.code != 20 for view in ended):
+            check(record.reason is not Reason.PEER_LOST, "root cause", f"attempt {record.attempt} lost more than a peer")
+
+
+def _check_restarts(world: World, status: TrainingJobStatus) -> None:
+    """Every failed attempt that has a successor is counted once, in the class that it has now."""
+    books = status.restarts
+    counts = {PREEMPTION: books.preemption_count, INFRASTRUCTURE: books.infrastructure_count, APPLICATION: books.application_count}
+    check(books.total == sum(counts.values()), "counted once", f"total {books.total}, by class {counts}")
+    expected = {each: sum(cls is each for attempt, cls in world.failed.items() if attempt < status.attempt) for each in FailureClass}
+    if status.phase is Phase.FAILED:
+        refunded = sum(expected.values()) - sum(counts.values())
+        check(refunded in (0, 1), "counted once", f"{expected} failures, {counts} counted")
+    else:
+        check(counts == expected, "counted once", f"{expected} failures before attempt {status.attempt}, {counts} counted")
+
+
+def _check_entered(world: World, status: TrainingJobStatus) -> None:
+    if status.phase is Phase.SUCCEEDED:
+        strategy = strategy_of(world.job.spec.strategy)
+        wanted = {
+            (status.attempt, strategy.decisive.value, index) for index in range(world.planned[status.attempt][strategy.decisive.value])
+        }
+        check(wanted <= world.succeeded, "success", f"succeeded without {wanted - world.succeeded}")
+    if status.phase is Phase.FAILED:
+        _check_given_up(world, status)
+    if status.phase is Phase.SUSPENDED:
+        check(not world.pods, "suspension", f"suspended with {list(world.pods)}")
+
+
+def _check_given_up(world: World, status: TrainingJobStatus) -> None:
+    """A budget is spent, and not a restart earlier."""
+    reason = next(condition.reason for condition in status.conditions if condition.type == "Failed")
+    if reason in (Reason.STARTUP_DEADLINE, Reason.ACTIVE_DEADLINE):
+        return
+    recovery = world.job.spec.recovery
+    judged = max(record.attempt for record in status.attempts if record.failure_class)
+    failed = next(record for record in status.attempts if record.attempt == judged)
+    assert failed.end_time
+    if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
+        others = [pod.view for pod in world.pods.values() if pod.view.attempt == judged and pod.view.role is not RoleName.EVALUATOR]
+        check(all(view.phase.ended for view in others), "settled first", f"given up for {reason} while replicas still run")
+    total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
+    if reason is Reason.APPLICATION_LIMIT:
+        check(total[APPLICATION] == recovery.application.limit + 1, "budget", f"given up after {total[APPLICATION]} application failures")
+    if reason is Reason.PREEMPTION_LIMIT:
+        check(total[PREEMPTION] == recovery.preemption.limit + 1, "budget", f"given up after {total[PREEMPTION]} preemptions")
+    if reason is Reason.INFRASTRUCTURE_LIMIT:
+        since = failed.end_time - timedelta(seconds=recovery.infrastructure.window_seconds)
+        restarts = [world.began[attempt + 1] for attempt, cls in world.failed.items() if cls is INFRASTRUCTURE and attempt < judged]
+        within = sum(began > since for began in restarts)
+        check(within == recovery.infrastructure.limit, "budget", f"given up after {within} infrastructure restarts within the window")
+
+
+def check_budget(world: World, failed: AttemptRecord) -> None:
+    """Restarts that really came to be, by the settled class of what they followed."""
+    recovery = world.job.spec.recovery
+    for each, limit in ((APPLICATION, recovery.application.limit), (PREEMPTION, recovery.preemption.limit)):
+        check(
+            limit < 0 or len(world.realised[each]) <= limit,
+            "budget",
+            f"{len(world.realised[each])} restarts of class {each}, {limit} allowed",
+        )
+    limit = recovery.infrastructure.limit
+    assert failed.end_time
+    since = failed.end_time - timedelta(seconds=recovery.infrastructure.window_seconds)
+    within = [time for time in world.realised[INFRASTRUCTURE] if time > since]
+    check(limit < 0 or len(within) <= limit, "budget", f"{len(within)} infrastructure restarts within the window, {limit} allowed")
+
+
+def check_standing(world: World) -> None:
+    """What must hold between any two events."""
+    attempts = {pod.view.attempt for pod in world.pods.values()}
+    check(len(attempts) <= 1, "fence", f"pods of attempts {attempts} at once")
+    check(not (world.job.status.phase is Phase.SUSPENDED and world.pods), "suspension", f"suspended with {list(world.pods)}")
+
+
+def finish_quietly(world: World, how: str, rounds: int = 300) -> None:
+    """Faults stop: from here on every replica ends as `how` says. The job must reach a final phase, told by events and `wake` alone."""
+    if world.job.spec.suspend:
+        world.edit(lambda spec: spec.update(suspend=False))
+    for _ in range(rounds):
+        before = (world.version, world._uids, dict(world.pods))
+        decision = world.converge()
+        if world.job.status.phase.final:
+            break
+        views = [pod.view for pod in world.pods.values()]
+        world.obey()
+        for name, pod in list(world.pods.items()):
+            endless = how == "completed" and pod.view.role is RoleName.PS
+            if pod.view.phase is ReplicaPhase.RUNNING and pod.view in views and not endless:
+                world.finish(name, how)
+        if before == (world.version, world._uids, dict(world.pods)) and views == [pod.view for pod in world.pods.values()]:
+            check(
+                decision.wake is not None and decision.wake > world.now, "liveness", f"nothing will ever happen: {world.job.status.message}"
+            )
+            assert decision.wake
+            world.now = decision.wake
+    check(world.job.status.phase.final, "liveness", f"no end after {rounds} rounds: {world.job.status.phase} {world.job.status.message}")
+    _stays_final(world)
+
+
+def _stays_final(world: World) -> None:
+    for _ in range(4):
+        world.converge()
+        world.obey()
+    status = world.job.status
+    stays = world.job.spec.clean_pod_policy == "None" and status.phase is Phase.SUCCEEDED
+    running = (pod.view for pod in world.pods.values() if not pod.view.phase.ended)
+    left = [view.name for view in running if view.role is RoleName.PS or not stays]
+    check(not left, "cleaned up", f"{left} still run after the job has ended")
+    for _ in range(10):
+        world.pass_time(100)
+        decision = world.reconcile()
+        check(decision.status == status and not decision.actions, "idempotent at the end", f"{decision}")

@@ -1,0 +1,206 @@
+"""The lifecycle core under faults: whatever the order of events, the crashes and the staleness of its caller, its invariants hold."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from lifecycle_world import ENDS, STOPPED, World, check_standing, finish_quietly
+
+from muster.lifecycle.observed import ReplicaPhase
+
+LIGHT = settings(max_examples=500, stateful_step_count=50)
+HEAVY = settings(max_examples=10000, stateful_step_count=80)
+MUTANT = settings(LIGHT, phases=[Phase.generate], report_multiple_bugs=False)
+"""For planted bugs: the same cases, and the first failure is enough."""
+PROFILE = settings(
+    {"heavy": HEAVY, "mutant": MUTANT}.get(os.environ.get("MUSTER_PROPERTY_PROFILE", ""), LIGHT),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+SHAPES: list[dict[str, Any]] = [
+    {"strategy": "DDP", "roles": {"worker": {"replicas": 1}}},
+    {"strategy": "DDP", "roles": {"worker": {"replicas": 2}}},
+    {"strategy": "DDP", "roles": {"worker": {"replicas": 3}}},
+    {"strategy": "MultiWorkerMirrored", "roles": {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}},
+    {"strategy": "ParameterServer", "roles": {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}},
+]
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    recovery = {
+        "preemption": {"limit": draw(st.sampled_from([-1, -1, 0, 1, 3]))},
+        "infrastructure": {"limit": draw(st.integers(0, 4)), "windowSeconds": draw(st.sampled_from([60, 3600]))},
+        "application": {"limit": draw(st.integers(0, 4))},
+        "attemptsWithoutProgress": draw(st.sampled_from([3, 5, 50])),
+    }
+    return {
+        **draw(st.sampled_from(SHAPES)),
+        "trainer": draw(st.sampled_from([{"task": "digits"}, {"script": "train.py"}])),
+        "recovery": recovery,
+        "cleanPodPolicy": draw(st.sampled_from(["Running", "All", "None"])),
+        "startupDeadlineSeconds": draw(st.sampled_from([600, 86400])),
+    }
+
+
+PICK = st.integers(0, 9)
+AGE = st.one_of(st.integers(0, 3), st.integers(0, 60))
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """Rules are what may happen; what may not is checked by the world at each step."""
+
+    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]))
+    def apply(self, spec: dict[str, Any], suspended: bool) -> None:
+        self.world = World({**spec, "suspend": suspended})
+
+    def pod(self, pick: int) -> str:
+        names = sorted(self.world.pods)
+        return names[pick % len(names)]
+
+    def has_pods(self) -> bool:
+        return bool(self.world.pods)
+
+    @rule()
+    def reconcile(self) -> None:
+        self.world.reconcile()
+
+    @rule(how=st.sampled_from(STOPPED))
+    def come_up(self, how: str) -> None:
+        """Everything works for a while, and back-offs pass: the quick way to a running world."""
+        for _ in range(3):
+            self.world.converge()
+            self.world.obey(how)
+            self.world.pass_time(150)
+        self.world.converge()
+
+    @rule(pick=PICK, how=st.sampled_from(list(ENDS)), stopped=st.sampled_from(STOPPED))
+    def come_up_and_break(self, pick: int, how: str, stopped: str) -> None:
+        self.come_up(stopped)
+        self.world.train(7, commit=pick % 2 == 0)
+        if self.world.pods and ENDS[how].exit_code != 0:
+            self.world.deliver(self.pod(0), 0)
+            self.world.finish(self.pod(pick), how)
+
+    @rule(view_age=AGE, job_age=st.integers(0, 4))
+    def reconcile_stale(self, view_age: int, job_age: int) -> None:
+        self.world.reconcile(view_age=view_age, job_age=job_age)
+
+    @rule(view_age=st.integers(1, 12))
+    def restart_seen_late(self, view_age: int) -> None:
+        """The replicas have just been made again, and the caller's cache still shows the old ones."""
+        self.world.converge()
+        self.world.obey()
+        self.world.pass_time(301)
+        self.world.reconcile()
+        self.world.reconcile(view_age=view_age)
+
+    @rule(crash_after=st.integers(0, 4))
+    def reconcile_and_crash(self, crash_after: int) -> None:
+        self.world.reconcile(crash_after=crash_after)
+
+    @rule()
+    def converge(self) -> None:
+        self.world.converge()
+
+    @rule(seconds=st.sampled_from([0.3, 1, 2.5, 11, 61, 400]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(how=st.sampled_from(STOPPED))
+    def obey(self, how: str) -> None:
+        self.world.obey(how)
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def start(self, pick: int) -> None:
+        self.world.start(self.pod(pick))
+
+    @precondition(has_pods)
+    @rule(pick=PICK, how=st.sampled_from(list(ENDS)))
+    def finish(self, pick: int, how: str) -> None:
+        name = self.pod(pick)
+        pod = self.world.pods[name]
+        if pod.view.phase is ReplicaPhase.RUNNING or ENDS[how].exit_code != 0:
+            self.world.finish(name, how)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, how=st.sampled_from(["user error", "peer lost", "preempted", "storage away"]))
+    def fall_one_by_one(self, pick: int, how: str) -> None:
+        """One breaks, the caller looks, the others notice: first as the caller sees it is not first in truth."""
+        first = self.pod(pick)
+        for name in sorted(self.world.pods):
+            if name != first:
+                self.world.finish(name, "peer lost")
+        self.world.reconcile()
+        if first in self.world.pods:
+            self.world.finish(first, how)
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def disrupt(self, pick: int) -> None:
+        self.world.disrupt(self.pod(pick))
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def delete(self, pick: int) -> None:
+        self.world.delete(self.pod(pick))
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def remove(self, pick: int) -> None:
+        self.world.remove(self.pod(pick))
+
+    @rule(steps=st.integers(1, 50), commit=st.booleans())
+    def train(self, steps: int, commit: bool) -> None:
+        self.world.train(steps, commit=commit)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, which=st.sampled_from([0, 0, 0, 1, 5]))
+    def report(self, pick: int, which: int) -> None:
+        self.world.deliver(self.pod(pick), which)
+
+    @rule()
+    def succeed(self) -> None:
+        """All that run end well, but for one in a while: success of some is not success."""
+        for name in sorted(self.world.pods)[1:]:
+            if self.world.pods[name].view.phase is ReplicaPhase.RUNNING:
+                self.world.finish(name, "completed")
+
+    @rule(suspend=st.sampled_from([False, False, False, True]))
+    def suspend(self, suspend: bool) -> None:
+        self.world.edit(lambda spec: spec.update(suspend=suspend))
+
+    @rule(replicas=st.integers(1, 4))
+    def scale(self, replicas: int) -> None:
+        self.world.edit(lambda spec: spec["roles"]["worker"].update(replicas=replicas))
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "world"):
+            check_standing(self.world)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            finish_quietly(self.world, "completed" if self.world.version % 2 else "user error")
+
+
+class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
+    settings = PROFILE
+
+
+@pytest.mark.parametrize("policy", ["Running", "All", "None"])
+@pytest.mark.parametrize("how", ["completed", "user error"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape['strategy']}-{shape['roles']['worker']['replicas']}")
+def test_a_job_without_faults_reaches_its_end(shape: dict[str, Any], how: str, policy: str) -> None:
+    world = World({**shape, "trainer": {"task": "digits"}, "cleanPodPolicy": policy})
+    finish_quietly(world, how)
+    assert world.job.status.phase == ("Succeeded" if how == "completed" else "Failed")

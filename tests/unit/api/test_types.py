@@ -1,0 +1,67 @@
+"""The API types themselves: descriptions, wire names, quantities."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from muster.api.base import ApiModel
+from muster.api.constants import is_reserved_env
+from muster.api.job import TrainingJob
+from muster.api.spec import Resources
+
+
+def models(model: type[ApiModel]) -> set[type[ApiModel]]:
+    """The model and all that it is made of."""
+    found, pending = {model}, [model]
+    while pending:
+        for field in pending.pop().model_fields.values():
+            for part in (field.annotation, *(inner for arg in get_args(field.annotation) for inner in (arg, *get_args(arg)))):
+                if isinstance(part, type) and issubclass(part, ApiModel) and part not in found:
+                    found.add(part)
+                    pending.append(part)
+    return found
+
+
+@pytest.mark.parametrize("model", sorted(models(TrainingJob), key=lambda model: model.__name__))
+def test_every_field_is_described_and_has_a_camel_case_name(model):
+    for name, field in model.model_fields.items():
+        assert field.description, name
+        assert "_" not in (field.alias or name)
+
+
+def test_a_job_goes_to_the_wire_and_back():
+    job = TrainingJob.model_validate(
+        {
+            "metadata": {"name": "a", "creationTimestamp": "2026-11-21T10:00:00.5+02:00"},
+            "spec": {"strategy": "DDP", "trainer": {"task": "digits"}},
+        }
+    )
+    assert job.wire()["metadata"]["creationTimestamp"] == "2026-11-21T08:00:00Z"
+    assert TrainingJob.model_validate(job.wire()) == job
+
+
+def test_a_job_cannot_be_changed_in_place():
+    job = TrainingJob.model_validate({"metadata": {"name": "a"}, "spec": {"strategy": "DDP", "trainer": {"task": "digits"}}})
+    with pytest.raises(ValidationError):
+        job.spec.suspend = True
+
+
+@pytest.mark.parametrize("quantity", [4, "4", "0.5", "500m", "16Gi", "1e3", "2k", ".5", "-1"])
+def test_a_quantity_is_a_whole_number_or_kubernetes_notation(quantity):
+    assert Resources.model_validate({"limits": {"cpu": quantity}}).limits == {"cpu": quantity}
+
+
+@pytest.mark.parametrize("quantity", [0.5, True, None, [], "", "16 GB", "16GB", "1e", "m", "4\n", "1" * 65])
+def test_what_is_no_quantity_is_refused(quantity):
+    with pytest.raises(ValidationError):
+        Resources.model_validate({"limits": {"cpu": quantity}})
+
+
+@pytest.mark.parametrize(
+    ("name", "reserved"), [("RANK", True), ("PET_X", True), ("MUSTER_JOB", True), ("TF_CONFIG", True), ("NCCL_DEBUG", False)]
+)
+def test_reserved_environment_names_are_known(name, reserved):
+    assert is_reserved_env(name) is reserved

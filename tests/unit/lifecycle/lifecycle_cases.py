@@ -1,0 +1,111 @@
+"""Jobs, replicas and reports for table tests, with everything that a test does not name left ordinary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from muster.api.job import TrainingJob
+from muster.api.problems import Problem
+from muster.api.reports import LastWords, Report
+from muster.api.spec import RoleName
+from muster.api.status import AttemptRecord, TrainingJobStatus
+from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+
+T0 = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def job(*, workers: int = 2, strategy: str = "DDP", **spec: Any) -> TrainingJob:
+    roles = spec.pop("roles", {"worker": {"replicas": workers}})
+    whole = {"strategy": strategy, "trainer": {"task": "digits"}, "roles": roles, **spec}
+    metadata = {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}
+    return TrainingJob.model_validate({"metadata": metadata, "spec": whole})
+
+
+def replica(label: str = "worker-0", *, phase: str = "Running", attempt: int = 0, **changes: Any) -> ReplicaView:
+    role, _, index = label.rpartition("-")
+    uid = changes.pop("uid", f"{label}/{attempt}")
+    created = changes.pop("created", T0)
+    return ReplicaView(f"digits-{label}", uid, RoleName(role), int(index), attempt, ReplicaPhase(phase), created, **changes)
+
+
+def words(code: int, message: str = "last words", **more: Any) -> LastWords:
+    return LastWords(code=code, message=message, **more)
+
+
+def failed(label: str = "worker-0", code: int = 10, *, seconds: float = 60, message: str = "last words", **changes: Any) -> ReplicaView:
+    """A replica that ended by itself, with last words."""
+    step = changes.pop("step", None)
+    return replica(label, phase="Failed", finished=at(seconds), exit_code=code, last_words=words(code, message, step=step), **changes)
+
+
+def report(label: str = "worker-0", *, attempt: int = 0, step: int | None = None, at_second: float | None = None, **more: Any) -> Report:
+    role, _, index = label.rpartition("-")
+    progress = None
+    if step is not None:
+        updated = None if at_second is None else at(at_second).timestamp()
+        progress = {"step": step, "totalSteps": 100, "loss": "0.5", "updatedAt": updated}
+    fields = {"job": "default/digits", "pod": f"digits-{label}", "role": role, "index": int(index), "attempt": attempt}
+    return Report.model_validate({**fields, "progress": progress, "phase": "Training", **more})
+
+
+@dataclass
+class Story:
+    """A job as its caller sees it, told one look after another. Every status goes through JSON, as it would in a cluster."""
+
+    job: TrainingJob
+    policy: Policy = DEFAULT_POLICY
+    now: datetime = T0
+    problems: list[Problem] = field(default_factory=list)
+
+    def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
+        self.now = at(seconds) if seconds is not None else self.now
+        decision = decide(self.job, Observed(views, live=live, service=True), self.now, problems=self.problems, policy=self.policy)
+        written = TrainingJobStatus.model_validate(decision.status.wire())
+        assert written == decision.status
+        self.job = self.job.with_status(written)
+        return decision
+
+    def edit(self, **spec: Any) -> None:
+        changed = TrainingJob.model_validate({"metadata": self.job.metadata.wire(), "spec": {**self.job.spec.wire(), **spec}})
+        self.job = changed.with_status(self.job.status)
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        return self.job.status
+
+    @property
+    def record(self) -> AttemptRecord:
+        return self.status.attempts[-1]
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = next(condition for condition in self.status.conditions if condition.type == kind)
+        return found.status, found.reason.value
+
+
+def running(count: int = 2, *, attempt: int = 0, **changes: Any) -> list[ReplicaView]:
+    return [replica(f"worker-{index}", attempt=attempt, **changes) for index in range(count)]
+
+
+def running_story(count: int = 2, **spec: Any) -> Story:
+    """A DDP job whose workers have run since second 10."""
+    story = Story(job(workers=count, **spec))
+    story.see(seconds=0)
+    story.see(*running(count), seconds=10)
+    return story
+
+
+def created(decision: Decision) -> list[str]:
+    return [f"{action.role.value}-{action.index}/{action.attempt}" for action in decision.actions if isinstance(action, CreateReplica)]
+
+
+def deleted(decision: Decision) -> list[str]:
+    return [action.uid for action in decision.actions if isinstance(action, DeleteReplica)]

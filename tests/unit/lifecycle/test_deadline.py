@@ -1,0 +1,58 @@
+"""How long may a world take to start, and a job to run?"""
+
+from __future__ import annotations
+
+from lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
+
+from muster.api.status import Phase
+
+
+def test_a_world_that_does_not_come_up_ends_the_job_and_says_why() -> None:
+    story = Story(job(workers=2, startupDeadlineSeconds=100))
+    story.see(seconds=0)
+    waiting = replica("worker-1", phase="Pending", reason="ImagePullBackOff", message="no such image")
+    decision = story.see(replica("worker-0"), waiting, seconds=99)
+    assert (story.status.phase, decision.wake) == (Phase.STARTING, at(100))
+    decision = story.see(replica("worker-0"), waiting, seconds=100)
+    assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
+    assert "worker-1 (1 of 2 run): ImagePullBackOff: no such image" in story.status.message
+    assert deleted(decision) == ["worker-0/0", "worker-1/0"]
+
+
+def test_the_startup_clock_begins_anew_with_each_attempt_and_stands_while_it_is_held_back() -> None:
+    story = running_story(1, startupDeadlineSeconds=100)
+    story.see(failed(code=10, seconds=500), seconds=500)
+    decision = story.see(seconds=605)
+    assert not story.status.phase.final
+    assert decision.wake == at(610)
+    story.see(seconds=610)
+    assert story.status.phase is Phase.FAILED
+
+
+def test_a_world_that_ran_once_has_met_its_startup_deadline() -> None:
+    story = running_story(1, startupDeadlineSeconds=100)
+    story.see(*running(1), seconds=5000)
+    assert story.status.phase is Phase.RUNNING
+
+
+def test_the_active_deadline_ends_a_running_job() -> None:
+    story = running_story(1, activeDeadlineSeconds=300)
+    assert story.see(*running(1), seconds=299).wake == at(300)
+    decision = story.see(*running(1), seconds=300)
+    assert story.condition("Failed") == ("True", "ActiveDeadlineExceeded")
+    assert deleted(decision) == ["worker-0/0"]
+
+
+def test_time_suspended_does_not_count() -> None:
+    story = running_story(1, activeDeadlineSeconds=300)
+    story.edit(suspend=True)
+    story.see(*running(1), seconds=100)
+    story.see(seconds=101)
+    story.see(seconds=10_000)
+    assert story.status.phase is Phase.SUSPENDED
+    story.edit(suspend=False)
+    story.see(seconds=10_100)
+    assert not story.status.phase.final
+    assert story.see(replica(attempt=1), seconds=10_110).wake == at(10_300)
+    story.see(replica(attempt=1), seconds=10_300)
+    assert story.status.phase is Phase.FAILED

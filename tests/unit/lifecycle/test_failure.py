@@ -1,0 +1,116 @@
+"""Whose fault is it?"""
+
+from __future__ import annotations
+
+import pytest
+from lifecycle_cases import at, failed, replica, report, running, running_story, words
+
+from muster.api.status import FailureClass, Reason
+from muster.lifecycle.failure import Cause, classify, root_cause
+from muster.lifecycle.observed import ReplicaView
+
+PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
+
+
+@pytest.mark.parametrize(
+    ("view", "failure_class", "reason"),
+    [
+        (failed(code=10), APPLICATION, Reason.USER_ERROR),
+        (failed(code=11), APPLICATION, Reason.BAD_CONFIGURATION),
+        (failed(code=20), INFRASTRUCTURE, Reason.PEER_LOST),
+        (failed(code=21), PREEMPTION, Reason.PREEMPTED),
+        (failed(code=22), PREEMPTION, Reason.PREEMPTED_NOT_SAVED),
+        (failed(code=30), APPLICATION, Reason.CHECKPOINT_DAMAGED),
+        (failed(code=31), INFRASTRUCTURE, Reason.STORAGE_UNAVAILABLE),
+        (failed(code=137), INFRASTRUCTURE, Reason.PROCESS_KILLED),
+        (failed(code=143), INFRASTRUCTURE, Reason.PROCESS_KILLED),
+        (failed(code=139), APPLICATION, Reason.PROCESS_KILLED),
+        (failed(code=77), APPLICATION, Reason.USER_ERROR),
+        (replica(phase="Failed", exit_code=20), APPLICATION, Reason.USER_ERROR),
+        (replica(phase="Failed", exit_code=137), INFRASTRUCTURE, Reason.PROCESS_KILLED),
+        (replica(phase="Failed", exit_code=134), APPLICATION, Reason.PROCESS_KILLED),
+        (replica(phase="Failed", exit_code=1, last_words=words(0)), APPLICATION, Reason.USER_ERROR),
+        (replica(phase="Failed", exit_code=20, report=report(lastWords={"code": 20})), INFRASTRUCTURE, Reason.PEER_LOST),
+        (replica(phase="Failed"), INFRASTRUCTURE, Reason.START_FAILED),
+        (replica(phase="Failed", exit_code=137, oom_killed=True), APPLICATION, Reason.OUT_OF_MEMORY),
+        (replica(phase="Failed", exit_code=137, reason="Evicted"), PREEMPTION, Reason.EVICTED),
+        (replica(phase="Failed", reason="NodeLost"), PREEMPTION, Reason.NODE_LOST),
+        (replica(phase="Failed", reason="Terminated"), PREEMPTION, Reason.NODE_LOST),
+        (failed(code=10, disruption="DeletionByTaintManager"), PREEMPTION, Reason.DISRUPTED),
+        (replica(deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
+        (replica(phase="Pending", deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
+        (failed(code=21, deleting=at(5)), PREEMPTION, Reason.PREEMPTED),
+        (failed(code=143, deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
+        (failed(code=10, seconds=4, deleting=at(5)), APPLICATION, Reason.USER_ERROR),
+    ],
+)
+def test_an_end_has_the_class_of_its_evidence(view: ReplicaView, failure_class: FailureClass, reason: Reason) -> None:
+    cause = classify(view, asked=False)
+    assert cause is not None
+    assert (cause.failure_class, cause.reason) == (failure_class, reason)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [replica(), replica(phase="Pending"), replica(phase="Succeeded"), replica(phase="Succeeded", deleting=at(5)), replica(disruption="X")],
+)
+def test_what_goes_on_or_ended_well_is_no_failure(view: ReplicaView) -> None:
+    assert classify(view, asked=False) is None
+
+
+@pytest.mark.parametrize("code", [10, 20, 21, 22, 137, 143])
+def test_how_a_replica_ends_that_we_stopped_says_nothing(code: int) -> None:
+    assert classify(failed(code=code, seconds=6, deleting=at(5)), asked=True) is None
+
+
+@pytest.mark.parametrize("code", [21, 143])
+def test_a_stop_code_says_nothing_after_we_asked_even_if_clocks_disagree(code: int) -> None:
+    assert classify(failed(code=code, seconds=3, deleting=at(5)), asked=True) is None
+
+
+def test_an_error_before_we_asked_still_counts() -> None:
+    cause = classify(failed(code=10, seconds=3, deleting=at(5)), asked=True)
+    assert cause is not None
+    assert cause.reason is Reason.USER_ERROR
+
+
+def _cause(failure_class: FailureClass, reason: Reason, seconds: float, label: str = "worker-0") -> Cause:
+    return Cause(failure_class, reason, "", label, at(seconds))
+
+
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        ([_cause(INFRASTRUCTURE, Reason.PEER_LOST, 1), _cause(APPLICATION, Reason.USER_ERROR, 9)], Reason.USER_ERROR),
+        ([_cause(APPLICATION, Reason.USER_ERROR, 1), _cause(PREEMPTION, Reason.DISRUPTED, 9)], Reason.DISRUPTED),
+        ([_cause(APPLICATION, Reason.USER_ERROR, 5), _cause(INFRASTRUCTURE, Reason.STORAGE_UNAVAILABLE, 4)], Reason.STORAGE_UNAVAILABLE),
+        ([_cause(INFRASTRUCTURE, Reason.PEER_LOST, 5), _cause(INFRASTRUCTURE, Reason.PEER_LOST, 6)], Reason.PEER_LOST),
+    ],
+)
+def test_the_root_cause_is_preemption_then_the_first_that_broke_by_itself_then_a_lost_peer(causes: list[Cause], expected: Reason) -> None:
+    for order in (causes, causes[::-1]):
+        found = root_cause(order)
+        assert found is not None
+        assert found.reason is expected
+
+
+def test_a_member_that_vanished_broke_the_world_only_if_a_live_look_says_so() -> None:
+    story = running_story()
+    decision = story.see(running()[0], seconds=20, live=False)
+    assert [type(action).__name__ for action in decision.actions] == ["LookLive"]
+    assert story.status.attempt == 0
+    story.see(running()[0])
+    assert story.status.attempt == 1
+    assert story.status.attempts[0].reason is Reason.REPLICA_LOST
+    assert story.status.attempts[0].failure_class is PREEMPTION
+    assert story.status.attempts[0].replica == "worker-1"
+
+
+def test_a_broken_evaluator_breaks_nothing_and_is_made_again() -> None:
+    story = running_story(1, strategy="MultiWorkerMirrored", roles={"worker": {"replicas": 1}, "evaluator": {"replicas": 1}})
+    broke = failed("evaluator-0", seconds=20)
+    decision = story.see(replica(), broke, seconds=21)
+    assert (story.status.attempt, decision.actions) == (0, ())
+    assert decision.wake == at(50)
+    assert [action.uid for action in story.see(replica(), broke, seconds=50).actions] == [broke.uid]
+    assert [action.role.value for action in story.see(replica(), seconds=51).actions] == ["evaluator"]

@@ -1,0 +1,101 @@
+"""What a user reads: phase, counts, conditions, records and the sentence."""
+
+from __future__ import annotations
+
+from lifecycle_cases import Story, at, failed, job, replica, running, running_story
+
+from muster.api.status import ConditionType, Phase
+
+
+def test_the_phases_of_a_job_that_breaks_once() -> None:
+    story = Story(job(workers=2))
+    phases = []
+    for seconds, views in (
+        (0, []),
+        (1, [replica("worker-0", phase="Pending")]),
+        (2, [replica("worker-0"), replica("worker-1", phase="Pending")]),
+        (3, running(2)),
+        (20, [failed("worker-0", 21, seconds=20), replica("worker-1")]),
+        (30, []),
+        (31, [replica("worker-0", attempt=1)]),
+        (32, running(2, attempt=1)),
+        (40, running(2, attempt=1, phase="Succeeded")),
+    ):
+        story.see(*views, seconds=seconds)
+        phases.append(story.status.phase.value)
+    assert phases == ["Pending", "Pending", "Starting", "Running", "Recovering", "Recovering", "Recovering", "Running", "Succeeded"]
+    assert (story.status.admitted_time, story.status.start_time) == (at(0), at(3))
+
+
+def test_replicas_are_counted_by_role() -> None:
+    roles = {"chief": {"replicas": 1}, "worker": {"replicas": 2}, "ps": {"replicas": 1}}
+    story = Story(job(strategy="ParameterServer", roles=roles))
+    story.see(seconds=0)
+    story.see(replica("chief-0"), replica("worker-0"), replica("worker-1", phase="Pending"), replica("ps-0"), seconds=5)
+    counts = {role.name: (role.ready, role.desired) for role in story.status.roles}
+    assert counts == {"chief": (1, 1), "worker": (1, 2), "ps": (1, 1)}
+    assert (story.status.workers, story.status.replicas, story.status.ready_replicas) == ("1/2", 2, 1)
+    assert story.status.selector == "muster.dev/job-name=digits,muster.dev/role=worker"
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    story = running_story(1)
+    story.see(*running(1), seconds=500)
+    ready = story.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason, ready.last_transition_time) == ("True", "AllReplicasRunning", at(10))
+    story.see(failed(code=21, seconds=600), seconds=600)
+    ready = story.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason, ready.last_transition_time) == ("False", "Restarting", at(600))
+    assert [condition.type for condition in story.status.conditions].count(ConditionType.READY) == 1
+
+
+def test_a_record_tells_how_an_attempt_ended() -> None:
+    story = running_story(2)
+    story.see(failed("worker-1", 10, seconds=20, message="ValueError: no", step=7), replica("worker-0"), seconds=21)
+    record = story.status.attempts[0]
+    assert (record.reason, record.failure_class, record.replica, record.message) == (
+        "UserError",
+        "Application",
+        "worker-1",
+        "ValueError: no",
+    )
+    assert (record.start_time, record.end_time, record.failed_time, record.last_step) == (at(0), at(21), at(20), 7)
+    assert not record.settled
+
+
+def test_only_the_last_ten_records_are_kept() -> None:
+    story = running_story(1, recovery={"attemptsWithoutProgress": 100})
+    for number in range(14):
+        story.see(failed(code=21, attempt=number, seconds=100 + number), seconds=100 + number)
+    assert [record.attempt for record in story.status.attempts] == list(range(5, 15))
+
+
+def test_the_sentence_names_who_is_awaited_and_why() -> None:
+    story = Story(job(workers=2))
+    story.see(seconds=0)
+    story.see(replica("worker-0"), replica("worker-1", phase="Pending", reason="ImagePullBackOff"), seconds=5)
+    assert story.status.message == "attempt 0 waits for worker-1 (1 of 2 run): ImagePullBackOff"
+
+
+def test_the_sentence_of_a_recovery_tells_what_happened() -> None:
+    story = running_story(2)
+    story.see(failed("worker-1", 21, seconds=20, message="saved at step 340"), replica("worker-0"), seconds=20)
+    older = "digits-worker-1, digits-worker-0 of an older attempt to be gone"
+    assert story.status.message == f"attempt 1 waits for {older}, after Preempted of worker-1: saved at step 340"
+    story.see(replica("worker-0", attempt=1), replica("worker-1", attempt=1, phase="Pending"), seconds=30)
+    assert story.status.message == "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340"
+
+
+def test_a_failed_job_says_what_was_spent_on_what() -> None:
+    story = running_story(1, recovery={"application": {"limit": 0}})
+    story.see(failed(code=10, seconds=20, message="ValueError: no"), seconds=20)
+    assert story.status.phase is Phase.FAILED
+    assert story.status.message == "the budget of 0 restarts after failures of class Application is spent; worker-0: ValueError: no"
+
+
+def test_a_crowd_is_not_listed_by_name() -> None:
+    story = Story(job(workers=100))
+    story.see(seconds=0)
+    assert story.status.message == "attempt 0 waits for worker-0, worker-1, worker-2 and 97 more (0 of 100 run)"

@@ -1,0 +1,27 @@
+"""When is a job that has ended removed?"""
+
+from __future__ import annotations
+
+from lifecycle_cases import at, replica, running, running_story
+
+from muster.lifecycle.actions import DeleteJob
+
+DONE = replica(phase="Succeeded", exit_code=0)
+
+
+def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
+    story = running_story(1, ttlSecondsAfterFinished=100)
+    assert story.see(DONE, seconds=50).wake == at(150)
+    assert story.see(DONE, seconds=149).actions == ()
+    assert story.see(DONE, seconds=150).actions == (DeleteJob(uid="job-uid"),)
+
+
+def test_without_one_it_is_kept() -> None:
+    story = running_story(1)
+    decision = story.see(DONE, seconds=50)
+    assert (decision.actions, decision.wake) == ((), None)
+    assert story.see(DONE, seconds=10**8).actions == ()
+
+
+def test_a_running_job_has_no_time_to_live() -> None:
+    assert running_story(1, ttlSecondsAfterFinished=0).see(*running(1), seconds=10_000).actions == ()

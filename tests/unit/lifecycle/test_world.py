@@ -1,0 +1,117 @@
+"""Which replicas are made and removed, and when?"""
+
+from __future__ import annotations
+
+import pytest
+from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
+
+from muster.api.problems import Problem
+from muster.api.status import Phase, Reason
+from muster.lifecycle.actions import CreateReplica, EnsureService, LookLive
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed
+
+
+def test_the_service_is_made_before_the_replicas() -> None:
+    decision = decide(job(workers=2), Observed(), at(0))
+    assert [type(action) for action in decision.actions] == [EnsureService, CreateReplica, CreateReplica]
+
+
+def test_the_status_names_the_attempt_before_any_replica_exists() -> None:
+    status = decide(job(workers=2), Observed(), at(0)).status
+    assert status.world is not None
+    assert (status.attempt, status.world.attempt, status.world.size, len(status.world.members)) == (0, 0, 2, 2)
+
+
+def test_a_cached_look_makes_nothing() -> None:
+    decision = decide(job(workers=2), Observed(live=False, service=True), at(0))
+    assert decision.actions == (LookLive(),)
+
+
+def test_a_broken_world_is_cleared_before_the_next_is_made() -> None:
+    story = running_story(2)
+    decision = story.see(failed("worker-0", 21, seconds=20), replica("worker-1"), seconds=20)
+    assert (story.status.attempt, story.status.phase) == (1, Phase.RECOVERING)
+    assert (deleted(decision), created(decision)) == (["worker-0/0", "worker-1/0"], [])
+    decision = story.see(replica("worker-1", deleting=at(20)), seconds=21)
+    assert (deleted(decision), created(decision)) == ([], [])
+    assert decision.wake == at(26)
+    assert story.see(seconds=22, live=False).actions == (LookLive(),)
+    assert created(story.see(seconds=22)) == ["worker-0/1", "worker-1/1"]
+
+
+def test_only_what_is_missing_is_made() -> None:
+    story = Story(job(workers=3))
+    story.see(seconds=0)
+    assert created(story.see(replica("worker-1", phase="Pending"), seconds=1)) == ["worker-0/0", "worker-2/0"]
+
+
+def test_a_replica_that_the_world_does_not_have_is_deleted() -> None:
+    assert deleted(running_story(2).see(*running(3), seconds=20)) == ["worker-2/0"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_another_number_of_workers_is_a_new_attempt_that_costs_nothing(workers: int) -> None:
+    story = running_story(2)
+    story.edit(roles={"worker": {"replicas": workers}})
+    story.see(*running(2), seconds=20)
+    assert (story.status.attempt, story.status.attempts[0].reason) == (1, Reason.SCALED)
+    assert story.status.restarts.total == 0
+    assert created(story.see(seconds=21)) == [f"worker-{index}/1" for index in range(workers)]
+
+
+def test_a_caller_that_died_before_it_deleted_anything_goes_on_where_it_was() -> None:
+    story = running_story(2)
+    views = [failed("worker-0", 21, seconds=20), replica("worker-1")]
+    first = story.see(*views, seconds=20)
+    second = story.see(*views, seconds=40)
+    assert deleted(second) == deleted(first)
+    assert story.status.attempt == 1
+
+
+def test_a_cached_look_at_a_later_attempt_changes_nothing() -> None:
+    story = running_story(1)
+    before = story.status
+    decision = story.see(replica(attempt=3), seconds=20, live=False)
+    assert (decision.status, decision.actions) == (before, (LookLive(),))
+
+
+def test_a_status_that_was_lost_goes_on_above_what_is_there() -> None:
+    story = Story(job(workers=1))
+    decision = story.see(replica(attempt=3), seconds=20)
+    assert (story.status.attempt, story.status.restarts.total) == (4, 0)
+    assert deleted(decision) == ["worker-0/3"]
+    assert created(story.see(seconds=21)) == ["worker-0/4"]
+
+
+def test_an_invalid_job_makes_nothing_and_says_why() -> None:
+    story = Story(job(workers=1), problems=[Problem("spec.batch.globalSize", "write at least 1")])
+    assert story.see(seconds=0).actions == ()
+    assert story.condition("Valid") == ("False", "Invalid")
+    assert "spec.batch.globalSize: write at least 1" in story.status.message
+    story.problems = []
+    assert created(story.see(seconds=5)) == ["worker-0/0"]
+    assert story.condition("Valid") == ("True", "Accepted")
+
+
+def test_a_running_job_that_is_edited_badly_keeps_running() -> None:
+    story = running_story(1)
+    story.problems = [Problem("spec.roles.worker.replicas", "write 2")]
+    story.edit(roles={"worker": {"replicas": 4}})
+    decision = story.see(*running(1), seconds=20)
+    assert (story.status.phase, decision.actions, story.status.attempt) == (Phase.RUNNING, (), 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"metadata": {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z"}, "spec": {}},
+        {"metadata": {"name": "d"}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}},
+    ],
+)
+def test_a_job_that_goes_or_is_anothers_is_left_alone(changed: dict[str, dict[str, str]]) -> None:
+    base = job(workers=1)
+    spec = {**base.spec.wire(), **changed["spec"]}
+    subject = type(base).model_validate({"metadata": changed["metadata"], "spec": spec})
+    decision = decide(subject, Observed((failed(),)), at(5))
+    assert (decision.status, decision.actions, decision.wake) == (subject.status, (), None)
