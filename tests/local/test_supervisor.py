@@ -426,9 +426,9 @@ def test_a_reader_of_stdout_that_has_stopped_reading_does_not_hold_up_a_stop(run
 
 def test_a_script_with_a_syntax_error_gives_one_message_and_no_traceback(run: Run) -> None:
     assert run.start("def f(:\n").wait() == 11
-    assert run.words()["message"].startswith(f"trainer.script: {run.script}:1: ")
+    assert run.words()["message"].startswith(f"spec.trainer.script: {run.script}:1: ")
     (line,) = run.err.read_text().splitlines()
-    assert line.startswith("muster: trainer.script")
+    assert line.startswith("muster: spec.trainer.script")
     assert run.out.read_text() == ""
 
 

@@ -96,7 +96,7 @@ def _argv(environ: Mapping[str, str], spec: TrainerSpec) -> tuple[str, ...]:
 def _check_program(program: str, environ: Mapping[str, str]) -> None:
     if shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
         raise BadConfiguration(
-            f"trainer.command: the program {program!r} is not found or not executable in this image; "
+            f"spec.trainer.command: the program {program!r} is not found or not executable in this image; "
             "write a program on PATH or the path of one"
         )
 
@@ -105,9 +105,9 @@ def _script_and_arguments(script: str) -> list[str]:
     try:
         words = shlex.split(script)
     except ValueError as error:
-        raise BadConfiguration(f"trainer.script: {script!r} cannot be split into words: {error}") from None
+        raise BadConfiguration(f"spec.trainer.script: {script!r} cannot be split into words: {error}") from None
     if not words:
-        raise BadConfiguration("trainer.script: it is blank; write the path of a Python program")
+        raise BadConfiguration("spec.trainer.script: it is blank; write the path of a Python program")
     _check_script(Path(words[0]))
     return words
 
@@ -115,7 +115,7 @@ def _script_and_arguments(script: str) -> list[str]:
 def _check_script(path: Path) -> None:
     """Find a script that is absent or does not parse now, not once per process with a traceback each."""
     if not path.is_file():
-        raise BadConfiguration(f"trainer.script: there is no file {path} (the working directory is {Path.cwd()})")
+        raise BadConfiguration(f"spec.trainer.script: there is no file {path} (the working directory is {Path.cwd()})")
     try:
         source = path.read_bytes()
         if path.suffix == ".py":
@@ -123,9 +123,9 @@ def _check_script(path: Path) -> None:
                 warnings.simplefilter("ignore")
                 compile(source, str(path), "exec", dont_inherit=True)
     except OSError as error:
-        raise BadConfiguration(f"trainer.script: {path} cannot be read: {error.strerror}") from None
+        raise BadConfiguration(f"spec.trainer.script: {path} cannot be read: {error.strerror}") from None
     except SyntaxError as error:
         where = f"{path}:{error.lineno}" if error.lineno else str(path)
-        raise BadConfiguration(f"trainer.script: {where}: {error.msg}") from None
+        raise BadConfiguration(f"spec.trainer.script: {where}: {error.msg}") from None
     except ValueError as error:
-        raise BadConfiguration(f"trainer.script: {path} is not Python source: {error}") from None
+        raise BadConfiguration(f"spec.trainer.script: {path} is not Python source: {error}") from None

@@ -1,0 +1,107 @@
+"""What both frameworks must prove about resuming; each takes the strategy's name."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from worlds import World, trainer, world
+
+STEPS = 69
+SLOW = {"stepDelaySeconds": 0.02}
+
+
+def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> World:
+    """A finished run without storage; equal ones run once."""
+    return _finished(strategy, json.dumps(trainer(None, config=config, **fields)), size)
+
+
+@cache
+def _finished(strategy: str, document: str, size: int) -> World:
+    with world(strategy, json.loads(document), size=size) as running:
+        assert running.finish() == [0] * size, running.story()
+    return running
+
+
+def second_attempt(strategy: str, document: Mapping[str, Any], *, size: int = 2, **env: str) -> World:
+    with world(strategy, document, size=size, attempt=1, **env) as running:
+        assert running.finish() == [0] * size, running.story()
+    return running
+
+
+def killed_world_continues_bit_for_bit(strategy: str, directory: Path, config: Mapping[str, Any]) -> None:
+    """Kills a random rank at least five steps after a commit, and compares every loss with an uninterrupted run's."""
+    whole = uninterrupted(strategy, config).losses()
+    assert sorted(whole) == list(range(1, STEPS + 1))
+    step, rank = random.choice([25, 26, 27, 28, 45, 46, 47, 48]), random.choice([0, 1])
+    document = trainer(directory, config={**config, **SLOW})
+    with world(strategy, document) as first:
+        first.wait_for_step(step)
+        first.kill(rank)
+        codes = first.finish()
+        assert codes[rank] == -signal.SIGKILL
+        assert codes[1 - rank] == 20, first.story()
+    second = second_attempt(strategy, document)
+    (resumed,) = second.of("resumed")
+    assert resumed["step"] == step - step % 10
+    assert resumed["step"] == first.of("commit")[-1]["step"]
+    assert min(second.losses()) == resumed["step"] + 1
+    assert {**first.losses(), **second.losses()} == whole, f"killed rank {rank} at {step}"
+    redone = first.losses().keys() & second.losses().keys()
+    assert redone
+    assert all(first.losses()[one] == second.losses()[one] for one in redone)
+
+
+def stopped_world_saves_at_one_step_and_loses_nothing(strategy: str, directory: Path) -> None:
+    document = trainer(directory, config=SLOW)
+    with world(strategy, document) as first:
+        first.wait_for_step(13)
+        first.kill(1, signal.SIGTERM)
+        assert first.finish() == [21, 21], first.story()
+    commit = first.of("commit")[-1]
+    assert commit["reason"] == "Stop"
+    assert commit["step"] == max(first.losses())
+    second = second_attempt(strategy, document)
+    assert second.of("resumed")[0]["step"] == commit["step"]
+    assert {**first.losses(), **second.losses()} == uninterrupted(strategy).losses()
+
+
+def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
+    """One run; then its newest checkpoint is bit-flipped, and the one before truncated."""
+    document = trainer(directory)
+    with world(strategy, document) as first:
+        assert first.finish() == [0, 0], first.story()
+    newest, before = sorted(directory.glob("step-*"), reverse=True)[:2]
+    flipped = max((file for file in newest.iterdir() if file.is_file()), key=lambda file: file.stat().st_size)
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    cut = max((file for file in before.iterdir() if file.is_file()), key=lambda file: file.stat().st_size)
+    cut.write_bytes(cut.read_bytes()[:-7])
+    second = second_attempt(strategy, document)
+    (resumed,) = second.of("resumed")
+    assert resumed["found"] == STEPS
+    assert resumed["step"] == 50
+    assert [skipped["path"] for skipped in resumed["skipped"]] == [str(newest), str(before)]
+    assert "SHA-256" in resumed["skipped"][0]["reason"]
+    assert "bytes" in resumed["skipped"][1]["reason"]
+    first_notice, second_notice = (notice["message"] for notice in second.of("notice"))
+    assert newest.name in first_notice
+    assert before.name in second_notice
+    assert second.losses() == {step: loss for step, loss in first.losses().items() if step > 50}
+
+
+def losses_do_not_depend_on_the_world(strategy: str, sizes: list[int], **fields: Any) -> None:
+    curves = [[float.fromhex(loss) for _, loss in sorted(uninterrupted(strategy, size=size, **fields).losses().items())] for size in sizes]
+    for curve in curves[1:]:
+        difference = max(abs(a - b) for a, b in zip(curves[0], curve, strict=True))
+        assert difference < 1e-6, difference
+
+
+def last_error(running: World) -> dict[str, Any]:
+    return running.of("error")[-1]

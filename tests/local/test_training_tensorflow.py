@@ -1,0 +1,59 @@
+"""MultiWorkerMirrored for real: workers on loopback, killed, stopped, and started again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import proofs
+import pytest
+from worlds import trainer, world
+
+pytestmark = pytest.mark.tensorflow
+MWMS = "MultiWorkerMirrored"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
+
+
+def test_a_killed_world_resumes_and_every_loss_is_bit_equal(tmp_path: Path) -> None:
+    proofs.killed_world_continues_bit_for_bit(MWMS, tmp_path, {})
+
+
+def test_one_sigterm_makes_all_workers_save_at_the_same_step(tmp_path: Path) -> None:
+    proofs.stopped_world_saves_at_one_step_and_loses_nothing(MWMS, tmp_path)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path) -> None:
+    proofs.damaged_checkpoint_is_passed_over(MWMS, tmp_path)
+
+
+def test_the_losses_are_those_of_one_worker() -> None:
+    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2])
+
+
+def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing() -> None:
+    # 1,437 samples in steps of 718 leave a last step of one sample for two workers
+    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2], batch={"globalSize": 718, "accumulationSteps": 3})
+
+
+def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
+    config = {"epochs": 8, "learningRate": 0.01, **proofs.SLOW}
+    env = {"PYTHONPATH": str(EXAMPLES)}
+    with world(MWMS, trainer(None, config=config, module="cancer_tensorflow"), **env) as whole:
+        assert whole.finish() == [0, 0], whole.story()
+    assert whole.metrics()["accuracy"] > 0.95
+    document = trainer(tmp_path, config=config, module="cancer_tensorflow")
+    with world(MWMS, document, **env) as first:
+        first.wait_for_step(26)
+        first.kill(0)
+        assert first.finish() == [-signal.SIGKILL, 20], first.story()
+    second = proofs.second_attempt(MWMS, document, **env)
+    assert second.of("resumed")[0]["step"] == 20
+    assert {**first.losses(), **second.losses()} == whole.losses()
+
+
+def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
+    with world(MWMS, trainer(tmp_path, config={"epochs": 1}), size=1) as first:
+        assert first.finish() == [0], first.story()
+    with world(MWMS, trainer(tmp_path, config={"epochs": 1, "hidden": [8]}), size=1, attempt=1) as refused:
+        assert refused.finish() == [11], refused.story()
+    assert "spec.trainer.config.hidden is [8]" in proofs.last_error(refused)["message"]

@@ -1,0 +1,181 @@
+"""DDP for real: processes on loopback, killed, stopped, and started again."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import socket
+from pathlib import Path
+
+import proofs
+import pytest
+from worlds import trainer, world
+
+pytestmark = pytest.mark.torch
+EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_killed_world_resumes_and_every_loss_is_bit_equal(tmp_path: Path, model: str) -> None:
+    proofs.killed_world_continues_bit_for_bit("DDP", tmp_path, {} if model == "mlp" else {"model": model})
+
+
+def test_one_sigterm_makes_all_ranks_save_at_the_same_step(tmp_path: Path) -> None:
+    proofs.stopped_world_saves_at_one_step_and_loses_nothing("DDP", tmp_path)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path) -> None:
+    proofs.damaged_checkpoint_is_passed_over("DDP", tmp_path)
+
+
+def test_the_losses_are_those_of_one_process_for_two_and_three() -> None:
+    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2, 3])
+
+
+def test_a_rank_without_samples_still_takes_part() -> None:
+    # 1,437 samples in steps of 718 leave a last step of one sample for two processes
+    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2], batch={"globalSize": 718})
+
+
+def test_accumulation_changes_nothing_but_memory() -> None:
+    batch = {"globalSize": 64, "accumulationSteps": 3}
+    whole, portions = proofs.uninterrupted("DDP").losses(), proofs.uninterrupted("DDP", batch=batch).losses()
+    assert max(abs(float.fromhex(whole[step]) - float.fromhex(portions[step])) for step in whole) < 1e-6
+
+
+def test_a_finished_job_started_again_evaluates_and_ends(tmp_path: Path) -> None:
+    document = trainer(tmp_path)
+    with world("DDP", document, size=1) as first:
+        assert first.finish() == [0], first.story()
+    again = proofs.second_attempt("DDP", document, size=1)
+    assert again.losses() == {}
+    assert again.metrics() == first.metrics()
+
+
+def test_another_batch_size_is_refused_by_name_and_never_starts_over(tmp_path: Path) -> None:
+    with world("DDP", trainer(tmp_path), size=1) as first:
+        assert first.finish() == [0], first.story()
+    other = trainer(tmp_path, batch={"globalSize": 32})
+    with world("DDP", other, size=2, attempt=1) as refused:
+        assert refused.finish() == [11, 11], refused.story()
+    message = proofs.last_error(refused)["message"]
+    assert all(part in message for part in ("spec.batch.globalSize", "64", "32", "resume: Never", "checkpoint.name"))
+    other["checkpoint"]["resume"] = "Never"
+    again = proofs.second_attempt("DDP", other, size=1, MUSTER_JOB_CREATED="2026-11-21T12:00:00Z")
+    assert again.of("resumed")[0]["step"] == 0
+    assert min(again.losses()) == 1
+
+
+def test_every_seconds_saves_at_a_step_of_all_ranks(tmp_path: Path) -> None:
+    document = trainer(tmp_path, config=proofs.SLOW, checkpoint={"everySteps": None, "everySeconds": 0.3})
+    with world("DDP", document) as running:
+        running.wait_for(lambda event: event["event"] == "commit" and event["reason"] == "Periodic")
+        assert running.finish() == [0, 0], running.story()
+
+
+def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved() -> None:
+    with world("DDP", trainer(None, config=proofs.SLOW)) as running:
+        running.wait_for_step(3)
+        running.kill(0, signal.SIGTERM)
+        assert running.finish() == [22, 22], running.story()
+    assert "no checkpoint storage" in proofs.last_error(running)["message"]
+
+
+def test_a_stop_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
+    with world("DDP", trainer(tmp_path)) as running:
+        running.wait_for(lambda event: event["event"] == "phase" and event["rank"] == 0)
+        running.kill(0, signal.SIGTERM)
+        code = running.processes[0].wait(60)
+        assert code == 21, running.story()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with world("DDP", trainer(tmp_path), size=1, MASTER_PORT=port) as running:
+            assert running.finish() == [20], running.story()
+    assert f"port {port}" in proofs.last_error(running)["message"]
+
+
+def test_a_checkpoint_directory_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with world("DDP", trainer(tmp_path / "file" / "checkpoints")) as running:
+        assert running.finish() == [31, 31], running.story()
+    message = proofs.last_error(running)["message"]
+    assert str(tmp_path / "file") in message
+    assert "name another checkpoint directory" in message
+
+
+def test_nccl_without_cuda_is_refused() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with world("DDP", trainer(None, communication="NCCL"), size=1) as running:
+        assert running.finish() == [11], running.story()
+    assert "NCCL needs a CUDA device" in proofs.last_error(running)["message"]
+
+
+def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
+    config = {"epochs": 8, "learningRate": 0.01, **proofs.SLOW}
+    document = trainer(tmp_path, config=config, module="cancer_torch")
+    with world("DDP", document, PYTHONPATH=str(EXAMPLES)) as whole:
+        assert whole.finish() == [0, 0], whole.story()
+    assert whole.metrics()["accuracy"] > 0.95
+    other = trainer(tmp_path / "other", config=config, module="cancer_torch")
+    with world("DDP", other, PYTHONPATH=str(EXAMPLES)) as first:
+        first.wait_for_step(26)
+        first.kill(1)
+        first.finish()
+    with world("DDP", other, attempt=1, PYTHONPATH=str(EXAMPLES)) as second:
+        assert second.finish() == [0, 0], second.story()
+    assert second.of("resumed")[0]["step"] == 20
+    assert {**first.losses(), **second.losses()} == whole.losses()
+
+
+def test_an_exception_in_the_users_loss_is_one_line_with_its_place(tmp_path: Path) -> None:
+    text = (EXAMPLES / "cancer_torch.py").read_text()
+    (tmp_path / "broken.py").write_text(text + "\n\ndef loss(outputs, batch):\n    raise ValueError('bad width')\n")
+    with world("DDP", trainer(None, module="broken"), size=1, PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == [10], running.story()
+    message = proofs.last_error(running)["message"]
+    assert "module broken: loss failed: ValueError: bad width" in message
+    assert "broken.py, line" in message
+    assert "Traceback" not in "".join(running.output)
+
+
+def test_a_loss_of_nan_is_reported_as_text(tmp_path: Path) -> None:
+    with world("DDP", trainer(None, config={"learningRate": 1e30, "epochs": 1}), size=1) as running:
+        assert running.finish() == [0], running.story()
+    last = running.of("step")[-1]
+    assert math.isnan(float(last["loss"]))
+    assert json.loads(json.dumps(last))["lossHex"] == "nan"
+
+
+def test_a_process_whose_supervisor_is_gone_ends() -> None:
+    with world("DDP", trainer(None, config={"epochs": 1000, **proofs.SLOW}), size=1) as running:
+        running.wait_for_step(2)
+        running.abandon(0)
+        assert running.processes[0].wait(30) == 20
+
+
+def test_summaries_are_written_without_importing_tensorflow(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    document = trainer(tmp_path / "checkpoints", config=proofs.SLOW)
+    summaries = tmp_path / "summaries"
+    with world("DDP", document, size=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as first:
+        first.wait_for_step(27)
+        first.kill(0)
+        first.finish()
+    with world("DDP", document, size=1, attempt=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as second:
+        assert second.finish() == [0], second.story()
+    assert all("tensorflow" not in event["libraries"] for event in second.of("fingerprint"))
+    read = EventAccumulator(str(summaries))
+    read.Reload()
+    steps = [event.step for event in read.Scalars("loss")]
+    assert steps == list(range(1, proofs.STEPS + 1))
+    assert {"samples_per_second", "learning_rate", "test/accuracy"} <= set(read.Tags()["scalars"])

@@ -1,0 +1,178 @@
+"""Training processes started directly, without a supervisor, with their events collected over pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CREATED = "2026-11-21T11:16:14Z"
+DEADLINE = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def trainer(directory: Path | None, *, config: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A MUSTER_TRAINER document: digits, three epochs of 23 steps, a checkpoint every 10 steps."""
+    checkpoint = {"directory": str(directory), "resume": "Auto", "everySteps": 10, "everySeconds": None, "keep": 3}
+    document = {
+        "task": "digits",
+        "config": {"epochs": 3, "seed": 7, **(config or {})},
+        "batch": {"globalSize": 64, "accumulationSteps": 1, "learningRateScaling": "None"},
+        "options": {},
+        "communication": "Auto",
+        "checkpoint": None if directory is None else checkpoint | fields.pop("checkpoint", {}),
+        "graceSeconds": 30,
+    } | fields
+    if "module" in fields:
+        del document["task"]
+    return document
+
+
+@dataclass
+class World:
+    """Running processes by rank, and what each has reported so far."""
+
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+    readers: list[threading.Thread] = field(default_factory=list)
+    pipes: list[int] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_for(self, found: Callable[[dict[str, Any]], bool], seconds: float = DEADLINE) -> dict[str, Any]:
+        """The first event that `found` holds for, waited for until the deadline."""
+        limit = time.monotonic() + seconds
+        with self.changed:
+            while True:
+                for event in self.events:
+                    if found(event):
+                        return event
+                left = limit - time.monotonic()
+                assert left > 0, f"it did not come in {seconds} s; {self.story()}"
+                assert any(p.poll() is None for p in self.processes), f"all processes ended; {self.story()}"
+                self.changed.wait(min(left, 0.5))
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait_for(lambda event: event["event"] == "step" and event["step"] >= step)
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        self.processes[rank].send_signal(number)
+
+    def abandon(self, rank: int) -> None:
+        """Closes the reading end of the process's event pipe, as a supervisor that dies does."""
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, self.pipes[rank])
+        os.close(nothing)
+
+    def finish(self, seconds: float = DEADLINE) -> list[int]:
+        """The exit codes of all processes, once they have ended and everything they said is read."""
+        limit = time.monotonic() + seconds
+        codes = [process.wait(max(limit - time.monotonic(), 0.1)) for process in self.processes]
+        for reader in self.readers:
+            reader.join(10)
+        return codes
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        with self.changed:
+            return [event for event in self.events if event["event"] == kind]
+
+    def losses(self) -> dict[int, str]:
+        return {event["step"]: event["lossHex"] for event in self.of("step")}
+
+    def metrics(self) -> dict[str, float]:
+        return self.of("evaluation")[-1]["metrics"]
+
+    def story(self) -> str:
+        return "".join(self.output)[-3000:] + f"\nlast events: {self.events[-3:]}"
+
+    def read_events(self, descriptor: int) -> None:
+        with os.fdopen(descriptor) as lines:
+            for line in lines:
+                with self.changed:
+                    self.events.append(json.loads(line))
+                    self.changed.notify_all()
+
+    def read_output(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.output.extend(process.stdout)
+
+
+@contextmanager
+def world(strategy: str, document: Mapping[str, Any], *, size: int = 2, attempt: int = 0, **env: str) -> Iterator[World]:
+    """Starts the `size` processes of one attempt; whatever is left of them is killed at the end."""
+    ports = [free_port() for _ in range(size)]
+    running = World()
+    try:
+        for rank in range(size):
+            _start(running, _environment(strategy, document, ports, rank=rank, attempt=attempt) | env)
+        yield running
+    finally:
+        for process in running.processes:
+            process.kill()
+            process.wait()
+        for reader in running.readers:
+            reader.join(10)
+        for process in running.processes:
+            if process.stdout:
+                process.stdout.close()
+
+
+def _environment(strategy: str, document: Mapping[str, Any], ports: list[int], *, rank: int, attempt: int) -> dict[str, str]:
+    torch = strategy == "DDP"
+    env = {
+        "MUSTER_JOB": "default/digits",
+        "MUSTER_JOB_UID": "uid",
+        "MUSTER_JOB_CREATED": CREATED,
+        "MUSTER_STRATEGY": strategy,
+        "MUSTER_ROLE": "worker",
+        "MUSTER_INDEX": "0" if torch else str(rank),
+        "MUSTER_ATTEMPT": str(attempt),
+        "MUSTER_PROCESSES": str(len(ports)) if torch else "1",
+        "MUSTER_POD_NAME": "digits-worker-0",
+        "MUSTER_POD_UID": "pod-uid",
+        "MUSTER_TRAINER": json.dumps(document),
+        "OMP_NUM_THREADS": "1",
+    }
+    if torch:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(ports), "LOCAL_WORLD_SIZE": len(ports)}
+        address = {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0]}
+        return env | {name: str(value) for name, value in (place | address).items()}
+    if len(ports) > 1:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+    return env
+
+
+def _start(running: World, env: Mapping[str, str]) -> None:
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "muster_trainer.process"],
+        env={**os.environ, **env, "MUSTER_EVENTS_FD": str(writer)},
+        pass_fds=[writer],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.close(writer)
+    running.processes.append(process)
+    running.pipes.append(reader)
+    targets = [(running.read_events, reader), (running.read_output, process)]
+    for target, argument in targets:
+        thread = threading.Thread(target=target, args=(argument,), daemon=True)
+        thread.start()
+        running.readers.append(thread)

@@ -1,0 +1,62 @@
+"""Which samples a step takes: properties for any size, batch and world."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_trainer.data import Order, permutation, portions, weighted_share
+
+SIZES = st.integers(1, 300)
+BATCHES = st.integers(1, 350)
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+@given(seed=SEEDS, size=SIZES, batch=BATCHES, epoch=st.integers(0, 5))
+def test_an_epoch_takes_each_sample_once(seed: int, size: int, batch: int, epoch: int) -> None:
+    order = Order(seed, size, batch)
+    first = epoch * order.steps_per_epoch
+    steps = [order.batch_indices(step) for step in range(first, first + order.steps_per_epoch)]
+    assert sorted(np.concatenate(steps)) == list(range(size))
+    assert all(len(step) == batch for step in steps[:-1])
+    assert 1 <= len(steps[-1]) <= batch
+    assert {order.epoch(step) for step in range(first, first + order.steps_per_epoch)} == {epoch}
+
+
+@given(size=SIZES, batch=BATCHES, step=st.integers(0, 900))
+def test_the_samples_before_a_step_are_those_that_the_steps_took(size: int, batch: int, step: int) -> None:
+    order = Order(0, size, batch)
+    assert order.samples_before(step) == sum(len(order.batch_indices(one)) for one in range(step))
+
+
+@given(size=SIZES, world=st.integers(1, 40))
+def test_the_shares_of_any_world_are_the_batch_and_as_even_as_can_be(size: int, world: int) -> None:
+    indices = permutation(3, 0, size)
+    shares = [weighted_share(indices, world, position) for position in range(world)]
+    counted = [share[weights > 0] for share, weights in shares]
+    assert list(np.concatenate(counted)) == list(indices)
+    lengths = [len(share) for share in counted]
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+    assert all(len(share) == len(weights) >= 1 for share, weights in shares)
+    assert sum(weights.sum() for _, weights in shares) == size
+
+
+@given(size=SIZES, parts=st.integers(1, 40))
+def test_portions_lose_nothing_and_keep_the_order(size: int, parts: int) -> None:
+    assert list(np.concatenate(portions(np.arange(size), parts))) == list(range(size))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = {tuple(permutation(seed, epoch, 50)) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "expected"),
+    [(0, 0, [0, 2, 1, 5, 4, 3, 6, 7]), (7, 2, [6, 7, 4, 0, 1, 5, 3, 2])],
+)
+def test_the_order_is_the_same_with_every_version(seed: int, epoch: int, expected: list[int]) -> None:
+    assert permutation(seed, epoch, 8).tolist() == expected

@@ -1,0 +1,84 @@
+"""What ends a training process before it trains: one message, the right code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+BASE = {
+    "MUSTER_JOB": "default/digits",
+    "MUSTER_JOB_UID": "uid",
+    "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
+    "MUSTER_STRATEGY": "DDP",
+    "MUSTER_ROLE": "worker",
+    "MUSTER_INDEX": "0",
+    "MUSTER_ATTEMPT": "0",
+    "MUSTER_PROCESSES": "1",
+    "MUSTER_POD_NAME": "digits-worker-0",
+    "MUSTER_POD_UID": "uid",
+}
+TRAINER = {"task": "digits", "config": {}, "batch": {"globalSize": 64}}
+
+
+def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "muster_trainer.process"],
+        env={**os.environ, **BASE, "MUSTER_TRAINER": json.dumps(trainer), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "env", "code", "said"),
+    [
+        (TRAINER, {"MUSTER_STRATEGY": "FSDP"}, 11, "the bundled trainer runs DDP and MultiWorkerMirrored"),
+        (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
+        (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
+        ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),
+        (TRAINER, {"MUSTER_JOB_CREATED": "yesterday"}, 11, "MUSTER_JOB_CREATED"),
+    ],
+)
+def test_a_wrong_job_ends_with_one_line(trainer: dict[str, Any], env: dict[str, str], code: int, said: str) -> None:
+    ended = run(trainer, **env)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in ended.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert "Traceback" in run(TRAINER | {"task": "digit"}, MUSTER_DEBUG="1").stderr
+
+
+def test_an_error_is_reported_to_the_supervisor_too() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as lines:
+        subprocess.run(
+            [sys.executable, "-m", "muster_trainer.process"],
+            env={**os.environ, **BASE, "MUSTER_TRAINER": "{", "MUSTER_EVENTS_FD": str(writer), "RANK": "3"},
+            capture_output=True,
+            pass_fds=[writer],
+            timeout=60,
+        )
+        os.close(writer)
+        (error,) = [json.loads(line) for line in lines]
+    assert (error["event"], error["rank"], error["code"], error["reason"]) == ("error", 3, 11, "BadConfiguration")
+    assert "MUSTER_TRAINER is not JSON" in error["message"]
+
+
+def test_summaries_do_not_import_tensorflow(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    program = (
+        "import sys; from pathlib import Path; from muster_trainer.summaries import Summaries;"
+        f"s = Summaries(Path({str(tmp_path)!r}), attempt=0, first_step=1); s.write(1, {{'loss': 1.0}}); s.close();"
+        "print('tensorflow' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == "False", ended.stderr
+    assert len(list(tmp_path.glob("events.out.tfevents.*.0000"))) == 1

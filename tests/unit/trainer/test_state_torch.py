@@ -1,0 +1,71 @@
+"""The checkpoint files of the PyTorch strategies: nothing but tensors is stored, and reading them runs no code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from muster_trainer.contract import BadConfiguration  # noqa: E402
+from muster_trainer.pytorch import state  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+def trained(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1),
+        "momentum": lambda: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(model.parameters(), lr=0.1),
+    }[kind]()
+    step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    optimizer.zero_grad()
+    loss = model(torch.arange(12.0).reshape(4, 3)).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_training_goes_on_from_the_files_as_if_it_had_not_stopped(tmp_path: Path, kind: str) -> None:
+    model, optimizer = trained(kind)
+    state.save(tmp_path, model, optimizer)
+    expected = [step(model, optimizer) for _ in range(3)]
+    other, other_optimizer = trained(kind)
+    step(other, other_optimizer)
+    state.load(tmp_path, other, other_optimizer)
+    assert [step(other, other_optimizer) for _ in range(3)] == expected
+
+
+def test_a_model_of_another_shape_is_refused_with_the_remedies(tmp_path: Path) -> None:
+    state.save(tmp_path, *trained("adam"))
+    wider = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))
+    with pytest.raises(BadConfiguration, match=r"does not fit the model.*resume: Never"):
+        state.load(tmp_path, wider, torch.optim.Adam(wider.parameters()))
+
+
+class Evil:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.target,)
+
+
+def test_an_index_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    model, optimizer = trained("sgd")
+    state.save(tmp_path, model, optimizer)
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil(str(tmp_path / "broken-in"))))
+    with pytest.raises(pickle.UnpicklingError, match="no checkpoint needs"):
+        state.load(tmp_path, model, optimizer)
+    assert not (tmp_path / "broken-in").exists()

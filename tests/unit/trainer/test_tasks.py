@@ -1,0 +1,151 @@
+"""Config, the bundled task, and what is said about a user's module that cannot work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muster_trainer.contract import BadConfiguration, TrainerError, TrainerSpec, UserError
+from muster_trainer.tasks import digits
+from muster_trainer.tasks.batches import read_batch, stack
+from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
+from muster_trainer.tasks.module import load_task
+
+GOOD = """
+import numpy as np
+def build_model(config): return None
+def dataset(config): return [(np.zeros(2), 1), (np.ones(2), 0)]
+def loss(outputs, batch): return 0
+"""
+
+
+def spec(entry: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> TrainerSpec:
+    return TrainerSpec.from_json(json.dumps({**entry, "config": config or {}, "batch": {"globalSize": 4}}))
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(text: str, name: str = "user_model") -> TrainerSpec:
+        (tmp_path / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+        return spec({"module": name})
+
+    yield write
+    sys.modules.pop("user_model", None)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"learningrate": 0.1}, "spec.trainer.config.learningrate: there is no such key; did you mean learningRate?"),
+        ({"epoch": 3}, "did you mean epochs?"),
+        ({"zzz": 3}, "write one of deterministic, epochs"),
+        ({"epochs": 0}, "spec.trainer.config.epochs: a whole number of at least 1 is needed, found 0"),
+        ({"epochs": True}, "spec.trainer.config.epochs"),
+        ({"learningRate": float("nan")}, "spec.trainer.config.learningRate: a number above 0"),
+        ({"optimizer": "sgd"}, "spec.trainer.config.optimizer: SGD or Adam or AdamW is needed, found 'sgd'"),
+        ({"precision": "BFloat16"}, "spec.trainer.config.precision: Float32 is needed"),
+        ({"hidden": []}, "spec.trainer.config.hidden: a list"),
+        ({"hidden": "64"}, "spec.trainer.config.hidden: a list"),
+        ({"seed": -1}, "spec.trainer.config.seed"),
+        ({"deterministic": 1}, "spec.trainer.config.deterministic: true or false"),
+    ],
+)
+def test_a_wrong_config_is_refused_with_key_and_remedy(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfiguration) as raised:
+        read_config(config, digits.KEYS, others_allowed=False)
+    assert said in str(raised.value)
+
+
+def test_a_module_gets_defaults_and_its_own_keys_as_they_are() -> None:
+    config = read_config({"width": {"a": 1}}, COMMON_KEYS, others_allowed=True)
+    assert config.epochs == config["epochs"] == 15
+    assert config.width == {"a": 1}
+    assert config.get("depth", 3) == 3
+    with pytest.raises(AttributeError, match="config has no key 'depth'; it has"):
+        _ = config.depth
+
+
+def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
+    with pytest.raises(BadConfiguration, match=r"there is no task 'digit'; write one of digits"):
+        load_task(spec({"task": "digit"}), "torch")
+
+
+def test_digits_are_split_once_for_all_and_every_class_is_in_both_parts() -> None:
+    train, test = digits.dataset({}, "train"), digits.dataset({}, "test")
+    assert (len(train), len(test)) == (1437, 360)
+    for part in (train, test):
+        shares = np.bincount(part.classes, minlength=10) / len(part)
+        assert shares.min() > 0.09
+        assert part.pixels.dtype == np.float32
+        assert (part.pixels.min(), part.pixels.max()) == (0.0, 1.0)
+    whole = {image.tobytes() for image in np.concatenate([train.pixels, test.pixels])}
+    assert len(whole) >= 1797 - 5  # none is in both, but for images that the source has twice
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        (GOOD.replace("def loss", "def los"), BadConfiguration, "the function loss(outputs, batch) is missing"),
+        (GOOD.replace("outputs, batch", "outputs"), BadConfiguration, "loss must take (outputs, batch); it is loss(outputs)"),
+        (GOOD + "metrics = 3", BadConfiguration, "metrics must take (outputs, batch)"),
+        (GOOD + "def dataset(config): return []", BadConfiguration, "dataset gave no samples"),
+        (GOOD + "def dataset(config): return 3", BadConfiguration, "it gave int"),
+        (GOOD + "def dataset(config): return 1 / 0", UserError, "dataset failed: ZeroDivisionError: division by zero"),
+        (GOOD + "import not_there", UserError, "it needs not_there, which is not installed"),
+        (GOOD + "def oops(:", UserError, "cannot be imported: SyntaxError"),
+        (GOOD + "raise RuntimeError('at import')", UserError, "cannot be imported: RuntimeError: at import"),
+    ],
+)
+def test_a_module_that_cannot_work_is_named_with_its_function(  # type: ignore[no-untyped-def]
+    module, text: str, error: type[TrainerError], said: str
+) -> None:
+    with pytest.raises(error) as raised:
+        load_task(module(text), "torch")
+    assert said in str(raised.value)
+    assert "module user_model" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["there_is_none", "user.there_is_none", "not a name", "model.py"])
+def test_a_module_that_is_not_there_is_a_bad_configuration(name: str) -> None:
+    with pytest.raises(BadConfiguration, match=r"trainer\.module"):
+        load_task(spec({"module": name}), "torch")
+
+
+def test_a_module_with_the_least_functions_has_no_test_set(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD), "torch")
+    assert task.test is None
+    assert task.optimizer is None
+    assert task.metrics(None, None) == {}
+    assert task.identity == {"spec.trainer.module": "user_model", "spec.trainer.config.seed": 0, "samples in the data set": 2}
+
+
+def test_samples_are_stacked_whatever_nest_they_are(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD), "torch")
+    inputs, targets = read_batch(task, task.train, np.array([1, 0, 1]))
+    assert inputs.tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert targets.tolist() == [0, 1, 0]
+    nested = stack([{"a": (1, [2.0, 3.0])}, {"a": (4, [5.0, 6.0])}])
+    assert nested["a"][0].tolist() == [1, 4]
+    assert [column.tolist() for column in nested["a"][1]] == [[2.0, 5.0], [3.0, 6.0]]
+
+
+def test_an_unreadable_sample_is_a_user_error_with_its_place(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD), "torch")
+    with pytest.raises(UserError, match=r"reading samples of the data set failed: IndexError"):
+        read_batch(task, task.train, np.array([5]))
+
+
+def test_a_config_is_replaced_without_changing_the_first() -> None:
+    config = Config({"learningRate": 0.1})
+    assert config.replaced(learningRate=0.4).learningRate == 0.4
+    assert config.learningRate == 0.1

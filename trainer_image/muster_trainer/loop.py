@@ -1,0 +1,274 @@
+"""The training of one process, from resume to the final commit: the same for every strategy, and free of frameworks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, select
+from muster_trainer.checkpoint.manifest import check_identity
+from muster_trainer.contract import (
+    BadConfiguration,
+    CheckpointDamaged,
+    CheckpointSpec,
+    ExitCode,
+    PeerLost,
+    ReplicaEnv,
+    StorageUnavailable,
+    TrainerError,
+    TrainerSpec,
+    UserError,
+)
+from muster_trainer.data import Order
+from muster_trainer.engine import Engine, StepOutcome
+from muster_trainer.events import Events
+from muster_trainer.stopping import StopRequest
+from muster_trainer.summaries import Summaries
+from muster_trainer.tasks.module import Task
+
+_ERRORS = {kind.code: kind for kind in (UserError, BadConfiguration, PeerLost, CheckpointDamaged, StorageUnavailable)}
+
+
+@dataclass
+class Training:
+    """Everything one run of the loop needs; `run` is the whole story."""
+
+    spec: TrainerSpec
+    env: ReplicaEnv
+    task: Task
+    engine: Engine
+    events: Events
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size)
+        self.total = self.task.config.epochs * self.order.steps_per_epoch
+        self.store = self._store(self.spec.checkpoint) if self.spec.checkpoint else None
+        self.saved_step: int | None = None
+        self.saved_at = time.monotonic()
+
+    def run(self) -> ExitCode:
+        """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
+        first = self._resume()
+        self.summaries = self._summaries(first)
+        self.stop.training = True
+        self.events.emit("phase", phase="Training")
+        self.saved_at = time.monotonic()
+        for step in range(first, self.total):
+            outcome = self._step(step)
+            done = step + 1
+            if done == self.total:
+                break
+            if outcome.stop:
+                return self._stop(done)
+            if outcome.save or self._due(done):
+                self._save(done, "Periodic")
+            if self._evaluation_due(done):
+                self._evaluate(done)
+        if self.saved_step != self.total:
+            self._save(self.total, "Final")
+        self._evaluate(self.total)
+        self.summaries.close()
+        self._leave()
+        return ExitCode.COMPLETED
+
+    # resume
+
+    def _resume(self) -> int:
+        """Agrees on the checkpoint with all ranks, restores it, and gives the steps done."""
+        self.events.emit("phase", phase="Restoring")
+        chosen = self._agree(self._choose)
+        for path, reason in chosen["skipped"]:
+            message = f"checkpoint {path} is passed over: {reason}"
+            if self.engine.rank == 0:
+                self.events.emit("notice", message=message)
+                self.events.complain(message)
+        if chosen["path"] is not None:
+            self.engine.load(Path(chosen["path"]))
+            self.saved_step = chosen["step"]
+        if self.engine.rank == 0:
+            skipped = [{"path": path, "reason": reason} for path, reason in chosen["skipped"]]
+            self.events.emit("resumed", **{**chosen, "skipped": skipped})
+            start = f"resumed from {chosen['path']}" if chosen["path"] else "starting at step 0"
+            self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
+        return chosen["step"]
+
+    def _choose(self) -> dict[str, Any]:
+        if self.store is None or self.spec.checkpoint is None:
+            return {"found": None, "step": 0, "path": None, "skipped": []}
+        selection: Selection = select(self.spec.checkpoint, self.store.fence)
+        if selection.manifest and selection.commit:
+            check_identity(selection.manifest, self._identity, selection.commit.path)
+        self.store.register(selection)
+        return {
+            "found": selection.found,
+            "step": selection.step,
+            "path": str(selection.commit.path) if selection.commit else None,
+            "skipped": [(str(path), reason) for path, reason in selection.skipped],
+        }
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {
+            **self.task.identity,
+            "spec.batch.globalSize": self.spec.batch.global_size,
+            "framework": self.env.framework,
+        }
+
+    # steps
+
+    def _step(self, step: int) -> StepOutcome:
+        began = time.monotonic()
+        indices = self.order.batch_indices(step)
+        outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=self._seconds_due())
+        if self.task.config.stepDelaySeconds:
+            time.sleep(self.task.config.stepDelaySeconds)
+        if self.engine.rank == 0:
+            self._report_step(step + 1, outcome.loss, len(indices), time.monotonic() - began)
+        return outcome
+
+    def _report_step(self, done: int, loss: float, samples: int, seconds: float) -> None:
+        epoch, rest = divmod(done, self.order.steps_per_epoch)
+        self.events.emit(
+            "step",
+            step=done,
+            totalSteps=self.total,
+            epoch=epoch,
+            loss=str(loss),
+            lossHex=loss.hex(),
+            samples=samples,
+            seconds=seconds,
+        )
+        rates = {"samples_per_second": samples / max(seconds, 1e-9), "learning_rate": self.engine.learning_rate}
+        self.summaries.write(done, {"loss": loss, **rates})
+        if rest == 0:
+            self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}")
+
+    def _seconds_due(self) -> bool:
+        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step."""
+        every = self.spec.checkpoint.every_seconds if self.spec.checkpoint else None
+        return self.engine.rank == 0 and every is not None and time.monotonic() - self.saved_at >= every
+
+    def _due(self, done: int) -> bool:
+        every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
+        return every is not None and done % every == 0
+
+    # checkpoints
+
+    def _save(self, done: int, reason: str) -> None:
+        if self.store is None:
+            return
+        store = self.store
+        began = time.monotonic()
+        self.events.emit("phase", phase="Stopping" if reason == "Stop" else "Saving")
+        directory = Path(self._agree(lambda: str(store.begin(done))))
+        self.engine.save(directory)
+        size = self._agree(lambda: store.commit(directory, self._manifest(done, reason))[1])
+        self.saved_step, self.saved_at = done, time.monotonic()
+        if self.engine.rank == 0:
+            seconds = self.saved_at - began
+            self.events.emit("commit", step=done, path=directory.name, seconds=seconds, bytes=size, reason=reason)
+            self.events.say(f"saved step {done} in {seconds:.2f} s ({reason})")
+            store.retain()
+        self.events.emit("phase", phase="Stopping" if reason == "Stop" else "Training")
+
+    def _manifest(self, done: int, reason: str) -> Manifest:
+        fingerprint = self.engine.fingerprint()
+        return Manifest(
+            step=done,
+            epoch=done // self.order.steps_per_epoch,
+            seed=self.task.config.seed,
+            samplesSeen=self.order.samples_before(done),
+            world=self.engine.world,
+            strategy=self.env.strategy,
+            attempt=self.env.attempt,
+            versions={fingerprint["framework"]: fingerprint["version"], **fingerprint["libraries"]},
+            identity=self._identity,
+            reason=reason,
+            createdAt=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _stop(self, done: int) -> ExitCode:
+        self.events.emit("phase", phase="Stopping")
+        self.summaries.close()
+        if self.store is None:
+            self._not_saved(f"asked to stop at step {done}; it is not saved, since the job has no checkpoint storage")
+            return ExitCode.PREEMPTED_NOT_SAVED
+        try:
+            if self.saved_step != done:
+                self._save(done, "Stop")
+        except StorageUnavailable as error:
+            self._not_saved(f"asked to stop at step {done}, and could not save: {error}")
+            return ExitCode.PREEMPTED_NOT_SAVED
+        self._leave()
+        return ExitCode.PREEMPTED
+
+    def _not_saved(self, message: str) -> None:
+        code = ExitCode.PREEMPTED_NOT_SAVED
+        self.events.emit("error", code=int(code), reason=code.reason, message=message, step=self.events.step)
+        self.events.complain(message)
+
+    def _store(self, checkpoint: CheckpointSpec) -> Store:
+        return Store(checkpoint.directory, Fence(self.env.created, self.env.attempt), checkpoint.keep)
+
+    # evaluation
+
+    def _evaluation_due(self, done: int) -> bool:
+        epoch, rest = divmod(done, self.order.steps_per_epoch)
+        every = self.task.config.evaluateEveryEpochs
+        return rest == 0 and every > 0 and epoch % every == 0
+
+    def _evaluate(self, done: int) -> None:
+        if self.task.test is None:
+            return
+        self.events.emit("phase", phase="Evaluating")
+        metrics = dict(self.engine.evaluate(self._test_batches()))
+        if self.engine.rank == 0:
+            self.events.emit("evaluation", step=done, metrics=metrics)
+            self.summaries.write(done, {f"test/{name}": value for name, value in metrics.items()})
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            self.events.say(f"test set at step {done}: {shown}")
+        if done < self.total:
+            self.events.emit("phase", phase="Training")
+
+    def _test_batches(self) -> Iterator[np.ndarray]:
+        size = self.spec.batch.global_size
+        for start in range(0, len(self.task.test), size):
+            yield np.arange(start, min(start + size, len(self.task.test)))
+
+    # ranks
+
+    def _summaries(self, first: int) -> Summaries:
+        directory = self.env.tensorboard_dir if self.engine.rank == 0 else None
+        try:
+            return Summaries(directory, attempt=self.env.attempt, first_step=first + 1)
+        except (ImportError, OSError) as error:
+            self.events.emit("notice", message=f"no TensorBoard summaries are written to {directory}: {error}")
+            return Summaries(None, attempt=self.env.attempt, first_step=first + 1)
+
+    def _leave(self) -> None:
+        """One collective more, in which nobody needs a result: a rank that went at once could take with it what
+        another still reads of the collective before. Who finds a peer gone here is through as well."""
+        with suppress(PeerLost):
+            self._agree(lambda: None)
+
+    def _agree(self, decide: Callable[[], Any]) -> Any:
+        """What rank 0 decides, on every rank; an error of rank 0 is raised on every rank too."""
+        text = ""
+        if self.engine.rank == 0:
+            try:
+                text = json.dumps({"value": decide()})
+            except TrainerError as error:
+                text = json.dumps({"code": error.code, "message": str(error)})
+        answer = json.loads(self.engine.broadcast(text))
+        if "code" in answer:
+            raise _ERRORS[answer["code"]](answer["message"])
+        return answer["value"]

@@ -1,0 +1,124 @@
+"""One training process: `python -m muster_trainer.process`, started by the supervisor or by hand."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from platform import python_version
+from typing import NoReturn
+
+from muster_trainer.contract import (
+    BadConfiguration,
+    ExitCode,
+    ReplicaEnv,
+    TrainerError,
+    TrainerSpec,
+    UserError,
+    trainer_spec_of,
+)
+from muster_trainer.engine import Engine
+from muster_trainer.events import Events
+from muster_trainer.loop import Training
+from muster_trainer.stopping import StopRequest
+from muster_trainer.tasks.module import Task, describe, load_task
+
+
+def _ddp(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.pytorch.ddp import Ddp
+
+    return Ddp(task, spec)
+
+
+def _multi_worker_mirrored(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.tensorflow.mwms import MultiWorkerMirrored
+
+    return MultiWorkerMirrored(task, spec)
+
+
+STRATEGIES: Mapping[str, Callable[[Task, TrainerSpec], Engine]] = {
+    "DDP": _ddp,
+    "MultiWorkerMirrored": _multi_worker_mirrored,
+}
+
+
+def main() -> NoReturn:
+    """Runs the training that the environment describes, and ends with a code of the contract.
+
+    It ends by os._exit: a framework's destructors may hang or abort once a peer is gone.
+    """
+    events = Events.from_environment(os.environ, _rank(os.environ))
+    try:
+        code = _run(events)
+    except TrainerError as error:
+        code = _failed(events, error)
+    except Exception as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
+        code = _failed(events, UserError(f"the training code failed: {describe(error)}"))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(events: Events) -> ExitCode:
+    env = ReplicaEnv.from_environment(os.environ)
+    spec = trainer_spec_of(os.environ)
+    if env.strategy not in STRATEGIES:
+        raise BadConfiguration(
+            f"strategy {env.strategy}: the bundled trainer runs {' and '.join(STRATEGIES)}; "
+            "with `script:` or `command:` your own program can use any strategy"
+        )
+    stop = StopRequest(events.descriptor)
+    events.emit("phase", phase="Starting")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    _quiet()
+    task = load_task(spec, env.framework)
+    engine = _engine(task, spec, env)
+    stop.listen()
+    fingerprint = {"python": python_version(), "host": socket.gethostname(), **engine.fingerprint()}
+    events.emit("fingerprint", **fingerprint)
+    code = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
+    engine.close()
+    return code
+
+
+def _engine(task: Task, spec: TrainerSpec, env: ReplicaEnv) -> Engine:
+    try:
+        return STRATEGIES[env.strategy](task, spec)
+    except ModuleNotFoundError as error:
+        raise BadConfiguration(
+            f"strategy {env.strategy} needs {env.framework}: {error}; use the trainer image of that framework"
+        ) from error
+
+
+def _failed(events: Events, error: TrainerError) -> ExitCode:
+    if _debug():
+        traceback.print_exc()
+    message = " ".join(str(error).split())[:2000]
+    events.emit("error", code=int(error.code), reason=error.reason, message=message, step=events.step)
+    events.complain(f"{error.reason}: {message}")
+    return error.code
+
+
+def _rank(environment: Mapping[str, str]) -> int:
+    """RANK for PyTorch; TensorFlow runs one process a replica, whose rank is its index."""
+    text = environment.get("RANK") or environment.get("MUSTER_INDEX") or "0"
+    return int(text) if text.isdecimal() else 0
+
+
+def _debug() -> bool:
+    return os.environ.get("MUSTER_DEBUG") == "1"
+
+
+def _quiet() -> None:
+    """TensorFlow and gRPC log to stderr from C++, and read these when they are imported."""
+    if not _debug():
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Joining the PyTorch world that the environment names, and telling a lost peer from a failure of the training code."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from muster_trainer.contract import BadConfiguration, PeerLost
+
+# Dead peers are noticed at once; this bounds the wait for silent ones, and for slow ones that start or save.
+TIMEOUT = timedelta(minutes=15)
+BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
+
+_LOST = re.compile(
+    r"gloo|nccl|connection (was )?(closed|reset|refused)|connectfullmesh|timed? ?out|broken pipe|tcpstore|socket|"
+    r"wait timeout|store->|recvvalue|not connected",
+    re.IGNORECASE,
+)
+
+
+def backend_of(communication: str) -> str:
+    """gloo or nccl. Raises BadConfiguration where the machine cannot do what is asked."""
+    cuda = torch.cuda.is_available()
+    if communication == "Auto":
+        return "nccl" if cuda else "gloo"
+    if communication not in BACKENDS:
+        raise BadConfiguration(f"communication: {communication!r} is none of Auto, {', '.join(BACKENDS)} for PyTorch")
+    if communication == "NCCL" and not cuda:
+        raise BadConfiguration("communication: NCCL needs a CUDA device, and there is none; write Gloo or Auto")
+    return BACKENDS[communication]
+
+
+def join(backend: str) -> None:
+    """Waits for all members. Raises PeerLost where they do not come or the port is taken."""
+    os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
+    address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("RANK", "0")
+    world = int(os.environ.setdefault("WORLD_SIZE", "1"))
+    if address == "127.0.0.1" and "lo" in (name for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    where = f"{address}:{os.environ.get('MASTER_PORT', '')}"
+    try:
+        if world == 1 and "MASTER_PORT" not in os.environ:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+        else:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        if "EADDRINUSE" in text or "address already in use" in text.lower():
+            raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
+        raise PeerLost(f"the world at {where} did not come up: {text[:500]}") from error
+
+
+@contextmanager
+def peers(rank: int) -> Iterator[None]:
+    """Turns the failure of a collective into PeerLost. Torch raises plain RuntimeErrors for it: the text must tell."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise PeerLost(f"rank {rank}: {_line(error)}") from error
+    except RuntimeError as error:
+        if type(error) is RuntimeError and _LOST.search(str(error)):
+            raise PeerLost(f"rank {rank}: {_line(error)}") from error
+        raise
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

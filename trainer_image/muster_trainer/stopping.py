@@ -1,0 +1,54 @@
+"""Being asked to stop, and losing the supervisor: both must be seen while Python waits inside a collective."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+
+from muster_trainer.contract import ExitCode
+
+LOST_SUPERVISOR = "the supervisor is gone"
+
+
+class StopRequest:
+    """Whether SIGTERM has come. `training` says that a step will look at it; before that nothing needs to be saved, and
+    the process ends at once.
+
+    A Python signal handler runs only when the main thread is in Python; starting a world may block it for minutes. The
+    interpreter writes the signal's number to a pipe at once, and a thread of ours reads that.
+    """
+
+    def __init__(self, events_descriptor: int | None = None) -> None:
+        self.requested = False
+        self.training = False
+        self._events_descriptor = events_descriptor
+        self._reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self.listen()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
+
+    def listen(self) -> None:
+        """Takes SIGTERM. To be called again when a framework has started: TensorFlow's cluster takes it for itself."""
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if self._events_descriptor is not None:
+            poll.register(self._events_descriptor, 0)  # an error alone: nobody reads any more
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._events_descriptor:
+                    os.write(2, f"{LOST_SUPERVISOR}\n".encode())
+                    os._exit(ExitCode.PEER_LOST)
+                if signal.SIGTERM in os.read(self._reader, 64):
+                    self._requested()
+
+    def _requested(self) -> None:
+        self.requested = True
+        if not self.training:
+            os.write(2, b"asked to stop before the first step: there is nothing to save\n")
+            os._exit(ExitCode.PREEMPTED)

@@ -1,0 +1,47 @@
+"""TensorBoard summaries, written alike for both frameworks by the `tensorboard` package's own writer.
+
+Each attempt writes a file of its own, which begins with a session-start event at its first step: TensorBoard then drops
+what older attempts wrote from that step on, so that a redone step is shown once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_FLUSH_SECONDS = 5
+
+
+class Summaries:
+    """Scalars by step. Without a directory it writes nothing. Raises ImportError where `tensorboard` is missing."""
+
+    def __init__(self, directory: Path | None, *, attempt: int, first_step: int) -> None:
+        self._writer: Any = None
+        if directory is None:
+            return
+        # tensorboard.compat imports TensorFlow where it is installed, unless this module exists.
+        sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(directory), flush_secs=_FLUSH_SECONDS, filename_suffix=f".{attempt:04d}")
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """`scalars` at `step` (steps done)."""
+        if self._writer is None:
+            return
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,35 @@
+"""Samples of a map-style data set as one stacked batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.contract import TrainerError, UserError
+from muster_trainer.tasks.module import Task, describe
+
+
+def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, Any]:
+    """(inputs, targets) of the samples `indices`, each an array (or nest of arrays) with n rows."""
+    try:
+        if hasattr(data, "batch"):
+            inputs, targets = data.batch(indices)
+            return inputs, targets
+        samples = [data[int(index)] for index in indices]
+        inputs, targets = zip(*samples, strict=True)
+        return stack(inputs), stack(targets)
+    except TrainerError:
+        raise
+    except Exception as error:
+        raise UserError(f"{task.title}: reading samples of the data set failed: {describe(error)}") from error
+
+
+def stack(samples: Any) -> Any:
+    """One nest of arrays with n rows, from n alike nests (dict, list, tuple) of arrays or numbers."""
+    first = samples[0]
+    if isinstance(first, dict):
+        return {name: stack([sample[name] for sample in samples]) for name in first}
+    if isinstance(first, list | tuple):
+        return tuple(stack(column) for column in zip(*samples, strict=True))
+    return np.stack([np.asarray(sample) for sample in samples])

@@ -1,0 +1,171 @@
+"""A user's own module, and how any task is looked up.
+
+`module: my_package.model` names a Python module on the path (the working directory and the job's code are on it). It
+has these functions, the same for both frameworks:
+
+    build_model(config)               torch.nn.Module, or keras.Model; called as model(inputs)
+    dataset(config, split)            a map-style data set for split "train" or "test": __len__, and __getitem__(i) that
+                                      gives (inputs, targets), each an array or a dict, list or tuple of arrays.
+                                      Optional: batch(indices) that gives the pair for many samples at once, stacked.
+                                      May give None for "test"; `dataset(config)` alone means there is no test set.
+    loss(outputs, batch)              a loss per sample, shape (n,); a scalar is taken as the mean of the batch.
+                                      `batch` is the pair (inputs, targets), as tensors on the device
+    optimizer(model, config)          optional: a torch.optim.Optimizer or keras Optimizer; without it the config's keys
+                                      optimizer, learningRate, momentum and weightDecay make one. `config.learningRate`
+                                      is scaled already as batch.learningRateScaling says
+    metrics(outputs, batch)           optional: {name: value per sample, or their mean}, averaged over the test set
+
+`config` is the job's: `config.learningRate` or `config["learningRate"]`; keys of your own are passed on as they are.
+Samples are chosen by Muster, a pure function of (seed, step); random numbers are seeded in each step.
+A bundled task is a module too, with its config typed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any
+
+from muster_trainer.contract import BadConfiguration, Framework, TrainerError, TrainerSpec, UserError
+from muster_trainer.tasks import digits
+from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
+
+BUNDLED = {"digits": digits}
+_PACKAGES: Mapping[Framework, str] = {"torch": "pytorch", "tensorflow": "tensorflow"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, ready for a strategy. `test` is None where there is no test set; `optimizer` is None where the
+    config makes it; `identity` has what a checkpoint must share with the job, by the job's field names."""
+
+    title: str
+    config: Config
+    train: Any
+    test: Any
+    build_model: Callable[[Config], Any]
+    loss: Callable[[Any, Any], Any]
+    metrics: Callable[[Any, Any], Mapping[str, Any]]
+    optimizer: Callable[[Any, Config], Any] | None
+    identity: Mapping[str, Any]
+
+
+def load_task(spec: TrainerSpec, framework: Framework) -> Task:
+    """The task or module of a job. Raises BadConfiguration or UserError that names module and function."""
+    if spec.task is not None:
+        if spec.task not in BUNDLED:
+            raise BadConfiguration(
+                f"spec.trainer.task: there is no task {spec.task!r}; write one of {', '.join(BUNDLED)}, or module: your_module for your own"
+            )
+        bundled = BUNDLED[spec.task]
+        config = read_config(spec.config, bundled.KEYS, others_allowed=False)
+        module = importlib.import_module(f"muster_trainer.{_PACKAGES[framework]}.{spec.task}")
+        identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
+        return _task(module, f"task {spec.task}", config, identity=identity)
+    if spec.module is None:
+        raise BadConfiguration(f"spec.trainer.{spec.entry_point} is run by the supervisor and not by a bundled strategy")
+    config = read_config(spec.config, COMMON_KEYS, others_allowed=True)
+    return _task(_import(spec.module), f"module {spec.module}", config, identity={"spec.trainer.module": spec.module})
+
+
+def _import(name: str) -> ModuleType:
+    parent = name.partition(".")[0]
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadConfiguration(f"spec.trainer.module: {name!r} is no module name; write it as in an import: package.module")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise BadConfiguration(
+                f"spec.trainer.module: there is no module {missing} (looked for {parent} in the working directory, the "
+                "job's code and the installed packages); check its name, and spec.trainer.code"
+            ) from error
+        raise UserError(f"module {name} cannot be imported: it needs {missing}, which is not installed") from error
+    except Exception as error:
+        raise UserError(f"module {name} cannot be imported: {describe(error)}") from error
+
+
+def _task(module: ModuleType, title: str, config: Config, *, identity: Mapping[str, Any]) -> Task:
+    take = partial(_function, module, title)
+    build_model, dataset, loss = take("build_model", 1), take("dataset", 2, 1), take("loss", 2)
+    train = _dataset(title, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
+    test = dataset(config, "test") if _accepts(dataset, 2) else None
+    return Task(
+        title=title,
+        config=config,
+        train=train,
+        test=None if test is None else _dataset(title, test),
+        build_model=build_model,
+        loss=loss,
+        metrics=take("metrics", 2) if hasattr(module, "metrics") else _no_metrics,
+        optimizer=take("optimizer", 2) if hasattr(module, "optimizer") else None,
+        identity={**identity, "spec.trainer.config.seed": config.seed, "samples in the data set": len(train)},
+    )
+
+
+_PARAMETERS = {
+    "build_model": "(config)",
+    "dataset": "(config, split)",
+    "loss": "(outputs, batch)",
+    "metrics": "(outputs, batch)",
+    "optimizer": "(model, config)",
+}
+
+
+def _function(module: ModuleType, title: str, name: str, *counts: int) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if function is None:
+        raise BadConfiguration(f"{title}: the function {name}{_PARAMETERS[name]} is missing; define it")
+    if not callable(function) or not any(_accepts(function, count) for count in counts):
+        found = inspect.signature(function) if callable(function) else f" = {function!r}"
+        raise BadConfiguration(f"{title}: {name} must take {_PARAMETERS[name]}; it is {name}{found}")
+
+    @wraps(function)
+    def named(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except TrainerError:
+            raise
+        except Exception as error:
+            raise UserError(f"{title}: {name} failed: {describe(error)}") from error
+
+    return named
+
+
+def _accepts(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        return True
+    return True
+
+
+def _dataset(title: str, data: Any) -> Any:
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise BadConfiguration(f"{title}: dataset must give an object with __len__ and __getitem__; it gave {type(data).__name__}")
+    if len(data) < 1:
+        raise BadConfiguration(f"{title}: dataset gave no samples")
+    return data
+
+
+def _no_metrics(outputs: Any, batch: Any) -> Mapping[str, Any]:
+    return {}
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, with the place it was raised at: `ValueError: bad width (model.py, line 12)`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    text = " ".join(str(error).split())[:1000]
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, SyntaxError) or not frames:
+        return said
+    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})"

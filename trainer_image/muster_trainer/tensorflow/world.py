@@ -1,0 +1,87 @@
+"""Joining the TensorFlow cluster of TF_CONFIG, and telling a lost peer from a failure of the training code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from muster_trainer.contract import BadConfiguration, PeerLost
+
+HEARTBEAT_TIMEOUT_MS = 10_000
+REGISTER_TIMEOUT_MS = 15 * 60 * 1000
+COMMUNICATION = {
+    "Auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "NCCL": tf.distribute.experimental.CommunicationImplementation.NCCL,
+    "Ring": tf.distribute.experimental.CommunicationImplementation.RING,
+}
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+)
+
+
+def task_index() -> tuple[int, int]:
+    """(index, number) of the workers in TF_CONFIG; a worker alone needs none. Raises BadConfiguration."""
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return 0, 1
+    try:
+        config = json.loads(text)
+        return int(config["task"]["index"]), len(config["cluster"]["worker"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadConfiguration(f"TF_CONFIG names no task index and cluster of workers ({error!r}): {text[:200]}") from None
+
+
+def join(communication: str) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Waits for all workers. Raises PeerLost where they do not come or the port is taken."""
+    if communication not in COMMUNICATION:
+        known = ", ".join(COMMUNICATION)
+        raise BadConfiguration(f"communication: {communication!r} is none of {known} for MultiWorkerMirrored")
+    if communication == "NCCL" and not tf.config.list_physical_devices("GPU"):
+        raise BadConfiguration("communication: NCCL needs GPUs, and there are none; write Ring or Auto")
+    index, workers = task_index()
+    if workers > 1:
+        # There is no public way to set these; the default takes minutes to notice a silent worker that never came up.
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader="/job:worker/replica:0/task:0",
+            heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
+            cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,
+        )
+    options = tf.distribute.experimental.CommunicationOptions(implementation=COMMUNICATION[communication])
+    with peers(index):
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        except tf.errors.UnknownError as error:
+            address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][index]
+            raise PeerLost(
+                f"worker {index} cannot listen at {address}: {error.message[:200]}; is the port in use by another program?"
+            ) from error
+
+
+@contextmanager
+def peers(rank: int) -> Iterator[None]:
+    """Turns the failure of a collective, or of the cluster, into PeerLost."""
+    try:
+        yield
+    except _LOST as error:
+        raise PeerLost(f"rank {rank}: {one_line(error)}") from error
+    except tf.errors.InternalError as error:
+        if "ollective" in str(error.message) or "oordination" in str(error.message):
+            raise PeerLost(f"rank {rank}: {one_line(error)}") from error
+        raise
+
+
+def one_line(error: BaseException) -> str:
+    """The message without the stack of the graph that TensorFlow puts before it, and the nodes it puts behind."""
+    lines = str(getattr(error, "message", error)).splitlines()
+    frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    told = [line for line in lines[frames[-1] + 1 if frames else 0 :] if not line.lstrip().startswith("[[")]
+    return " ".join(" ".join(told).split())[:500]
