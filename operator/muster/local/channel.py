@@ -1,0 +1,58 @@
+"""The coordination channel of a local run: the server of `control`, on loopback, with a random token for each replica."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import random
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from aiohttp import web
+
+from muster.control.coordination import Channel, coordination_app
+from muster.control.reports import Reports
+from muster.local.errors import StorageError
+
+
+class LocalChannel:
+    """Serves from entering to leaving; `url` is what replicas are told."""
+
+    def __init__(self, reports: Reports, *, attempt: Callable[[], int], wake: Callable[[], None]) -> None:
+        self._tokens: dict[str, str] = {}
+        channel = Channel(
+            reports=reports,
+            identify=self._identify,
+            attempt_of=lambda _: attempt(),
+            wake=lambda _: wake(),
+            now=lambda: datetime.now(UTC),
+            random=random.random,
+        )
+        self._server = web.AppRunner(coordination_app(channel), access_log=None)
+        self.url = ""
+
+    async def __aenter__(self) -> LocalChannel:
+        await self._server.setup()
+        await web.TCPSite(self._server, "127.0.0.1", 0, shutdown_timeout=1.0).start()
+        self.url = f"http://127.0.0.1:{self._server.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self._server.cleanup()
+
+    def write_token(self, path: Path, pod_uid: str) -> None:
+        """Makes a token for the replica and puts it where only this user can read it. Raises StorageError where that fails."""
+        token = secrets.token_urlsafe(32)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(token)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+        self._tokens[pod_uid] = token
+
+    async def _identify(self, token: str) -> str | None:
+        return next((uid for uid, known in self._tokens.items() if hmac.compare_digest(known.encode(), token.encode())), None)

@@ -1,0 +1,134 @@
+"""What a user sees while a run goes on: a live panel in a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import IO, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from muster.api.job import TrainingJob
+from muster.local.news import figures, progress_line
+
+PLAIN_SECONDS = 5.0  # between two plain progress lines of the same phase
+COLOURS = {"Running": "green", "Succeeded": "green", "Failed": "red", "Recovering": "yellow"}
+
+
+class Display(Protocol):
+    """Where a run is shown. Every method may be called at any time and none raises for a terminal that went away."""
+
+    def show(self, job: TrainingJob) -> None:
+        """The job's status as it is now; called often."""
+
+    def line(self, text: str) -> None:
+        """Something that happened, and stays on the screen."""
+
+    def close(self) -> None:
+        """Takes down what is live. Lines may still follow."""
+
+
+def make_display(*, quiet: bool, clock: Callable[[], float]) -> Display:
+    """The display that fits standard output. `clock` gives monotonic seconds."""
+    if quiet:
+        return Plain(sys.stdout, clock, progress=False)
+    console = Console(highlight=False)
+    return Panelled(console) if console.is_terminal and not console.is_dumb_terminal else Plain(sys.stdout, clock)
+
+
+class Plain:
+    """Lines: news as it comes, progress at changes of phase and every few seconds. Without `progress` only news."""
+
+    def __init__(self, out: IO[str], clock: Callable[[], float], *, progress: bool = True) -> None:
+        self._out: IO[str] | None = out
+        self._clock = clock
+        self._progress = progress
+        self._shown = ""
+        self._state: object = None
+        self._due = 0.0
+
+    def show(self, job: TrainingJob) -> None:
+        state = (job.status.phase, job.status.attempt)
+        if not self._progress or job.status.phase.final or (state == self._state and self._clock() < self._due):
+            return
+        line = progress_line(job.status)
+        if line != self._shown:
+            self.line(line)
+        self._shown, self._state, self._due = line, state, self._clock() + PLAIN_SECONDS
+
+    def line(self, text: str) -> None:
+        try:
+            if self._out is not None:
+                print(text, file=self._out, flush=True)
+        except OSError:
+            self._out = None  # the reader is gone; the run goes on
+
+    def close(self) -> None:
+        return
+
+
+class Panelled:
+    """A panel that stays below the lines of news."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = Live(console=console, auto_refresh=False, transient=True)
+        self._started = False
+        self._gone = False
+
+    def show(self, job: TrainingJob) -> None:
+        self._guarded(lambda: self._refresh(panel(job)))
+
+    def line(self, text: str) -> None:
+        self._guarded(lambda: self._console.print(Text(text), soft_wrap=True))
+
+    def close(self) -> None:
+        live, self._live = self._live, None
+        if live is not None and self._started:
+            self._guarded(live.stop)
+
+    def _refresh(self, content: Panel) -> None:
+        if self._live is None:
+            return
+        if not self._started:
+            self._started = True
+            self._live.start()
+        self._live.update(content, refresh=True)
+
+    def _guarded(self, draw: Callable[[], object]) -> None:
+        try:
+            if not self._gone:
+                draw()
+        except OSError:
+            self._gone = True  # the terminal was closed; the run goes on to its orderly end
+
+
+def panel(job: TrainingJob) -> Panel:
+    """The job's status as a panel of a few lines."""
+    status = job.status
+    title = Text.assemble(
+        (job.metadata.name, "bold"), f" · {job.spec.strategy.value} · ", (status.phase.value, COLOURS.get(status.phase.value, "cyan"))
+    )
+    lines = [_bar(job), Text("   ".join(figures(status)))]
+    if status.message:
+        lines.append(Text(status.message, style="dim"))
+    return Panel(Group(*lines), title=title, title_align="left", border_style="dim")
+
+
+def _bar(job: TrainingJob) -> Table | Text:
+    progress = job.status.progress
+    if progress is None or not progress.total_steps:
+        return Text(f"step {progress.step}" if progress else "no step yet", style="dim")
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    row.add_row(
+        ProgressBar(total=progress.total_steps, completed=progress.step),
+        f"step {progress.step}/{progress.total_steps}  {100 * progress.step // progress.total_steps} %",
+    )
+    return row

@@ -1,0 +1,91 @@
+"""The job as this machine can run it: storage as folders, programs found where the user means them. Touches no file but to look."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from muster.api.constants import CONTROLLER
+from muster.api.job import TrainingJob
+from muster.api.spec import Storage, SupervisorMode, Trainer
+from muster.local.errors import FieldError
+from muster.local.rundir import RunDirectory
+
+GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
+
+
+def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file: Path) -> TrainingJob:
+    """The job with folders in place of claims, paths that hold from `cwd`, not suspended, and in nobody else's hands."""
+    spec = job.spec
+    storage = Storage(uri=checkpoint_folder(job, directory).as_uri())
+    changes = {
+        "checkpoint": spec.checkpoint.model_copy(update={"storage": storage}),
+        "trainer": with_paths(spec.trainer, cwd=cwd, job_file=job_file),
+        "suspend": False,
+        "managed_by": CONTROLLER,
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=changes)})
+
+
+def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path:
+    """Where the storage of the job's checkpoints lies here. Raises FieldError for storage that is not of this machine."""
+    storage = job.spec.checkpoint.storage
+    if storage is None:
+        return directory.checkpoints.absolute()
+    if storage.persistent_volume_claim is not None:
+        return directory.volume(storage.persistent_volume_claim.claim_name).absolute()
+    uri = urlsplit(storage.uri or "")
+    if uri.scheme != "file" or uri.netloc not in ("", "localhost") or not uri.path.startswith("/"):
+        raise FieldError(
+            f"spec.checkpoint.storage.uri: {storage.uri} cannot be reached by a local run; write file:///path, or leave storage out: "
+            "checkpoints then lie in the run directory"
+        )
+    return Path(unquote(uri.path))
+
+
+def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
+    """The trainer with its program found: below `cwd`, where the processes run, or else beside the job file.
+
+    Raises FieldError where `script` is in neither. Words of `command` that name a file in neither stay as they are.
+    """
+    folder = job_file.absolute().parent
+    if trainer.script is not None:
+        try:
+            words = shlex.split(trainer.script)
+        except ValueError as error:
+            raise FieldError(f"spec.trainer.script: {trainer.script!r} cannot be split into words: {error}") from None
+        found = _found(words[0], cwd, folder) if words else None
+        if found is None:
+            places = f"{cwd}" if cwd == folder else f"{cwd} nor in {folder}"
+            raise FieldError(
+                f"spec.trainer.script: there is no file {words[0] if words else ''!r} in {places}; write the path of a Python program"
+            )
+        return trainer.model_copy(update={"script": shlex.join([found, *words[1:]])})
+    if trainer.command is not None:
+        words = [trainer.command[0], *(_found(word, cwd, folder) or word for word in trainer.command[1:])]
+        return trainer.model_copy(update={"command": words})
+    return trainer
+
+
+def _found(word: str, cwd: Path, folder: Path) -> str | None:
+    """The word if it is a file seen from `cwd`, its absolute path if it is one beside the job file, else None."""
+    if (cwd / word).is_file():
+        return word
+    return str(folder / word) if (folder / word).is_file() else None
+
+
+def remarks(job: TrainingJob, *, gpus: int) -> list[str]:
+    """What a user should be told about how the job runs here, as against a cluster."""
+    lines = []
+    for name, role in job.spec.roles.named().items():
+        asked = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
+        if asked and gpus == 0:
+            lines.append(f"role {name.value} asks for {', '.join(asked)}; this machine has none, so the job runs on CPU")
+    if job.spec.trainer.code is not None:
+        lines.append("trainer.code: a ConfigMap needs a cluster; modules are taken from the working directory and the job file's folder")
+    if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
+        lines.append("trainer.supervisor is Disabled: steps and checkpoints of the job cannot be seen")
+    if job.spec.suspend:
+        lines.append("spec.suspend is true in the file; `muster run` runs the job all the same")
+    return lines

@@ -1,0 +1,47 @@
+"""`--set spec.trainer.config.epochs=3`: single fields of a job, given on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from muster.admission.read import parse_job
+from muster.api.job import TrainingJob
+from muster.api.problems import InvalidJobError
+from muster.local.errors import ConfigurationError
+
+
+def overridden(job: TrainingJob, settings: Sequence[str]) -> TrainingJob:
+    """The job with each `path=value` laid over it; a value is read as YAML. Raises ConfigurationError for what makes no valid job."""
+    if not settings:
+        return job
+    document = job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path.startswith("spec."):
+            raise ConfigurationError(f"--set {setting}: write the path of a field and its value, such as spec.trainer.config.epochs=3")
+        _put(document, path.split("."), _value(setting, text), setting)
+    try:
+        return parse_job(yaml.safe_dump(document, allow_unicode=True), source="--set")
+    except InvalidJobError as error:
+        found = "\n".join(f"--set: {problem}" for problem in error.problems)
+        raise ConfigurationError(found) from None
+
+
+def _value(setting: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigurationError(f"--set {setting}: {text!r} is no YAML value; put it in quotes") from None
+
+
+def _put(document: dict[str, Any], path: Sequence[str], value: Any, setting: str) -> None:
+    *folders, last = path
+    for name in folders:
+        inner = document.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigurationError(f"--set {setting}: {name} holds a value and no fields; name a field below spec")
+        document = inner
+    document[last] = value

@@ -1,0 +1,87 @@
+"""One `muster run` from its command line to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muster.admission.read import read_job
+from muster.local.display import Display, make_display
+from muster.local.errors import FieldError
+from muster.local.localize import remarks
+from muster.local.outcome import ExitCode
+from muster.local.overrides import overridden
+from muster.local.ports import PortRange
+from muster.local.runner import Runner, Settings
+from muster.local.start import Start, open_run
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asked for; see `muster run --help`."""
+
+    job_file: str
+    resume: bool = False
+    fresh: bool = False
+    run_dir: Path | None = None
+    ports: str | None = None
+    overrides: tuple[str, ...] = ()
+    show_logs: bool = False
+    quiet: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command line that names this run again, without --resume and --fresh."""
+        options = [
+            *(["--run-dir", str(self.run_dir)] if self.run_dir else []),
+            *(["--ports", self.ports] if self.ports else []),
+            *(word for override in self.overrides for word in ("--set", override)),
+        ]
+        return shlex.join(["muster", "run", self.job_file, *options])
+
+
+def run_file(request: RunRequest) -> ExitCode:
+    """Runs the job. Raises RunError or InvalidJobError for what keeps it from running; the message names the file where it is at fault."""
+    try:
+        return _run_file(request)
+    except FieldError as error:
+        raise FieldError(f"{request.job_file}: {error}") from error
+
+
+def _run_file(request: RunRequest) -> ExitCode:
+    allowed = PortRange.parse(request.ports) if request.ports else None
+    job = overridden(read_job(request.job_file), request.overrides)
+    display = make_display(quiet=request.quiet, clock=time.monotonic)
+    start = open_run(
+        job,
+        request.run_dir or Path("runs") / job.metadata.name,
+        resume=request.resume,
+        fresh=request.fresh,
+        now=datetime.now(UTC),
+        again=request.command,
+        say=display.line,
+    )
+    try:
+        if start.finished:
+            display.line(f"{job.metadata.name} has finished already; nothing to do. Start over with: {request.command} --fresh")
+            return ExitCode.SUCCEEDED
+        for remark in remarks(job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*")))):
+            display.line(remark)
+        settings = Settings(
+            cwd=Path.cwd(),
+            job_file=Path(request.job_file),
+            again=f"{request.command} --resume",
+            ports=allowed,
+            show_logs=request.show_logs,
+        )
+        return asyncio.run(_run(start, settings, display))
+    finally:
+        start.directory.release()
+
+
+async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
+    return await Runner(start.job, start.directory, settings=settings, display=display).run()

@@ -1,0 +1,270 @@
+"""`muster run` from start to end: success, failures, kills, stops, and what a second run may do. With tiny scripts, so that it is fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from runs import TRAIN, Place, finish, has_ended, job, wait_until
+
+from muster.local.sweep import RUN_MARK, marked
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return Place(tmp_path)
+
+
+def test_a_job_runs_to_its_end_and_leaves_logs_events_and_status(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 20 0.01"}))
+    code, output = place.muster_run("job.yaml")
+    assert code == 0, output
+    assert "tiny succeeded, 20 steps" in output
+    assert place.status()["phase"] == "Succeeded"
+    assert "rank 1 goes on from step" in (place.run / "attempts/0/worker-1/log.txt").read_text()
+    events = [json.loads(line) for line in (place.run / "attempts/0/worker-0/events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 21))
+    assert (place.run / "checkpoints/default/tiny/step").read_text() == "20"
+    assert place.processes() == []
+
+
+def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(place: Place) -> None:
+    place.write(job(trainer={"command": ["env"]}, replicas=3))
+    code, output = place.muster_run("job.yaml")
+    assert code == 0, output
+    worlds = []
+    for index in range(3):
+        text = (place.run / f"attempts/0/worker-{index}/log.txt").read_text()
+        worlds.append(dict(line.split("=", 1) for line in text.splitlines() if "=" in line))
+    assert [world["PET_NODE_RANK"] for world in worlds] == ["0", "1", "2"]
+    assert {world["MASTER_ADDR"] for world in worlds} == {"127.0.0.1"}
+    assert len({world["MASTER_PORT"] for world in worlds}) == 1
+    assert {world["HOME"] for world in worlds} == {os.environ["HOME"]}
+
+
+def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(place: Place) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        os.kill(place.pid_of("worker-1"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    assert "attempt 0 ended: worker-1: rank 1: ended by signal 9 (SIGKILL)" in output
+    assert "attempt 1: resumed at step" in output
+    first, second = place.status()["attempts"]
+    assert (first["class"], first["replica"]) == ("Infrastructure", "worker-1")
+    assert second["stepResumed"] >= 5
+
+
+def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(place: Place) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        training = psutil.Process(place.pid_of("worker-0"))
+        supervisor = next(entry["pid"] for entry in place.processes() if entry["replica"] == "worker-0")
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: place.status()["attempt"] == 1 and len(place.processes()) == 2, "the second attempt")
+        assert has_ended(training)
+        code, output = finish(run)
+    assert code == 0, output
+    assert place.status()["attempts"][0]["replica"] == "worker-0"
+
+
+def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: Place) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        uid = yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"]
+        assert marked(RUN_MARK, uid)
+        os.kill(run.pid, signal.SIGKILL)
+        wait_until(lambda: not marked(RUN_MARK, uid), "the guard to end all processes")
+        assert int((place.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert "attempt 1: resumed at step" in output
+    status = place.status()
+    assert [record["attempt"] for record in status["attempts"]] == [0, 1]
+    assert status["attempts"][1]["stepResumed"] >= 5
+    assert yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"] == uid
+
+
+def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 2000 0.01"}))
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        guard = next(child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline())
+        os.kill(run.pid, signal.SIGSTOP)  # lest it replaces the guard
+        guard.kill()
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        before = {process.pid for process in marked(RUN_MARK, _uid(place))}
+        assert before
+        with place.running("job.yaml", "--resume"):
+            wait_until(lambda: place.status()["attempt"] == 1, "the second attempt")
+            assert not before & {process.pid for process in marked(RUN_MARK, _uid(place))}
+
+
+def test_a_killed_guard_is_replaced(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 20000 0.01"}))
+
+    def guards() -> list[psutil.Process]:
+        return [child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline()]
+
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        [guard] = guards()
+        guard.kill()
+        wait_until(lambda: guards() not in ([], [guard]), "another guard")
+        os.kill(run.pid, signal.SIGKILL)  # and it does its work: `running` sees to that
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(place: Place, number: signal.Signals) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        run.send_signal(number)
+        code, output = finish(run)
+    assert code == 21, output
+    saved = place.committed()
+    assert f"saved at step {saved}. Continue with: muster run job.yaml --resume" in output
+    assert place.status()["phase"] == "Suspended"
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert place.status()["attempts"][1]["stepResumed"] == saved
+    assert place.status()["restarts"]["total"] == 0
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(place: Place) -> None:
+    (place.folder / "stubborn.py").write_text(
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
+    )
+    place.write(job(trainer={"script": "stubborn.py"}, checkpoint={"gracePeriodSeconds": 500}))
+    with place.running("job.yaml") as run:
+        wait_until(lambda: place.logs().count("up") == 2, "both workers")
+        run.send_signal(signal.SIGINT)
+        wait_until(lambda: place.status()["message"].startswith("suspending"), "the first Ctrl-C to be heeded")
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run, seconds=20)
+    assert code == 22, output
+    assert "nothing was saved" in output
+
+
+def test_a_daemon_that_a_script_leaves_behind_is_ended(place: Place) -> None:
+    (place.folder / "daemon.py").write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print('child', child.pid, flush=True)\n"
+    )
+    place.write(job(trainer={"script": "daemon.py"}, replicas=1))
+    code, output = place.muster_run("job.yaml")
+    assert code == 0, output
+    pid = int(place.logs().split("child ")[1].split()[0])
+    assert not psutil.pid_exists(pid) or has_ended(psutil.Process(pid))
+
+
+def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next_attempt(place: Place) -> None:
+    (place.folder / "leaves.py").write_text(
+        "import os, pathlib, psutil, subprocess, sys\n"
+        "left = pathlib.Path('left')\n"
+        "if os.environ['MUSTER_ATTEMPT'] == '0':\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "    left.write_text(str(child.pid))\n"
+        "    sys.exit(1)\n"
+        "pid = int(left.read_text())\n"
+        "print('left is', psutil.Process(pid).status() if psutil.pid_exists(pid) else 'gone', flush=True)\n"
+    )
+    place.write(job(trainer={"command": ["python", "leaves.py"], "supervisor": "Disabled"}, replicas=1))
+    code, output = place.muster_run("job.yaml")
+    assert code == 0, output
+    assert place.logs().strip() in ("left is gone", "left is zombie")
+
+
+def test_a_second_run_at_the_same_time_is_refused_with_the_pid_of_the_first(place: Place) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        for option in ("--resume", "--fresh"):
+            code, output = place.muster_run_beside("job.yaml", option)
+            assert code == 11
+            assert f"pid {run.pid}" in output
+        assert finish(run)[0] == 0
+
+
+def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 10 0.01"}))
+    assert place.muster_run("job.yaml")[0] == 0
+    uid = _uid(place)
+    code, output = place.muster_run("job.yaml")
+    assert code == 11
+    assert "finished" in output
+    assert "muster run job.yaml --fresh" in output
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0
+    assert "has finished already" in output
+    code, output = place.muster_run("job.yaml", "--fresh")
+    assert code == 0, output
+    assert "moved to runs/tiny.1" in output
+    assert _uid(place) != uid
+    assert place.status()["attempts"][0].get("stepResumed") == 0
+    assert (place.folder / "runs/tiny.1/status.json").exists()
+
+
+def test_resume_refuses_another_training_and_takes_more_replicas(place: Place) -> None:
+    place.write(job())
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        run.send_signal(signal.SIGINT)
+        assert finish(run)[0] == 21
+    place.write(job(trainer={"script": "other.py"}))
+    (place.folder / "other.py").write_text("")
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 11
+    assert 'spec.trainer.script: the run in progress has "train.py 400 0.01", the file has "other.py"' in output
+    place.write(job(replicas=3))
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert (place.run / "attempts/1/worker-2").is_dir()
+
+
+def test_a_failed_run_is_taken_up_again_when_the_script_is_mended(place: Place) -> None:
+    script = place.folder / "broken.py"
+    script.write_text("print('one line')\nraise ValueError('the reason')\n")
+    place.write(job(trainer={"script": "broken.py"}, replicas=1, recovery={"application": {"limit": 0}}))
+    code, output = place.muster_run("job.yaml")
+    assert code == 10, output
+    assert "worker-0: rank 0: ValueError: the reason" in output
+    assert "runs/tiny/attempts/0/worker-0/log.txt" in output
+    assert "| one line" in output
+    script.write_text("print('mended')\n")
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert place.status()["attempt"] == 1
+
+
+def test_logs_are_shown_when_asked_for(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 5 0.01"}))
+    code, output = place.muster_run("job.yaml", "--logs")
+    assert code == 0, output
+    assert "[worker-1] rank 1 goes on from step" in output
+
+
+def test_a_script_is_found_beside_the_job_file_and_its_folder_is_importable(place: Place) -> None:
+    folder = place.folder / "jobs"
+    folder.mkdir()
+    (folder / "helper_of_the_job.py").write_text("word = 'imported'")
+    (folder / "go.py").write_text("import os, helper_of_the_job as h\nprint(h.word, os.getcwd())")
+    (folder / "job.yaml").write_text(yaml.safe_dump(job(trainer={"script": "go.py"}, replicas=1)))
+    code, output = place.muster_run("jobs/job.yaml")
+    assert code == 0, output
+    assert f"imported {place.folder}" in place.logs()
+
+
+def _uid(place: Place) -> str:
+    return str(yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"])

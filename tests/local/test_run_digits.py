@@ -1,0 +1,80 @@
+"""`muster run` with real training: digits, killed and stopped on the way, against an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Place, finish, job, wait_until
+
+STEPS = 23 * 4
+SECONDS = 240.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def digits(strategy: str) -> dict[str, Any]:
+    """Four epochs of 23 steps, slowed down so that there is time to kill."""
+    config = {"epochs": 4, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.05}
+    return job(
+        strategy=strategy,
+        trainer={"task": "digits", "config": config},
+        batch={"globalSize": 64},
+        checkpoint={"everySteps": 10, "gracePeriodSeconds": 30},
+    )
+
+
+def losses(run: Path) -> dict[int, str]:
+    """The loss of each step in the attempt that did it last."""
+    curve: dict[int, str] = {}
+    for path in sorted(run.glob("attempts/*/worker-0/events.jsonl"), key=lambda path: int(path.parts[-3])):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "step":
+                curve[event["step"]] = event["lossHex"]
+    return curve
+
+
+@pytest.mark.torch
+def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_run(place: Place) -> None:
+    name = place.write(digits("DDP"))
+    with place.running(name) as run:
+        wait_until(lambda: place.step() >= 15 + random.randint(0, 4), "step 15", SECONDS)
+        os.kill(place.pid_of("worker-1"), signal.SIGKILL)
+        wait_until(lambda: place.status()["attempt"] == 1 and place.step() >= 35, "step 35 of the second attempt", SECONDS)
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run, SECONDS)
+    assert code == 21, output
+    saved = place.committed()
+    assert saved == place.step()
+    code, output = place.muster_run(name, "--resume", seconds=SECONDS)
+    assert code == 0, output
+    records = place.status()["attempts"]
+    assert [record["attempt"] for record in records] == [0, 1, 2]
+    assert records[1]["stepResumed"] in (10, 20)  # the kill may have come before or after the second commit
+    assert records[2]["stepResumed"] == saved
+    code, output = place.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
+    assert code == 0, output
+    assert len(losses(place.run)) == STEPS
+    assert losses(place.run) == losses(place.folder / "runs/undisturbed")
+
+
+@pytest.mark.tensorflow
+def test_multi_worker_mirrored_survives_the_kill_of_a_whole_replica(place: Place) -> None:
+    name = place.write(digits("MultiWorkerMirrored"))
+    with place.running(name) as run:
+        wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
+        supervisor = next(entry["pid"] for entry in place.processes() if entry["replica"] == "worker-0")
+        os.kill(supervisor, signal.SIGKILL)
+        code, output = finish(run, SECONDS)
+    assert code == 0, output
+    assert place.status()["attempts"][1]["stepResumed"] >= 10
+    assert place.status()["progress"]["metrics"]["accuracy"] > 0.8

@@ -1,0 +1,178 @@
+"""From a pod to a process of this machine, and from a job to one that this machine can run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_jobs import NOW, job
+
+from muster.api.spec import RoleName
+from muster.local.addresses import addresses_for
+from muster.local.errors import ConfigurationError, FieldError
+from muster.local.launch import Host, Launch, launch_of
+from muster.local.localize import checkpoint_folder, localized, remarks
+from muster.local.overrides import overridden
+from muster.local.rundir import RunDirectory, new_run, open_run_directory
+from muster.render.environment import Coordinator
+from muster.render.images import default_images
+from muster.render.manifests import render_replica
+from muster.strategies.registry import strategy_of
+
+LOCAL = {"MUSTER_POD_NAME": "tiny-worker-0", "MUSTER_POD_UID": "u", "MUSTER_STATE_DIR": "/runs/0", "MUSTER_TENSORBOARD_DIR": "/runs/tb"}
+
+
+def launched(environ: dict[str, str] | None = None, *, index: int = 0, **spec: Any) -> Launch:
+    wanted = new_run(job(checkpoint={"storage": {"uri": "file:///runs/checkpoints"}}, **spec), NOW)
+    addresses, held = addresses_for(strategy_of(wanted.spec.strategy).plan(wanted.spec), None)
+    with held:
+        pod = render_replica(
+            wanted,
+            RoleName.WORKER,
+            index=index,
+            attempt=0,
+            addresses=addresses,
+            images=default_images(),
+            coordinator=Coordinator("http://127.0.0.1:1"),
+        )
+    host = Host(environ if environ is not None else {"PATH": "/bin", "HOME": "/home/me"}, "/venv/bin/python", 8, Path("/jobs"))
+    return launch_of(pod, host, local=LOCAL, processes=2)
+
+
+def test_python_is_this_python_and_its_folder_is_first_on_the_path() -> None:
+    launch = launched()
+    assert launch.argv == ("/venv/bin/python", "-m", "muster_trainer.supervisor")
+    assert launch.env["PATH"] == f"/venv/bin{os.pathsep}/bin"
+
+
+def test_the_job_files_folder_comes_first_on_the_python_path() -> None:
+    assert launched().env["PYTHONPATH"] == "/jobs"
+    assert launched({"PYTHONPATH": "/mine"}).env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
+
+
+def test_folders_of_the_container_give_way_to_folders_here() -> None:
+    env = launched().env
+    assert env["MUSTER_STATE_DIR"] == "/runs/0"
+    assert env["MUSTER_POD_UID"] == "u"
+    assert env["HOME"] == "/home/me"
+    assert json.loads(env["MUSTER_TRAINER"])["checkpoint"]["directory"] == "/runs/checkpoints/default/tiny"
+
+
+def test_only_the_replica_that_writes_summaries_is_told_where() -> None:
+    assert launched(index=0).env["MUSTER_TENSORBOARD_DIR"] == "/runs/tb"
+    assert "MUSTER_TENSORBOARD_DIR" not in launched(index=1).env
+
+
+def test_reserved_names_of_the_callers_environment_do_not_leak_in() -> None:
+    env = launched({"RANK": "7", "TF_CONFIG": "{}", "MUSTER_RUN": "outer", "FREE": "yes"}).env
+    assert env.get("RANK") != "7"
+    assert "TF_CONFIG" not in env
+    assert "MUSTER_RUN" not in env
+    assert env["FREE"] == "yes"
+
+
+def test_threads_are_shared_out_unless_somebody_set_them() -> None:
+    assert launched().env["OMP_NUM_THREADS"] == "4"
+    assert launched({"OMP_NUM_THREADS": "3"}).env["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_users_variables_arrive_with_dollars_references_and_quotes_as_in_a_cluster() -> None:
+    entries = [
+        {"name": "A", "value": "x$$y"},
+        {"name": "B", "value": "$(A)-$(NONE)"},
+        {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+    template = {"spec": {"containers": [{"name": "trainer", "env": entries}]}}
+    config = {"text": "$(A) and $5"}
+    launch = launched(trainer={"script": "train.py", "config": config}, roles={"worker": {"replicas": 2, "template": template}})
+    assert (launch.env["A"], launch.env["B"], launch.env["WHO"]) == ("x$y", "x$y-$(NONE)", "tiny-worker-0")
+    assert json.loads(launch.env["MUSTER_TRAINER"])["config"] == config
+
+
+def test_what_has_no_counterpart_here_is_named() -> None:
+    entries = [{"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    containers = [{"name": "trainer", "env": entries}, {"name": "sidecar", "image": "i"}]
+    launch = launched({"SECRET": "mine"}, roles={"worker": {"replicas": 2, "template": {"spec": {"containers": containers}}}})
+    assert launch.env["SECRET"] == "mine"
+    assert [sentence for sentence in launch.ignored if "sidecar" in sentence]
+    assert [sentence for sentence in launch.ignored if "SECRET" in sentence]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return open_run_directory(tmp_path / "run")
+
+
+STORAGES = [
+    (None, "{run}/checkpoints"),
+    ({"persistentVolumeClaim": {"claimName": "ckpt"}}, "{run}/volumes/ckpt"),
+    ({"uri": "file:///data/with%20space"}, "/data/with space"),
+]
+
+
+@pytest.mark.parametrize(("storage", "folder"), STORAGES)
+def test_storage_becomes_a_folder(directory: RunDirectory, storage: dict[str, Any] | None, folder: str) -> None:
+    wanted = job(checkpoint={"storage": storage} if storage else {})
+    assert str(checkpoint_folder(wanted, directory)) == folder.format(run=directory.path)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "file://host/x"])
+def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory, uri: str) -> None:
+    with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: .* cannot be reached by a local run; write file:///path"):
+        checkpoint_folder(job(checkpoint={"storage": {"uri": uri}}), directory)
+
+
+def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_file(tmp_path: Path, directory: RunDirectory) -> None:
+    here, there = tmp_path / "here", tmp_path / "with space"
+    here.mkdir()
+    there.mkdir()
+    (here / "both.py").touch()
+    (there / "both.py").touch()
+    (there / "beside.py").touch()
+
+    def program(**trainer: Any) -> Any:
+        local = localized(job(trainer=trainer), directory, cwd=here, job_file=there / "job.yaml").spec.trainer
+        return local.script or local.command
+
+    assert program(script="both.py --lr 0.1") == "both.py --lr 0.1"
+    assert program(script="beside.py --lr 0.1") == f"'{there}/beside.py' --lr 0.1"
+    assert program(command=["torchrun", "beside.py", "none.py"]) == ["torchrun", f"{there}/beside.py", "none.py"]
+    with pytest.raises(FieldError, match=r"there is no file 'none\.py'"):
+        program(script="none.py")
+
+
+def test_what_runs_differently_here_is_told_once_and_is_no_error() -> None:
+    gpus = job(roles={"worker": {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 1}}}}, suspend=True)
+    told = remarks(gpus, gpus=0)
+    assert told[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
+    assert "suspend" in told[1]
+    assert not [line for line in remarks(gpus, gpus=2) if "GPU" in line]
+
+
+def test_fields_given_on_the_command_line_are_laid_over_the_job() -> None:
+    changed = overridden(job(), ["spec.trainer.config.epochs=3", "spec.batch.globalSize=32", "spec.suspend=true"])
+    assert changed.spec.trainer.config == {"epochs": 3}
+    assert changed.spec.batch.global_size == 32
+    assert changed.spec.suspend is True
+    assert changed.spec.trainer.script == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epochs=3", "write the path of a field"),
+        ("spec.suspend", "write the path of a field"),
+        ("spec.suspend=[", "is no YAML value"),
+        ("spec.nothing=1", "--set: spec.nothing"),
+        ("spec.strategy.x=1", "strategy holds a value and no fields"),
+        ("spec.roles.worker.replicas=-1", "--set: spec.roles.worker.replicas"),
+    ],
+)
+def test_a_setting_that_makes_no_valid_job_is_named(setting: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        overridden(job(), [setting])
+    assert message in str(caught.value)
+    assert "Traceback" not in str(caught.value)

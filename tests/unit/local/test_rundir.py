@@ -1,0 +1,172 @@
+"""The run directory: who may use it, what a second run may do with it, and that files are whole or absent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_jobs import NOW, failed, job
+
+from muster.api.job import TrainingJob
+from muster.api.status import Phase, Progress, Reason, Restarts, TrainingJobStatus
+from muster.local.errors import ConfigurationError, FieldError, StorageError
+from muster.local.outcome import ExitCode
+from muster.local.rundir import RunDirectory, continued, new_run, open_run_directory
+from muster.local.start import Start, open_run, reopened
+
+
+def start(path: Path, wanted: TrainingJob | None = None, **flags: bool) -> Start:
+    said: list[str] = []
+    options: dict[str, Any] = {"resume": False, "fresh": False, **flags}
+    return open_run(wanted or job(), path, now=NOW, again="muster run job.yaml", say=said.append, **options)
+
+
+def left_by(path: Path, **status: Any) -> TrainingJob:
+    """A run that an earlier `muster run` left in the directory."""
+    begun = start(path)
+    begun.directory.write_status(TrainingJobStatus(**status))
+    begun.directory.release()
+    return begun.job
+
+
+def test_job_and_status_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    directory = open_run_directory(tmp_path / "run")
+    written = new_run(job(), NOW).with_status(TrainingJobStatus(phase=Phase.RUNNING, progress=Progress(step=7, updated_at=NOW)))
+    directory.write_job(written)
+    directory.write_status(written.status)
+    assert directory.load() == written
+
+
+def test_only_what_the_user_wrote_stands_in_the_job_file_of_the_run(tmp_path: Path) -> None:
+    directory = open_run_directory(tmp_path)
+    directory.write_job(new_run(job(), NOW))
+    assert "recovery" not in (tmp_path / "job.yaml").read_text()
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_is_a_storage_error(tmp_path: Path) -> None:
+    directory = open_run_directory(tmp_path)
+    directory.write_status(TrainingJobStatus(message="old"))
+    (tmp_path / ".status.json.new").mkdir()
+    with pytest.raises(StorageError, match=r"status\.json: cannot be written") as caught:
+        directory.write_status(TrainingJobStatus(message="new"))
+    assert caught.value.code is ExitCode.STORAGE_UNAVAILABLE
+    assert "old" in (tmp_path / "status.json").read_text()
+
+
+def test_a_directory_in_use_is_refused_with_the_pid_of_its_user(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from muster.local.rundir import open_run_directory\n"
+        "held = open_run_directory(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigurationError, match=f"pid {other.pid} "):
+            open_run_directory(tmp_path)
+    finally:
+        other.communicate()
+    open_run_directory(tmp_path).release()
+
+
+def test_a_directory_that_holds_a_run_is_refused_without_a_flag(tmp_path: Path) -> None:
+    left_by(tmp_path / "r", phase=Phase.RUNNING, progress=Progress(step=40, total_steps=100, updated_at=NOW))
+    with pytest.raises(ConfigurationError, match=r"unfinished at step 40 of 100; go on with it: muster run job.yaml --resume"):
+        start(tmp_path / "r")
+    start(tmp_path / "r", resume=True).directory.release()  # the refusal has let go of the lock
+
+
+def test_resume_keeps_identity_and_goes_on_from_the_attempt(tmp_path: Path) -> None:
+    run = left_by(
+        tmp_path / "r",
+        phase=Phase.RUNNING,
+        attempt=2,
+        admitted_time=NOW,
+        attempts=[failed(1), failed(2, end_time=None, failure_class=None)],
+    )
+    begun = start(tmp_path / "r", resume=True)
+    assert begun.job.metadata.uid == run.metadata.uid
+    assert begun.job.metadata.creation_timestamp == run.metadata.creation_timestamp
+    assert begun.job.status.attempt == 2
+    assert begun.job.status.attempts[-1].end_time == NOW
+
+
+def test_resume_of_nothing_is_a_new_run(tmp_path: Path) -> None:
+    assert start(tmp_path / "r", resume=True).job.metadata.uid
+
+
+def test_resume_of_a_finished_run_has_nothing_to_do_unless_the_job_has_grown(tmp_path: Path) -> None:
+    left_by(tmp_path / "r", phase=Phase.SUCCEEDED)
+    begun = start(tmp_path / "r", resume=True)
+    assert begun.finished
+    begun.directory.release()
+    more = job(trainer={"script": "train.py", "config": {"epochs": 9}})
+    assert not start(tmp_path / "r", more, resume=True).finished
+
+
+def test_fresh_moves_the_run_aside_and_begins_a_younger_one_that_starts_over(tmp_path: Path) -> None:
+    first = left_by(tmp_path / "r", phase=Phase.FAILED)
+    second = start(tmp_path / "r", fresh=True)
+    second.directory.release()
+    third = start(tmp_path / "r", fresh=True)
+    assert (tmp_path / "r.1/job.yaml").exists()
+    assert (tmp_path / "r.2/job.yaml").exists()
+    created = [run.metadata.creation_timestamp for run in (first, second.job, third.job)]
+    assert created == [NOW, NOW + timedelta(seconds=1), NOW + timedelta(seconds=2)]
+    assert len({run.metadata.uid for run in (first, second.job, third.job)}) == 3
+    assert third.job.spec.checkpoint.resume == "Never"
+
+
+def test_fresh_moves_even_a_run_that_cannot_be_read(tmp_path: Path) -> None:
+    left_by(tmp_path / "r")
+    (tmp_path / "r/status.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        start(tmp_path / "r", resume=True)
+    start(tmp_path / "r", fresh=True)
+    assert (tmp_path / "r.1/status.json").read_text() == "{"
+
+
+CHANGED = {
+    "spec.strategy": {"strategy": "FSDP"},
+    "spec.trainer.script": {"trainer": {"script": "other.py"}},
+    "spec.trainer.config.seed": {"trainer": {"script": "train.py", "config": {"seed": 4}}},
+    "spec.batch.globalSize": {"batch": {"globalSize": 128}},
+}
+
+
+@pytest.mark.parametrize(("field", "change"), CHANGED.items())
+def test_what_makes_it_another_training_may_not_change_and_is_named(field: str, change: dict[str, Any]) -> None:
+    with pytest.raises(FieldError, match=field):
+        continued(job(**change), new_run(job(), NOW))
+
+
+def test_replicas_epochs_and_learning_rate_may_change() -> None:
+    run = new_run(job(), NOW)
+    wanted = job(trainer={"script": "train.py", "config": {"epochs": 9, "learningRate": 0.1}}, roles={"worker": {"replicas": 5}})
+    assert continued(wanted, run).spec == wanted.spec
+    assert continued(wanted, run).metadata.generation == 2
+
+
+def test_a_run_taken_up_again_has_its_budgets_whole_and_keeps_its_history() -> None:
+    restarts = Restarts(total=4, infrastructure=[NOW], infrastructure_count=4, without_progress=3, best_step=70)
+    before = TrainingJobStatus(phase=Phase.FAILED, attempt=4, attempts=[failed(3), failed(4)], restarts=restarts, completion_time=NOW)
+    after = reopened(before, NOW)
+    assert after.phase is Phase.SUSPENDED
+    assert (after.restarts.total, after.restarts.best_step, after.restarts.infrastructure_count) == (4, 70, 0)
+    assert after.restarts.without_progress == 0
+    assert after.attempts[-1].failure_class is None
+    assert after.attempts[-1].reason is Reason.PROCESS_KILLED
+    assert after.attempts[0] == before.attempts[0]
+
+
+def test_the_directory_of_a_replica_loses_the_last_words_of_an_earlier_life(tmp_path: Path) -> None:
+    directory: RunDirectory = open_run_directory(tmp_path)
+    folder = directory.replica(3, "worker-0")
+    directory.prepare(folder)
+    (folder / "termination.json").write_text("{}")
+    directory.prepare(folder)
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,76 @@
+"""The sweep finds every process of a run by its mark, ends it, and touches nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from muster.local.follow import LogFollower
+from muster.local.sweep import RUN_MARK, marked, sweep
+
+IGNORES_TERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+TELLS_TERM = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(600)"
+PARENT = (
+    "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], env={'PATH': ''});"
+    "print('up', flush=True); sys.exit(child.wait())"
+)
+
+
+@contextmanager
+def started(mark: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", *arguments], env={**os.environ, RUN_MARK: mark}, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_marked_process_is_asked_and_one_with_another_mark_is_left_alone() -> None:
+    mine, other = str(uuid.uuid4()), str(uuid.uuid4())
+    with started(mine, TELLS_TERM) as process, started(other, TELLS_TERM) as bystander:
+        assert sweep(RUN_MARK, mine, grace_seconds=20) == 0
+        assert process.wait(10) == 7
+        assert bystander.poll() is None
+
+
+def test_one_that_does_not_heed_the_request_is_killed_when_the_grace_is_over() -> None:
+    mark = str(uuid.uuid4())
+    with started(mark, IGNORES_TERM) as process:
+        assert sweep(RUN_MARK, mark, grace_seconds=0.3) == 0
+        assert process.wait(10) == -9
+
+
+def test_a_child_that_threw_the_mark_away_is_found_through_its_parent() -> None:
+    mark = str(uuid.uuid4())
+    with started(mark, PARENT, IGNORES_TERM):
+        deadline = time.monotonic() + 20
+        while len(marked(RUN_MARK, mark)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        both = marked(RUN_MARK, mark)
+        assert len(both) == 2
+        assert sweep(RUN_MARK, mark, grace_seconds=0) == 0
+        assert not [process for process in both if process.is_running() and process.status() != "zombie"]
+
+
+def test_a_sweep_without_anything_to_find_ends_at_once() -> None:
+    assert sweep(RUN_MARK, str(uuid.uuid4()), grace_seconds=60) == 0
+
+
+def test_logs_are_followed_in_whole_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    follower = LogFollower()
+    assert follower.read("worker-0", log) == []
+    log.write_bytes(b"one\ntw")
+    assert follower.read("worker-0", log) == ["[worker-0] one"]
+    log.write_bytes(b"one\ntwo\nthree\n")
+    assert follower.read("worker-0", log) == ["[worker-0] two", "[worker-0] three"]
+    assert follower.read("worker-0", log) == []
