@@ -1,0 +1,50 @@
+"""Holds one run's loss curve against another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.report.history import History
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`equal` of `compared` steps have the same loss, bit for bit; the others differ by at most `largest_difference`."""
+
+    compared: int
+    equal: int
+    largest_difference: float
+    first_difference: int | None
+    missing: int
+    """Steps that only one of the two did."""
+
+    @property
+    def identical(self) -> bool:
+        return self.compared > 0 and self.equal == self.compared and self.missing == 0
+
+    def sentence(self) -> str:
+        """The verdict, for people."""
+        if self.identical:
+            return f"all {self.compared} losses are equal bit for bit"
+        if self.compared == 0:
+            return "the runs have no step in common"
+        parts = [f"{self.equal} of {self.compared} losses are equal bit for bit"]
+        if self.first_difference is not None:
+            parts.append(f"the first difference is at step {self.first_difference}, the largest is {self.largest_difference:.3g}")
+        if self.missing:
+            parts.append(f"{self.missing} steps were done by one run only")
+        return "; ".join(parts)
+
+
+def compare(one: History, other: History) -> Comparison:
+    """Compares the executions that count, step by step, as exact binary numbers (`float.hex`)."""
+    left, right = one.curve, other.curve
+    common = sorted(left.keys() & right.keys())
+    different = [step for step in common if left[step].loss_hex != right[step].loss_hex]
+    return Comparison(
+        compared=len(common),
+        equal=len(common) - len(different),
+        largest_difference=max((abs(left[step].loss - right[step].loss) for step in different), default=0.0),
+        first_difference=different[0] if different else None,
+        missing=len(left.keys() ^ right.keys()),
+    )

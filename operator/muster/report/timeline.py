@@ -1,0 +1,98 @@
+"""Where the wall-clock time of a run went: every moment belongs to one kind, so the parts add up to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from muster.report.history import History
+
+
+class Kind(StrEnum):
+    """What a moment was spent on; the same words as status.goodput."""
+
+    STARTING = "starting"
+    PRODUCTIVE = "productive"
+    CHECKPOINT = "checkpoint"
+    REDONE = "redone"
+    RECOVERING = "recovering"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time [begin, end), Unix seconds, within an attempt."""
+
+    kind: Kind
+    attempt: int
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+def timeline(history: History, *, begin: float, end: float, suspended_after: Iterable[int] = ()) -> list[Span]:
+    """The run from `begin` to `end` as adjoining spans.
+
+    A step or save covers the seconds before the moment it was reported. What lies before an attempt's first step is its start;
+    between two attempts it is recovery, or suspension when the earlier attempt is in `suspended_after`. Evaluation and the loop
+    itself count as productive.
+    """
+    paused = set(suspended_after)
+    lost = {(step.attempt, step.step) for step in history.redone}
+    marks: dict[int, list[tuple[float, float, Kind]]] = {attempt: [] for attempt in history.attempt_spans}
+    for step in history.steps:
+        kind = Kind.REDONE if (step.attempt, step.step) in lost else Kind.PRODUCTIVE
+        marks[step.attempt].append((step.time - step.seconds, step.time, kind))
+    for commit in history.commits:
+        marks[commit.attempt].append((commit.time - commit.seconds, commit.time, Kind.CHECKPOINT))
+
+    spans: list[Span] = []
+    now = begin
+    previous: int | None = None
+    for attempt in sorted(history.attempt_spans):
+        first, last = history.attempt_spans[attempt]
+        if previous is None:
+            waiting = Kind.STARTING
+        elif previous in paused:
+            now = _extend(spans, Kind.SUSPENDED, attempt, now, first)
+            waiting = Kind.STARTING
+        else:
+            waiting = Kind.RECOVERING
+        current = waiting
+        for mark_begin, mark_end, kind in sorted(marks[attempt]):
+            now = _extend(spans, current, attempt, now, mark_begin)
+            now = _extend(spans, kind, attempt, now, mark_end)
+            current = Kind.PRODUCTIVE if kind is Kind.CHECKPOINT else kind
+        now = _extend(spans, current, attempt, now, last)
+        previous = attempt
+    if previous is not None:
+        _extend(spans, Kind.SUSPENDED if previous in paused else Kind.PRODUCTIVE, previous, now, end)
+    return spans
+
+
+def _extend(spans: list[Span], kind: Kind, attempt: int, begin: float, end: float) -> float:
+    """Appends [begin, end) unless it is empty, joined to the span before where that is of the same sort; the new end of the timeline."""
+    if end <= begin:
+        return begin
+    if spans and spans[-1].kind is kind and spans[-1].attempt == attempt:
+        begin = spans.pop().begin
+    spans.append(Span(kind, attempt, begin, end))
+    return end
+
+
+def seconds_by_kind(spans: Iterable[Span]) -> Mapping[Kind, float]:
+    """Seconds spent on each kind; every kind is there."""
+    totals = dict.fromkeys(Kind, 0.0)
+    for span in spans:
+        totals[span.kind] += span.seconds
+    return totals
+
+
+def goodput(totals: Mapping[Kind, float]) -> float:
+    """Productive step time / wall time less suspension, as status.goodput.ratio."""
+    wall = sum(totals.values()) - totals[Kind.SUSPENDED]
+    return totals[Kind.PRODUCTIVE] / wall if wall > 0 else 0.0

@@ -1,0 +1,204 @@
+"""A report is drawn from a run directory as `muster run` leaves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.api.status import TrainingJobStatus
+from muster.report.curves import compare
+from muster.report.history import Commit, History, ReportError, Step, read_history
+from muster.report.page import read_run, render_page, story
+from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
+
+BEGIN = 1_795_260_000.0
+
+
+def step(number: int, *, attempt: int = 0, end: float, seconds: float = 1.0, loss: float = 0.5) -> Step:
+    return Step(attempt=attempt, step=number, time=end, seconds=seconds, loss=loss, loss_hex=loss.hex(), samples=64)
+
+
+def history(steps: list[Step], *, commits: list[Commit] | None = None, spans: dict[int, tuple[float, float]]) -> History:
+    return History(steps=tuple(steps), commits=tuple(commits or ()), starts=(), evaluations=(), fingerprints=(), attempt_spans=spans)
+
+
+BROKEN = history(
+    [step(1, end=3), step(2, end=4.5), step(2, attempt=1, end=9), step(3, attempt=1, end=10)],
+    commits=[Commit(attempt=0, step=1, time=3.5, seconds=0.25, bytes=10, reason="Periodic")],
+    spans={0: (1, 4.5), 1: (7, 11)},
+)
+
+
+def test_a_step_done_again_counts_once_and_as_the_later_attempt_did_it() -> None:
+    assert [(s.attempt, s.step) for s in BROKEN.curve.values()] == [(0, 1), (1, 2), (1, 3)]
+    assert [(s.attempt, s.step) for s in BROKEN.redone] == [(0, 2)]
+
+
+def test_every_moment_of_a_broken_run_has_its_kind() -> None:
+    assert seconds_by_kind(timeline(BROKEN, begin=0, end=11)) == {
+        Kind.STARTING: 2.0,
+        Kind.PRODUCTIVE: 4.25,
+        Kind.CHECKPOINT: 0.25,
+        Kind.REDONE: 1.0,
+        Kind.RECOVERING: 3.5,
+        Kind.SUSPENDED: 0.0,
+    }
+
+
+def test_the_time_between_a_stopped_attempt_and_the_next_is_suspension() -> None:
+    totals = seconds_by_kind(timeline(BROKEN, begin=0, end=11, suspended_after=[0]))
+    assert (totals[Kind.SUSPENDED], totals[Kind.STARTING], totals[Kind.RECOVERING]) == (2.5, 3.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 3), st.booleans()), min_size=1, max_size=30), st.floats(0, 10))
+def test_the_parts_add_up_to_the_wall_time(executions: list[tuple[float, float, bool]], tail: float) -> None:
+    now, number, attempt = 0.0, 0, 0
+    steps, spans = [], {}
+    for seconds, gap, breaks in executions:
+        begin = now
+        now += gap + seconds
+        number += 1
+        steps.append(step(number, attempt=attempt, end=now, seconds=seconds))
+        first, _ = spans.get(attempt, (begin, now))
+        spans[attempt] = (first, now)
+        if breaks:
+            attempt, number = attempt + 1, max(0, number - 2)
+    totals = seconds_by_kind(timeline(history(steps, spans=spans), begin=0, end=now + tail))
+    assert sum(totals.values()) == pytest.approx(now + tail)
+    assert all(seconds >= 0 for seconds in totals.values())
+    assert 0 <= goodput(totals) <= 1
+
+
+def test_curves_are_compared_bit_for_bit() -> None:
+    one = history([step(1, end=1, loss=0.1), step(2, end=2, loss=0.3)], spans={0: (0, 2)})
+    near = history([step(1, end=1, loss=0.1), step(2, end=2, loss=0.1 + 0.2)], spans={0: (0, 2)})
+    assert compare(one, one).identical
+    verdict = compare(one, near)
+    assert (verdict.equal, verdict.first_difference, verdict.identical) == (1, 2, False)
+    assert "1 of 2" in verdict.sentence()
+
+
+def test_runs_of_different_length_are_not_identical() -> None:
+    one = history([step(1, end=1)], spans={0: (0, 1)})
+    two = history([step(1, end=1), step(2, end=2)], spans={0: (0, 2)})
+    assert not compare(one, two).identical
+    assert compare(one, two).missing == 1
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run that lost worker-1 after step 3, went on from step 2 and ended at step 4; its last line was cut by a kill."""
+    directory = tmp_path / "digits"
+    losses = {0: [(1, 2.0), (2, 1.5), (3, 1.25)], 1: [(3, 1.25), (4, 1.0)]}
+    for attempt, executions in losses.items():
+        folder = directory / "attempts" / str(attempt) / "worker-0"
+        folder.mkdir(parents=True)
+        base = {"rank": 0, "role": "worker", "index": 0, "attempt": attempt}
+        begin = BEGIN + 10 * attempt
+        skipped = [{"path": "step-00000003-x", "reason": "<b>damaged</b>"}] if attempt else []
+        events = [
+            {
+                "event": "fingerprint",
+                "time": begin,
+                "framework": "torch",
+                "version": "2.15.0",
+                "python": "3.11",
+                "devices": ["cpu"],
+                "host": "here",
+            },
+            {"event": "resumed", "time": begin + 1, "found": 2 if attempt else None, "step": 2 * attempt, "path": None, "skipped": skipped},
+        ]
+        events += [
+            {
+                "event": "step",
+                "time": begin + 1 + n,
+                "step": n,
+                "totalSteps": 4,
+                "epoch": 0,
+                "loss": str(loss),
+                "lossHex": loss.hex(),
+                "samples": 64,
+                "seconds": 0.5,
+            }
+            for n, loss in executions
+        ]
+        events += [{"event": "evaluation", "time": begin + 8, "step": 4, "metrics": {"accuracy": 0.975}}] * attempt
+        (folder / "events.jsonl").write_text("".join(json.dumps(base | event) + "\n" for event in events) + '{"event": "st')
+    status = {
+        "phase": "Succeeded",
+        "attempt": 1,
+        "admittedTime": "2026-11-21T10:00:00Z",
+        "attempts": [
+            {
+                "attempt": 0,
+                "startTime": "2026-11-21T10:00:00Z",
+                "endTime": "2026-11-21T10:00:05Z",
+                "reason": "ProcessKilled",
+                "class": "Infrastructure",
+                "replica": "worker-1",
+                "message": "rank 1 was ended by SIGKILL",
+            },
+            {"attempt": 1, "startTime": "2026-11-21T10:00:10Z"},
+        ],
+    }
+    (directory / "status.json").write_text(TrainingJobStatus.model_validate(status).model_dump_json(by_alias=True))
+    (directory / "job.yaml").write_text("kind: TrainingJob\n")
+    return directory
+
+
+def test_the_page_tells_the_story_and_needs_no_other_file(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    page = render_page(run, against=run)
+    assert "worker-1: rank 1 was ended by SIGKILL" in page
+    assert "Attempt 1 trains from the checkpoint of step 2." in page
+    assert "97.50%" in page
+    assert "all 4 losses are equal bit for bit" in page
+    assert page.count("<svg") == 3
+    assert "src=" not in page
+    assert 'href="http' not in page.replace("xmlns", "")
+
+
+def test_what_a_process_said_cannot_become_markup(run_dir: Path) -> None:
+    assert "<b>damaged</b>" not in render_page(read_run(run_dir))
+
+
+def test_plots_take_their_colours_from_the_page(run_dir: Path) -> None:
+    page = render_page(read_run(run_dir))
+    svg = page[page.index("<svg") :]
+    assert "var(--line)" in svg
+    assert "currentColor" in svg
+    assert "#01" not in svg
+
+
+def test_the_story_names_what_was_passed_over(run_dir: Path) -> None:
+    assert any("passed over: step-00000003-x" in line for line in story(read_run(run_dir)))
+
+
+def test_a_folder_without_events_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="holds no events"):
+        read_history(tmp_path)
+    with pytest.raises(ReportError, match="no such run directory"):
+        read_history(tmp_path / "nowhere")
+
+
+def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
+    for path in run_dir.glob("attempts/*/*/events.jsonl"):
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(ReportError, match="no training step was done"):
+        read_run(run_dir)
+
+
+def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
+    path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
+    path.write_text(path.read_text().replace('"loss": "1.0"', '"loss": "nan"'))
+    assert "after 4 steps with loss nan" in render_page(read_run(run_dir))
+
+
+def test_a_run_without_status_is_named(run_dir: Path) -> None:
+    (run_dir / "status.json").write_text("{")
+    with pytest.raises(ReportError, match="not a whole run directory"):
+        read_run(run_dir)
