@@ -45,23 +45,27 @@ STRATEGIES: Mapping[str, Callable[[Task, TrainerSpec], Engine]] = {
 
 
 def main() -> NoReturn:
-    """Runs the training that the environment describes, and ends with a code of the contract.
-
-    It ends by os._exit: a framework's destructors may hang or abort once a peer is gone.
-    """
+    """Runs the training that the environment describes, and ends with a code of the contract."""
     events = Events.from_environment(os.environ, _rank(os.environ))
     try:
-        code = _run(events)
+        _run(events)
     except TrainerError as error:
-        code = _failed(events, error)
+        _end(_failed(events, error))
     except Exception as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
-        code = _failed(events, UserError(f"the training code failed: {describe(error)}"))
+        _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
+
+
+def _end(code: ExitCode) -> NoReturn:
+    """Ends the process while everything of the framework is still referenced, be it by a traceback.
+
+    Its destructors may hang or abort: torch's joins the threads of Gloo with the GIL in hand, which these may be waiting for.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _run(events: Events) -> ExitCode:
+def _run(events: Events) -> NoReturn:
     env = ReplicaEnv.from_environment(os.environ)
     spec = trainer_spec_of(os.environ)
     if env.strategy not in STRATEGIES:
@@ -81,7 +85,7 @@ def _run(events: Events) -> ExitCode:
     events.emit("fingerprint", **fingerprint)
     code = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
     engine.close()
-    return code
+    _end(code)
 
 
 def _engine(task: Task, spec: TrainerSpec, env: ReplicaEnv) -> Engine:
