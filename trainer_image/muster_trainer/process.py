@@ -73,6 +73,10 @@ def _run(events: Events) -> NoReturn:
             f"strategy {env.strategy}: the bundled trainer runs {' and '.join(STRATEGIES)}; "
             "with `script:` or `command:` your own program can use any strategy"
         )
+    if spec.checkpoint is not None and spec.checkpoint.directory.parts[:1] == ("s3:",):
+        raise BadConfiguration(
+            "spec.checkpoint.storage.uri: the bundled trainer saves to folders only; write file:///path, or name a persistentVolumeClaim"
+        )
     stop = StopRequest(events.descriptor)
     events.emit("phase", phase="Starting")
     if os.getcwd() not in sys.path:
