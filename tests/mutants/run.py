@@ -22,7 +22,7 @@ from mutants import MUTANTS, Mutant
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "operator" / "muster"
 TESTS = REPOSITORY / "tests" / "property" / "test_lifecycle.py"
-DEADLINE_SECONDS = 180
+DEADLINE_SECONDS = 900
 AT_ONCE = 2
 _INVARIANT = re.compile(r"invariant \[([^]]+)\] broken")
 _ERROR = re.compile(r"^E\s+(\w+(?:Error|Exception)?)\b", re.MULTILINE)

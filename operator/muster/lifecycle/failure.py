@@ -118,6 +118,8 @@ def _known(record: AttemptRecord) -> Cause:
 
 def _ended_before_deletion(view: ReplicaView, *, asked: bool) -> bool:
     """By the clocks of two machines; what asking leads to is never taken for the replica's own end once we asked."""
+    if view.oom_killed:  # asking leads to no such end, and whole seconds would not tell which came first
+        return True
     if asked and _code(view) in _ASKED_TO_STOP:
         return False
     return view.finished is not None and view.deleting is not None and view.finished < view.deleting

@@ -119,12 +119,20 @@ def _progress(case: Situation, status: TrainingJobStatus, told: ReportedProgress
             "total_steps": total,
             "percent": min(100, 100 * told.step // total) if total else None,
             "epoch": told.epoch if told.epoch is not None and told.epoch >= 0 else None,
-            "loss": told.loss[:32] if told.loss is not None else None,
+            "loss": _loss(told.loss),
             "samples_per_second": _rate(told.samples_per_second),
             "eta_seconds": _eta(case, status, step=told.step, total=total),
             "updated_at": case.stamp,
         }
     )
+
+
+def _loss(told: str | None) -> str | None:
+    """For people, to six digits: every digit is in the replica's log. NaN and what is no number stay as they are."""
+    try:
+        return f"{float(told):.6g}" if told is not None else None
+    except ValueError:
+        return told[:32] if told else None
 
 
 def _rate(value: float | None) -> float | None:

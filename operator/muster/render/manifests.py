@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
@@ -47,14 +48,26 @@ def render_replica(
     addresses: Addresses,
     images: Mapping[Framework, str],
     coordinator: Coordinator | None = None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
-    """The pod of one replica. Raises LookupError where the job has no such replica."""
+    """The pod of one replica; `defaults` is a pod template that lies under the job's own. Raises LookupError where the job has no such
+    replica, InvalidJobError for a template that cannot be laid over."""
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
     replica = next((member for member in plan.of(role) if member.index == index), None)
     if replica is None:
         raise LookupError(f"{job.key} has no replica {role.value}-{index}")
-    return pod_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
+    return pod_of(
+        job,
+        replica,
+        strategy=strategy,
+        plan=plan,
+        attempt=attempt,
+        addresses=addresses,
+        images=images,
+        coordinator=coordinator,
+        defaults=defaults,
+    )
 
 
 def render_service(job: TrainingJob, addresses: Addresses) -> Manifest:

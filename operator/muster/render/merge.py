@@ -8,7 +8,6 @@ tolerating a spot node does not cost the short toleration of lost nodes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +47,14 @@ class MergeError(ValueError):
 
 def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """A new object: `base` with `patch` laid over. Neither is changed. Raises MergeError."""
-    return _merge_map(base, patch, "") or {}
+    merged: dict[str, Any] = _copied(_merge_map(base, patch, "") or {})  # the merging itself shares what it does not change
+    return merged
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dict[str, Any] | None:
@@ -58,7 +64,7 @@ def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> 
             return None
         case "replace":
             base = {}
-    result = {key: copy.deepcopy(value) for key, value in base.items()}
+    result = dict(base)
     for key, value in patch.items():
         if key == _DIRECTIVE:
             continue
@@ -92,14 +98,14 @@ def _replaced_list(patch: Sequence[Any], path: str) -> list[Any]:
             item = _merge_map({}, {key: value for key, value in item.items() if key != _DIRECTIVE}, f"{path}[{position}]")
             if not item:
                 continue
-        result.append(copy.deepcopy(item))
+        result.append(item)
     return result
 
 
 def _merge_list(key: str, base: Sequence[Any], patch: Sequence[Any], *, path: str) -> list[Any]:
     """Items of `base` stay in their order, new ones follow."""
     whole = any(item == {_DIRECTIVE: "replace"} for item in patch)
-    result: dict[Any, Any] = {} if whole else {_identity(key, item, path): copy.deepcopy(item) for item in base}
+    result: dict[Any, Any] = {} if whole else {_identity(key, item, path): item for item in base}
     for position, item in enumerate(patch):
         if item == {_DIRECTIVE: "replace"}:
             continue

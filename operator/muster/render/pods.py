@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from muster.api.constants import (
@@ -65,8 +66,12 @@ def pod_of(
     addresses: Addresses,
     images: Mapping[Framework, str],
     coordinator: Coordinator | None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The manifest of one replica's pod. Raises InvalidJobError where the user's template cannot be laid over it."""
+    """The manifest of one replica's pod: over what is rendered the installation's template (`defaults`), and over that the user's.
+
+    Raises InvalidJobError where a template cannot be laid over.
+    """
     environment = environment_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, coordinator=coordinator)
     role = job.spec.roles.named().get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
@@ -101,7 +106,8 @@ def pod_of(
         code_path=CODE_PATH,
         token_path=TOKEN_PATH if coordinator else None,
     )
-    return _with_template(pod, role, replica.role)
+    pod = _with_template(pod, defaults, "jobDefaults.template")
+    return _with_template(pod, role.template, f"spec.roles.{replica.role.value}.template")
 
 
 def _literal(text: str) -> str:
@@ -115,12 +121,11 @@ def _resources(role: Role, placement: Placement) -> dict[str, dict[str, str]]:
     return {key: values for key, values in (("limits", limits), ("requests", requests)) if values}
 
 
-def _with_template(pod: dict[str, Any], role: Role, name: RoleName) -> dict[str, Any]:
-    """The user's template over the pod, and over that again what makes it this replica of this world."""
-    if not role.template:
+def _with_template(pod: dict[str, Any], template: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """The template over the pod, and over that again what makes it this replica of this world."""
+    if not template:
         return pod
-    field = f"spec.roles.{name.value}.template"
-    patch: dict[str, Any] = {part: role.template[part] for part in ("metadata", "spec") if role.template.get(part) is not None}
+    patch: dict[str, Any] = {part: template[part] for part in ("metadata", "spec") if template.get(part) is not None}
     try:
         merged = strategic_merge(pod, patch)
     except MergeError as error:

@@ -68,6 +68,12 @@ def test_a_stop_code_says_nothing_after_we_asked_even_if_clocks_disagree(code: i
     assert classify(failed(code=code, seconds=3, deleting=at(5)), asked=True) is None
 
 
+def test_a_replica_that_ran_out_of_memory_did_so_by_itself_even_in_the_second_in_which_we_asked() -> None:
+    cause = classify(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(60), deleting=at(60)), asked=True)
+    assert cause is not None
+    assert cause.reason is Reason.OUT_OF_MEMORY
+
+
 def test_an_error_before_we_asked_still_counts() -> None:
     cause = classify(failed(code=10, seconds=3, deleting=at(5)), asked=True)
     assert cause is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from muster.api.job import TrainingJob
 from muster.cli.render import as_yaml
 from muster.render.addresses import ClusterAddresses
-from muster.render.filling import as_json
 from muster.render.manifests import render
 from muster.strategies.base import Framework
 
@@ -34,6 +32,7 @@ NASTY = [
     "\ufeffbyte order mark, delete \x7f, c1 \x9f, emoji \U0001f680",
     "NUL \x00, bell \x07, tab\t",
     "$(MUSTER_JOB) $$(HOME) $",
+    "<value 0>",
     " leading and trailing ",
 ]
 texts = st.sampled_from(NASTY) | st.text(st.characters(codec="utf-8"), min_size=1)
@@ -56,12 +55,6 @@ def unescaped(text: str) -> str:
 
 
 PLAIN_POD = rendered({"task": "plain"})[1]
-
-
-@given(value=texts)
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])
-def test_a_value_as_json_is_yaml_with_the_same_meaning(loader: Any, value: str) -> None:
-    assert yaml.load(f"key: {as_json(value)}\nother: 1", Loader=loader) == {"key": value, "other": 1}
 
 
 @given(task=texts.filter(lambda text: len(text) <= 253), config=st.dictionaries(texts, texts, max_size=3))

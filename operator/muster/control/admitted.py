@@ -1,0 +1,136 @@
+"""From what the API server holds to a job that can be decided on, whatever somebody wrote into it.
+
+A job that cannot be read, or not be accepted, still gets an answer: the last version that could, or a stand-in, with what is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from muster.admission.changes import changes
+from muster.admission.sentences import problem_of
+from muster.admission.validate import problems
+from muster.api.job import Metadata, TrainingJob
+from muster.api.problems import InvalidJobError, Problem
+from muster.api.spec import StrategyName, Trainer, TrainingJobSpec
+from muster.api.status import TrainingJobStatus
+from muster.control.cluster import Object
+from muster.control.defaults import JobDefaults
+from muster.lifecycle import records
+from muster.render.addresses import ClusterAddresses
+from muster.render.manifests import render_replica
+from muster.strategies.base import Framework
+from muster.strategies.registry import strategy_of
+
+_MOST_REPAIRS = 100
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A job to decide on, and what is wrong with it as it is written now."""
+
+    job: TrainingJob
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    generation: int
+    spec: TrainingJobSpec
+    """The one to go by."""
+    problems: tuple[Problem, ...]
+    good: TrainingJobSpec | None
+    """The last one that nothing was wrong with."""
+
+
+class Admission:
+    """Judges each version of a spec once, and remembers the last good one of each job."""
+
+    def __init__(self, images: Mapping[Framework, str], defaults: JobDefaults) -> None:
+        self._images = images
+        self._defaults = defaults
+        self._judged: dict[str, _Judged] = {}
+
+    def admit(self, obj: Object) -> Admitted:
+        """The job to decide on."""
+        metadata = Metadata.model_validate(obj["metadata"])
+        status = readable_status(obj.get("status"))
+        judged = self._judged.get(metadata.uid)
+        if judged is None or judged.generation != metadata.generation:
+            judged = self._judged[metadata.uid] = self._judge(obj, metadata, status, last=judged)
+        return Admitted(TrainingJob(metadata=metadata, spec=judged.spec, status=status), judged.problems)
+
+    def forget(self, uid: str) -> None:
+        """The job is no more."""
+        self._judged.pop(uid, None)
+
+    def _judge(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Judged | None) -> _Judged:
+        good = last.good if last else None
+        spec, found = self._read_spec(obj.get("spec"))
+        if spec is not None:
+            job = TrainingJob(metadata=metadata, spec=spec, status=status)
+            found = problems(job) or self._unrenderable(job)
+            if not found and good is not None and records.is_open(status):
+                found = changes(job.model_copy(update={"spec": good}), job)
+        if not found:
+            assert spec is not None
+            return _Judged(metadata.generation, spec, (), good=spec)
+        kept = good if records.is_open(status) else None
+        return _Judged(metadata.generation, kept or spec or _stand_in(obj.get("spec")), tuple(found), good=good)
+
+    def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
+        try:
+            return self._defaults.applied(TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False)), []
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            return None, [problem_of({**detail, "loc": ("spec", *detail["loc"])}) for detail in details]
+
+    def _unrenderable(self, job: TrainingJob) -> list[Problem]:
+        """What is seen only when a pod is made: a template that cannot be laid over it, say."""
+        plan = strategy_of(job.spec.strategy).plan(job.spec)
+        addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
+        try:
+            for role in dict.fromkeys(replica.role for replica in plan.replicas):
+                render_replica(job, role, index=0, attempt=0, addresses=addresses, images=self._images, defaults=self._defaults.template)
+        except InvalidJobError as error:
+            return error.problems
+        return []
+
+
+def readable_status(raw: Any) -> TrainingJobStatus:
+    """The status, less what cannot be read of it: a newer operator may have written what this one does not know."""
+    status = copy.deepcopy(raw) if isinstance(raw, dict) else {}
+    for _ in range(_MOST_REPAIRS):
+        try:
+            return TrainingJobStatus.model_validate(status, by_alias=True, by_name=False)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False, include_input=False):
+                location = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
+                _remove(status, location)
+    return TrainingJobStatus()
+
+
+def _stand_in(raw: Any) -> TrainingJobSpec:
+    """A spec for a job whose own was never readable: enough to say so, and to go on watching what runs."""
+    named = raw.get("strategy") if isinstance(raw, dict) else None
+    strategy = StrategyName(named) if named in list(StrategyName) else StrategyName.ONE_DEVICE
+    return TrainingJobSpec(strategy=strategy, trainer=Trainer(task="none"))
+
+
+def _remove(value: Any, location: tuple[int | str, ...]) -> None:
+    """Removes the part of `value` at `location`, if it is there."""
+    for step in location[:-1]:
+        value = value[step] if _has(value, step) else None
+    if location and _has(value, location[-1]):
+        del value[location[-1]]
+
+
+def _has(value: Any, step: int | str) -> bool:
+    if isinstance(value, dict):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)

@@ -1,0 +1,148 @@
+"""Does what the lifecycle core asked for. Every action is idempotent: names are deterministic, deletions carry the uid."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from muster.api.job import TrainingJob
+from muster.control.cluster import Child, Cluster, Object, owner_of
+from muster.control.defaults import JobDefaults
+from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
+from muster.control.network_policy import network_policy
+from muster.control.store import Store
+from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
+from muster.render.addresses import ClusterAddresses
+from muster.render.environment import Coordinator
+from muster.render.manifests import render_replica, render_service
+from muster.strategies.base import Framework
+
+AT_ONCE = 32  # requests for one job; other jobs want some too
+
+log = logging.getLogger("muster.reconciler")
+
+
+class Carrier:
+    """Turns actions into requests. What it makes goes into the store at once, so that the next pass sees it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        *,
+        images: Mapping[Framework, str],
+        coordinator: Coordinator | None,
+        defaults: JobDefaults,
+        policies: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._images = images
+        self._coordinator = coordinator
+        self._defaults = defaults
+        self._policies = policies
+
+    async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> int:
+        """Carries the actions out side by side, but the service before the pods that it names. How many replicas were made.
+
+        Raises, once all have ended, the first refusal in the order of the actions, else the first other error.
+        """
+        creations = [action for action in actions if isinstance(action, CreateReplica)]
+        first = await self._all(job, [action for action in actions if not isinstance(action, CreateReplica | LookLive)])
+        _raise_worst(first)
+        _raise_worst(await self._all(job, creations))
+        return len(creations)
+
+    async def _all(self, job: TrainingJob, actions: Sequence[Action]) -> list[BaseException | None]:
+        """The outcome of each action. Once one is refused those not yet begun are left: they would be refused too."""
+        slots = asyncio.Semaphore(AT_ONCE)
+        refused = False
+
+        async def attempt(action: Action) -> None:
+            nonlocal refused
+            async with slots:
+                if refused:
+                    return
+                try:
+                    await self._do(job, action)
+                except RefusedError:
+                    refused = True
+                    raise
+
+        return await asyncio.gather(*map(attempt, actions), return_exceptions=True)
+
+    async def _do(self, job: TrainingJob, action: Action) -> None:
+        match action:
+            case EnsureService():
+                await self._ensure_service(job)
+            case CreateReplica():
+                await self._create(job, action)
+            case DeleteReplica():
+                await self._delete(job, action)
+            case DeleteJob(uid):
+                with suppress(NotFoundError, ConflictError):
+                    await self._cluster.delete_job(job.metadata.namespace, job.metadata.name, uid=uid)
+
+    async def _ensure_service(self, job: TrainingJob) -> None:
+        """The service, and the policy first: no pod runs without it."""
+        if self._policies:
+            await self._ensure(job, network_policy(job))
+        await self._ensure(job, render_service(job, ClusterAddresses(job.metadata.name, job.metadata.namespace)))
+        self._store.put_service(job.key, job.metadata.uid)
+
+    async def _ensure(self, job: TrainingJob, manifest: Object) -> None:
+        try:
+            found = await self._cluster.create(manifest)
+        except AlreadyExistsError:
+            found = await self._cluster.read(manifest)
+        if owner_of(found) != job.metadata.uid:
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            if "deletionTimestamp" in found["metadata"] or owner_of(found):
+                raise ConflictError(f"{what} of an earlier job of this name is not gone yet")
+            raise RefusedError(f"a {what} is there and is not this job's: remove it, or give the job another name")
+
+    async def _create(self, job: TrainingJob, action: CreateReplica) -> None:
+        manifest = render_replica(
+            job,
+            action.role,
+            index=action.index,
+            attempt=action.attempt,
+            addresses=ClusterAddresses(job.metadata.name, job.metadata.namespace),
+            images=self._images,
+            coordinator=self._coordinator,
+            defaults=self._defaults.template,
+        )
+        name = manifest["metadata"]["name"]
+        try:
+            child = await self._cluster.create_pod(manifest)
+        except AlreadyExistsError:
+            child = await self._cluster.read_child(job.metadata.namespace, name)
+            if child.owner == job.metadata.uid:
+                self._store.put_child(child)
+            if (child.owner, child.view.attempt) != (job.metadata.uid, action.attempt):
+                raise _in_the_way(name, child) from None
+        else:
+            self._store.put_child(child)
+            self._store.expect(child.view.uid, child.version)
+
+    async def _delete(self, job: TrainingJob, action: DeleteReplica) -> None:
+        if action.grace_seconds == 0:
+            log.warning("%s: %s is stuck in its deletion, and removed by force", job.key, action.name)
+        try:
+            await self._cluster.delete_pod(job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds)
+        except (NotFoundError, ConflictError):  # gone, or another pod of that name: the one with this uid is no more
+            self._store.drop_child(job.key, action.uid)
+
+
+def _in_the_way(name: str, child: Child) -> ClusterError:
+    if child.owner:
+        return ConflictError(f"pod {name} of another attempt or an earlier job is not gone yet")
+    return RefusedError(f"a pod {name} is there and is not this job's: remove it, or give the job another name")
+
+
+def _raise_worst(outcomes: Sequence[BaseException | None]) -> None:
+    errors = [error for error in outcomes if error is not None]
+    if errors:
+        raise next((error for error in errors if isinstance(error, RefusedError)), errors[0])

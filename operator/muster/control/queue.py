@@ -1,0 +1,163 @@
+"""The work queue: which jobs are to be looked at, and when.
+
+The contract is that of client-go's workqueue, for the same reasons: a key that is added many times is worked on once; a key is worked on by
+one worker at a time, and one that is added meanwhile comes again; a key whose work fails comes back later and later, and holds up no other.
+kopf has had no coalescing of events since 1.42 and does not retry `on.event` handlers, so both are done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 30.0
+
+Work = Callable[[str], Awaitable[float | None]]
+"""Works on a key. Returns after how many seconds to come back though nothing happens; raises to be tried again later."""
+
+
+class Watcher(Protocol):
+    """Who wants to know what the queue does."""
+
+    def waited(self, seconds: float) -> None:
+        """A key was taken up after so long in the queue."""
+
+    def worked(self, seconds: float) -> None:
+        """A key's work ended well."""
+
+    def failed(self, key: str, error: Exception, delay: float) -> None:
+        """A key's work failed and will be tried again after `delay` seconds."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds before a failed key comes back: `first`, doubled with every failure in a row, at most `longest`."""
+
+    first: float = FIRST_DELAY
+    longest: float = LONGEST_DELAY
+
+    def after(self, failures: int) -> float:
+        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
+
+
+class WorkQueue:
+    """Keys in the order in which they came, each at most once. `delays` is for keys whose work failed."""
+
+    def __init__(self, work: Work, watcher: Watcher, *, delays: Delays = Delays()) -> None:
+        self._work = work
+        self._watcher = watcher
+        self._delays = delays
+        self._ready: asyncio.Queue[str | None] = asyncio.Queue()
+        self._since: dict[str, float] = {}
+        self._active: dict[str, float] = {}
+        self._again: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failures: dict[str, int] = {}
+        self._workers: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    @property
+    def depth(self) -> int:
+        """Keys that are due and not taken up."""
+        return len(self._since)
+
+    @property
+    def failing(self) -> int:
+        """Keys whose last work failed."""
+        return len(self._failures)
+
+    def longest_work(self) -> float:
+        """Seconds that the oldest work now under way has taken."""
+        return max((self._time() - start for start in self._active.values()), default=0.0)
+
+    def add(self, key: str) -> None:
+        """The key is due now."""
+        if self._closing or key in self._since:
+            return
+        if key in self._active:
+            self._again.add(key)
+            return
+        self._cancel_timer(key)
+        self._since[key] = self._time()
+        self._ready.put_nowait(key)
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """The key is due in so many seconds, if not sooner: of several times the earliest counts."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        if self._closing or key in self._since:
+            return
+        due = self._time() + seconds
+        timer = self._timers.get(key)
+        if timer is None or timer.when() > due:
+            self._cancel_timer(key)
+            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
+
+    def retry_now(self) -> None:
+        """Every key that failed is due now: what they failed of may be over."""
+        for key in list(self._failures):
+            self.add(key)
+
+    def start(self, workers: int) -> None:
+        """Starts so many workers; nothing is worked on before."""
+        self._workers = [asyncio.create_task(self._run(), name=f"worker {number}") for number in range(workers)]
+
+    async def drain(self, seconds: float) -> None:
+        """Takes up nothing more, lets what is under way end, and cancels what has not ended after so long."""
+        self._closing = True
+        for key in list(self._timers):
+            self._cancel_timer(key)
+        for _ in self._workers:
+            self._ready.put_nowait(None)
+        if not self._workers:
+            return
+        _, late = await asyncio.wait(self._workers, timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while not self._closing and (key := await self._ready.get()) is not None and not self._closing:
+            now = self._time()
+            self._watcher.waited(now - self._since.pop(key))
+            self._active[key] = now
+            self._cancel_timer(key)  # what it was set for is seen by the work that begins now
+            await self._work_on(key)
+
+    async def _work_on(self, key: str) -> None:
+        failed = False
+        later: float | None = None
+        try:
+            later = await self._work(key)
+        except Exception as error:  # noqa: BLE001 - whatever one job's work raises, no other job may suffer
+            failed = True
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            later = self._delays.after(failures)
+            self._watcher.failed(key, error, later)
+        else:
+            self._failures.pop(key, None)
+            self._watcher.worked(self._time() - self._active[key])
+        finally:
+            del self._active[key]
+        again = key in self._again
+        self._again.discard(key)
+        if again and not failed:
+            self.add(key)
+        elif later is not None:
+            self.add_after(key, later)
+
+    def _due(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: str) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,210 @@
+"""One pass over one job: look, decide, write the status, do what was decided.
+
+`lifecycle.decide` is the brain and `docs/architecture.md` ("The lifecycle core") the contract: the status is written first, with the
+resourceVersion that it was decided from, and when that write fails nothing else is done. Nothing is remembered here that a restart of the
+operator would need; what is remembered saves requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from muster.api.job import TrainingJob
+from muster.api.status import TrainingJobStatus
+from muster.control.admitted import Admission, Admitted
+from muster.control.carry_out import Carrier
+from muster.control.cluster import Child, Cluster, Object
+from muster.control.defaults import JobDefaults
+from muster.control.errors import AlreadyExistsError, ClusterError, NotFoundError, RefusedError
+from muster.control.events import event_of, happenings
+from muster.control.reports import Reports
+from muster.control.store import Store, version_of
+from muster.lifecycle.actions import Decision, LookLive
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed, ReplicaView
+from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.render.environment import Coordinator
+from muster.render.trainer import image_of
+from muster.strategies.base import Framework
+from muster.strategies.registry import strategy_of
+
+CALM_SECONDS = 0.5
+"""How long news that no recovery waits for is gathered, so that a world of many pods that start does not cost a status write for each."""
+
+log = logging.getLogger("muster.reconciler")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the reconciler works with. `images` are the installation's trainer images; no `coordinator`: supervisors report to nobody."""
+
+    cluster: Cluster
+    store: Store
+    reports: Reports
+    images: Mapping[Framework, str]
+    now: Callable[[], datetime]
+    defaults: JobDefaults = field(default_factory=JobDefaults)
+    coordinator: Coordinator | None = None
+    policies: bool = False
+    """Whether each job gets a network policy."""
+    policy: Policy = DEFAULT_POLICY
+    restarted: Callable[[str], None] = lambda _: None
+    """Called with the failure class of each restart that was decided."""
+
+
+class Reconciler:
+    """Brings jobs and what runs of them together, one key at a time; one key is never worked on twice at once."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._admission = Admission(around.images, around.defaults)
+        self._carrier = Carrier(
+            around.cluster,
+            around.store,
+            images=around.images,
+            coordinator=around.coordinator,
+            defaults=around.defaults,
+            policies=around.policies,
+        )
+        self._looked: dict[str, datetime] = {}
+        self._refused: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
+
+    async def reconcile(self, key: str) -> float | None:
+        """One pass. Seconds until the job wants to be looked at again; None: when something happens.
+
+        Raises ClusterError where the pass could not be finished; what it did is done, and the next pass goes on from there.
+        """
+        obj = self._around.store.job(key)
+        self._forget_unless(key, obj)
+        if obj is None or "deletionTimestamp" in obj["metadata"] or self._at_rest(key, obj):
+            return None
+        admitted = self._admission.admit(obj)
+        decision = self._decide(admitted, self._cached(admitted.job))
+        if _asks(decision) and self._worth_a_look(admitted.job):
+            try:
+                obj, observed = await self._look_live(admitted.job)
+            except NotFoundError:
+                self._around.store.drop_job(obj)
+                return None
+            admitted = self._admission.admit(obj)
+            decision = self._decide(admitted, observed)
+        job = admitted.job
+        status = self._pinned(job, decision.status)
+        written = status != job.status
+        if written:
+            await self._write(obj, job, status)
+        made = await self._carry_out(job.with_status(status), decision)
+        return self._later(job, decision, made=made, written=written)
+
+    def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
+        return decide(admitted.job, observed, self._around.now(), problems=admitted.problems, policy=self._around.policy)
+
+    def _at_rest(self, key: str, obj: Object) -> bool:
+        """Whether it has ended, is read of no more, and nothing is left to do: most jobs of a cluster, most of the time."""
+        status = obj.get("status") or {}
+        kept = obj.get("spec", {}).get("ttlSecondsAfterFinished") is None
+        return kept and status.get("phase") in ("Succeeded", "Failed") and not self._around.store.children(key)
+
+    # looking
+
+    def _cached(self, job: TrainingJob) -> Observed:
+        return self._observed(job, self._around.store.children(job.key), live=False)
+
+    async def _look_live(self, job: TrainingJob) -> tuple[Object, Observed]:
+        """Job and pods as they are now, the job first: pods of an attempt that its status does not know would look like the future."""
+        namespace, name = job.metadata.namespace, job.metadata.name
+        store = self._around.store
+        obj = await self._around.cluster.read_job(namespace, name)
+        if obj["metadata"]["uid"] != job.metadata.uid:
+            store.put_job(obj)
+            raise NotFoundError(f"{job.key} is another job now")
+        store.put_job(obj)
+        before = frozenset(child.view.uid for child in store.children(job.key))
+        children = await self._around.cluster.list_children(namespace, name)
+        store.replace_children(job.key, children, looked=before)
+        self._looked[job.key] = self._around.now()
+        return obj, self._observed(job, children, live=True)
+
+    def _observed(self, job: TrainingJob, children: Iterable[Child], *, live: bool) -> Observed:
+        uid = job.metadata.uid
+        replicas = tuple(self._with_report(child.view) for child in children if child.owner == uid)
+        return Observed(replicas, live, self._around.store.has_service(job.key, uid), self._refused.get(uid, ""))
+
+    def _with_report(self, view: ReplicaView) -> ReplicaView:
+        received = self._around.reports.of(view.uid)
+        return replace(view, report=received.report, reported=received.time) if received else view
+
+    def _worth_a_look(self, job: TrainingJob) -> bool:
+        """While the cache itself still shows replicas that have to go first, a live look would show the same: once in a while is enough."""
+        older = any(child.view.attempt < job.status.attempt for child in self._around.store.children(job.key))
+        last = self._looked.get(job.key)
+        return not older or last is None or self._around.now() - last >= timedelta(seconds=self._around.policy.look_seconds)
+
+    # writing
+
+    def _pinned(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
+        """The image stays what it was when the job was admitted, whatever a newer installation's default is."""
+        if status.admitted_time is None or (status.image and not job.spec.trainer.image):
+            return status
+        default = self._around.images[strategy_of(job.spec.strategy).framework]
+        return status.model_copy(update={"image": job.spec.trainer.image or image_of(job, default)})
+
+    async def _write(self, obj: Object, job: TrainingJob, status: TrainingJobStatus) -> None:
+        written = await self._around.cluster.write_status(obj, status.wire())
+        self._around.store.put_job(written)
+        if version_of(written) != version_of(obj):
+            self._around.store.expect(job.metadata.uid, version_of(written))
+        log.info("%s: %s, attempt %d: %s", job.key, status.phase, status.attempt, status.message)
+        told = list(happenings(job.status, status))
+        for happening in told:
+            if happening.reason == "Restarting":
+                self._around.restarted(str(status.attempts[-2].failure_class) if len(status.attempts) > 1 else "")
+        await self._tell([event_of(job, happening, self._around.now()) for happening in told])
+
+    async def _tell(self, events: list[Object]) -> None:
+        for outcome in await asyncio.gather(*map(self._around.cluster.create_event, events), return_exceptions=True):
+            if isinstance(outcome, ClusterError) and not isinstance(outcome, AlreadyExistsError):
+                log.warning("an Event could not be made: %s", outcome)
+            elif isinstance(outcome, BaseException) and not isinstance(outcome, ClusterError):
+                raise outcome
+
+    async def _carry_out(self, job: TrainingJob, decision: Decision) -> int:
+        """How many replicas were made. Raises the first ClusterError once all actions have ended."""
+        uid = job.metadata.uid
+        try:
+            made = await self._carrier.carry_out(job, decision.actions)
+        except RefusedError as error:
+            self._refused[uid] = str(error)
+            raise
+        self._refused.pop(uid, None)
+        return made
+
+    def _later(self, job: TrainingJob, decision: Decision, *, made: int, written: bool) -> float | None:
+        wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._around.now()).total_seconds())]
+        if made or written:
+            wakes.append(CALM_SECONDS)  # where somebody meddled with the status, one pass may not be enough
+        if _asks(decision):
+            wakes.append(self._around.policy.look_seconds)
+        return min(wakes, default=None)
+
+    def _forget_unless(self, key: str, obj: Object | None) -> None:
+        """Forgets what is remembered of a job that is gone, or was replaced by another of its name."""
+        uid = obj["metadata"]["uid"] if obj else ""
+        known = self._uids.get(key, "")
+        if known and known != uid:
+            self._admission.forget(known)
+            self._refused.pop(known, None)
+            self._looked.pop(key, None)
+        if uid:
+            self._uids[key] = uid
+        else:
+            self._uids.pop(key, None)
+
+
+def _asks(decision: Decision) -> bool:
+    return any(isinstance(action, LookLive) for action in decision.actions)

@@ -1,0 +1,95 @@
+"""kopf's handlers. They take what the watches say into the caches and queue the job that it concerns; nothing here waits.
+
+Only `on.event`: it writes no annotation and no finalizer. `on.create` and its like would patch every object; timers and daemons would keep
+users from deleting jobs while the operator is away.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import kopf
+
+from muster.api.constants import GROUP, JOB_NAME_LABEL, PLURAL, VERSION
+from muster.control.cluster import Child, owner_of
+from muster.control.queue import WorkQueue
+from muster.control.reconciler import CALM_SECONDS
+from muster.control.store import Store, key_of, version_of
+from muster.kubernetes.credentials import login
+from muster.kubernetes.settings import configure
+from muster.kubernetes.views import child_of
+from muster.lifecycle.observed import ReplicaPhase
+
+log = logging.getLogger("muster.watch")
+
+
+class Watched:
+    """Where the news go."""
+
+    def __init__(self, store: Store, queue: WorkQueue) -> None:
+        self._store = store
+        self._queue = queue
+
+    def job(self, kind: str | None, job: dict[str, Any]) -> None:
+        self._store.heard(job["metadata"]["uid"], version_of(job))
+        known = self._store.job(key_of(job))
+        if kind == "DELETED":
+            self._store.drop_job(job)
+        else:
+            self._store.put_job(job)
+        if known is None or kind == "DELETED" or version_of(job) > version_of(known):
+            self._queue.add(key_of(job))  # what we wrote ourselves is known by now, most of the time
+
+    def pod(self, kind: str | None, pod: dict[str, Any]) -> None:
+        self._store.heard(pod["metadata"]["uid"], version_of(pod))
+        child = child_of(pod)
+        if child is None:
+            return
+        if kind == "DELETED":
+            self._store.drop_child(child.key, child.view.uid)
+        else:
+            self._store.put_child(child)
+        self._queue.add_after(child.key, 0.0 if kind == "DELETED" or _urgent(child) else CALM_SECONDS)
+
+    def service(self, kind: str | None, service: dict[str, Any]) -> None:
+        key = f"{service['metadata']['namespace']}/{service['metadata']['labels'][JOB_NAME_LABEL]}"
+        if kind == "DELETED":
+            self._store.drop_service(key)
+            self._queue.add(key)
+        else:
+            self._store.put_service(key, owner_of(service))
+
+
+def _urgent(child: Child) -> bool:
+    """Whether a recovery may have to begin, or may go on."""
+    return child.view.phase is ReplicaPhase.FAILED or child.view.deleting is not None
+
+
+def register(registry: kopf.OperatorRegistry) -> None:
+    """Puts the handlers into a registry. Their `memo.watched` is a `Watched`; `memo.start` and `memo.stop` are coroutine functions."""
+
+    @kopf.on.startup(registry=registry)
+    async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
+        configure(settings)
+        await memo.start()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await login()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(memo: Any, **_: Any) -> None:
+        await memo.stop()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def job_event(event: Any, memo: Any, **_: Any) -> None:
+        memo.watched.job(event["type"], event["object"])
+
+    @kopf.on.event("pods", registry=registry)
+    async def pod_event(event: Any, memo: Any, **_: Any) -> None:
+        memo.watched.pod(event["type"], event["object"])
+
+    @kopf.on.event("services", registry=registry)
+    async def service_event(event: Any, memo: Any, **_: Any) -> None:
+        memo.watched.service(event["type"], event["object"])

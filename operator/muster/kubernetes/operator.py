@@ -1,0 +1,214 @@
+"""The operator, put together: what it has, how it starts and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter as Tally
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import kopf
+
+from muster.control.errors import ClusterError, ConflictError, NotFoundError
+from muster.control.metrics import Counter, Gauge, Histogram, Labels, Metric
+from muster.control.queue import WorkQueue
+from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.reports import Reports
+from muster.control.resync import Resync
+from muster.control.store import Store
+from muster.kubernetes.channel import ClusterChannel, lead_here
+from muster.kubernetes.configuration import Configuration, Place
+from muster.kubernetes.gateway import Gateway
+from muster.kubernetes.handlers import Watched, register
+from muster.kubernetes.leader import Lease
+from muster.kubernetes.probes import Probes
+from muster.render.environment import Coordinator
+
+DRAIN_SECONDS = 15.0
+STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of which ends within 30 s
+DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed by kopf (70 s)
+REPOINT_SECONDS = 60.0
+
+log = logging.getLogger("muster.operator")
+
+
+class QueueFigures:
+    """What the queue does, in figures and in the log."""
+
+    def __init__(self) -> None:
+        self.wait = Histogram("workqueue_queue_duration_seconds", "How long jobs were due before they were looked at")
+        self.work = Histogram("workqueue_work_duration_seconds", "How long passes over jobs took")
+        self.failures = Counter("muster_reconcile_errors_total", "Passes over jobs that could not be finished")
+
+    def waited(self, seconds: float) -> None:
+        self.wait.observe(seconds)
+
+    def worked(self, seconds: float) -> None:
+        self.work.observe(seconds)
+
+    def failed(self, key: str, error: Exception, delay: float) -> None:
+        self.failures.add({"error": type(error).__name__})
+        if isinstance(error, ConflictError | NotFoundError):  # somebody else was quicker, or the job is gone
+            log.debug("%s: %s", key, error)
+        elif isinstance(error, ClusterError):
+            log.warning("%s: tried again in %.1f s: %s", key, delay, error)
+        else:
+            log.error("%s: tried again in %.1f s", key, delay, exc_info=error)
+
+
+class Operator:
+    """One process of the operator. `run` ends when it is told to, or when another one leads."""
+
+    def __init__(self, configuration: Configuration, place: Place, gateway: Gateway) -> None:
+        self._configuration = configuration
+        self._place = place
+        self._gateway = gateway
+        self._lease = Lease(gateway, place.namespace, name=configuration.leader_election.lease_name, identity=place.pod)
+        self._store = Store(time.monotonic)
+        self._reports = Reports()
+        self._restarts = Counter("muster_job_restarts_total", "Restarts of jobs by class of failure")
+        self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
+        self._figures = QueueFigures()
+        self._reconciler = Reconciler(self._surroundings())
+        self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
+        self._resync = Resync(
+            gateway, self._store, queue=self._queue, reports=self._reports, now=_now, seconds=configuration.resync_seconds
+        )
+        self._channel = ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports) if place.address else None
+        self._probes = Probes(sick=self._sick, unready=self._unready, metrics=self._metrics)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending = asyncio.Event()
+        self._answered = True
+        gateway.asked = self._asked
+
+    async def run(self) -> None:
+        """From the first probe to the release of the lease. Raises OSError where a port is taken, and what kopf fails of."""
+        await self._probes.start(self._configuration.health.port, self._configuration.metrics.port)
+        try:
+            await self._lease.acquire()
+            self._gateway.writable = lambda: self._lease.valid
+            keeping = asyncio.create_task(self._lease.keep(), name="lease")
+            keeping.add_done_callback(lambda _: self._ending.set())
+            try:
+                await self._resync.until_listed()
+                await self._watch()
+            finally:
+                keeping.cancel()
+                with suppress(asyncio.CancelledError):
+                    await keeping
+                await self._lease.release()
+        finally:
+            await self._probes.stop()
+
+    @property
+    def superseded(self) -> bool:
+        """Whether it ended because another one leads."""
+        return self._lease.lost.is_set()
+
+    async def _watch(self) -> None:
+        registry = kopf.OperatorRegistry()
+        register(registry)
+        memo = kopf.Memo(watched=Watched(self._store, self._queue), start=self._start, stop=self._stop)
+        namespaces = self._configuration.namespaces
+        where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
+        await kopf.operator(registry=registry, memo=memo, standalone=True, stop_flag=self._ending, **where)
+
+    async def _start(self) -> None:
+        if self._channel is not None:
+            await self._channel.start(self._configuration.coordination.port)
+            self._tasks.append(asyncio.create_task(self._stay_reachable(self._channel), name="endpoint"))
+        self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
+        self._queue.start(self._configuration.workers)
+
+    async def _stop(self) -> None:
+        self._ending.set()  # what kopf has waiting for it would hold up its end for five seconds
+        for task in self._tasks:
+            task.cancel()
+        await self._queue.drain(DRAIN_SECONDS)
+        if self._channel is not None:
+            await self._channel.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _stay_reachable(self, channel: ClusterChannel) -> None:
+        """Keeps the coordinator's Service pointed here, whatever others do to it."""
+        coordination = self._configuration.coordination
+        while True:
+            try:
+                await lead_here(
+                    self._gateway, self._place.namespace, service=coordination.service, address=self._place.address, port=coordination.port
+                )
+            except ClusterError as error:
+                log.warning("supervisors cannot be led here: %s", error)
+            channel.forget()
+            await asyncio.sleep(REPOINT_SECONDS)
+
+    def _surroundings(self) -> Surroundings:
+        coordination = self._configuration.coordination
+        url = f"http://{coordination.service}.{self._place.namespace}.svc:{coordination.port}"
+        return Surroundings(
+            cluster=self._gateway,
+            store=self._store,
+            reports=self._reports,
+            images=self._configuration.all_images(),
+            now=_now,
+            defaults=self._configuration.defaults(),
+            coordinator=Coordinator(url) if self._place.address else None,
+            policies=self._configuration.network_policy.enabled,
+            restarted=lambda failure_class: self._restarts.add({"class": failure_class}),
+        )
+
+    def _asked(self, verb: str, status: int) -> None:
+        """A request was answered; where the API server was away until now, what failed meanwhile is tried again at once."""
+        self._requests.add({"verb": verb, "status": str(status)})
+        answered = status != 0
+        if answered and not self._answered:
+            self._queue.retry_now()
+        self._answered = answered
+
+    # probes
+
+    def _sick(self) -> str | None:
+        """What only a restart cures."""
+        stuck = self._queue.longest_work()
+        if stuck > STUCK_SECONDS:
+            return f"a pass over a job has taken {stuck:.0f} s"
+        if self._answered and self._store.silence() > DEAF_SECONDS:
+            return f"what was written {self._store.silence():.0f} s ago has not come back on a watch"
+        return None
+
+    def _unready(self) -> str | None:
+        """A standby is ready to take over; a leader once it knows all jobs and pods."""
+        if not self._answered:
+            return "the API server does not answer"
+        if self._lease.valid and self._resync.last is None:
+            return "jobs and pods are being listed"
+        return None
+
+    def _metrics(self) -> Sequence[Metric]:
+        return (
+            Gauge("muster_leader", "Whether this operator leads", lambda: float(self._lease.valid)),
+            Gauge("muster_jobs", "Jobs by phase", self._phases),
+            Gauge("workqueue_depth", "Jobs that are due", lambda: float(self._queue.depth)),
+            Gauge("muster_failing_jobs", "Jobs whose last pass could not be finished", lambda: float(self._queue.failing)),
+            Gauge("muster_supervisors", "Pods whose supervisors report", lambda: float(len(self._reports))),
+            Gauge("muster_resync_timestamp_seconds", "When everything was last listed", self._last_resync),
+            self._figures.wait,
+            self._figures.work,
+            self._figures.failures,
+            self._restarts,
+            self._requests,
+        )
+
+    def _last_resync(self) -> float:
+        return self._resync.last.timestamp() if self._resync.last else 0.0
+
+    def _phases(self) -> dict[Labels, float]:
+        tally = Tally((self._store.job(key) or {}).get("status", {}).get("phase", "Pending") for key in self._store.keys)
+        return {(("phase", phase),): float(count) for phase, count in tally.items()}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

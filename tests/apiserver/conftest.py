@@ -1,0 +1,52 @@
+"""One API server for all tests, with the chart in it; a namespace, kubelets and an operator for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests are not installed
+
+from tests.apiserver.stage.cluster import Cluster, running
+from tests.apiserver.stage.jobs import Jobs
+from tests.apiserver.stage.kubelet import Kubelet, Nodes
+from tests.apiserver.stage.operators import OperatorProcess, operating
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("apiserver")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = cluster.namespace("test")
+    yield name
+    cluster.empty(name)
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, namespace: str) -> Jobs:
+    return Jobs(cluster.admin, namespace)
+
+
+@pytest.fixture
+def kubelet(cluster: Cluster) -> Kubelet:
+    return Kubelet(cluster.admin)
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, namespace: str) -> Iterator[Nodes]:
+    """Kubelets that run every pod at once."""
+    with Nodes(cluster.admin, namespace).working() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with operating(cluster, tmp_path / "operator") as operator:
+        yield operator

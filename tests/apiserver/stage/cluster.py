@@ -1,0 +1,163 @@
+"""The API server with the chart's definition, roles and service account in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import yaml
+from tests.apiserver.stage.api import JOBS, Api, ApiError, Object, until
+from tests.cluster import harness
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "muster"
+RELEASE_NAMESPACE = "muster-system"
+ACCOUNT = "muster"
+_INSTALLED = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Service")
+_PLURALS = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+}
+_AUDITED = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    users: ["system:serviceaccount:muster-system:muster"]
+  - level: None
+"""
+
+
+class Cluster:
+    """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it."""
+
+    def __init__(self, kubeconfig: Path, audit: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.admin = Api.of(kubeconfig)
+        self.audit = audit
+        self.configuration: Object = {}
+        self._namespaces = 0
+
+    def install(self) -> None:
+        """What the chart has, less the operator itself."""
+        manifests = _rendered()
+        self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
+        for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
+            folder = _PLURALS[manifest["kind"]].format(manifest["metadata"].get("namespace"))
+            self.admin.apply(f"{folder}/{manifest['metadata']['name']}", manifest)
+        [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
+        self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
+        until(self._defined, "TrainingJobs are served")
+
+    def namespace(self, prefix: str) -> str:
+        """A new namespace, with the service account that pods run under."""
+        self._namespaces += 1
+        name = f"{prefix}-{self._namespaces}"
+        self.admin.create("/api/v1/namespaces", _named("v1", "Namespace", name))
+        self.admin.create(f"/api/v1/namespaces/{name}/serviceaccounts", _named("v1", "ServiceAccount", "default"))
+        return name
+
+    def empty(self, namespace: str) -> None:
+        """Removes jobs, pods and services, as the garbage collector would if there were one."""
+        for job in self.admin.items(JOBS.format(namespace)):
+            self.admin.delete(f"{JOBS.format(namespace)}/{job['metadata']['name']}")
+        for pod in self.admin.items(f"/api/v1/namespaces/{namespace}/pods"):
+            self.admin.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+        for service in self.admin.items(f"/api/v1/namespaces/{namespace}/services"):
+            self.admin.delete(f"/api/v1/namespaces/{namespace}/services/{service['metadata']['name']}")
+
+    def account_kubeconfig(self, path: Path) -> Path:
+        """A kubeconfig with the rights of the operator's service account."""
+        folder = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+        token = self.admin.create(folder, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "only", "cluster": {"server": self.admin.server, "certificate-authority": self.admin.authority}}],
+            "users": [{"name": "operator", "user": {"token": token["status"]["token"]}}],
+            "contexts": [{"name": "only", "context": {"cluster": "only", "user": "operator"}}],
+            "current-context": "only",
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def requests(self) -> list[Object]:
+        """What operators have asked the API server for so far: verb, requestURI, responseStatus, userAgent."""
+        with suppress(FileNotFoundError):
+            return [json.loads(line) for line in self.audit.read_text().splitlines() if line.endswith("}")]
+        return []
+
+    def _defined(self) -> bool:
+        with suppress(ApiError):
+            return bool(self.admin.get(JOBS.format("default")))
+        return False
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Kills the API server; it is started again, with what it had, at the end."""
+        port = re.search(r":(\d+)$", self.admin.server)
+        assert port
+        [server] = [
+            each
+            for each in psutil.Process().children(recursive=True)
+            if each.status() != psutil.STATUS_ZOMBIE and f"--secure-port={port[1]}" in each.cmdline()
+        ]
+        command = server.cmdline()
+        server.send_signal(signal.SIGKILL)
+        server.wait(30)
+        try:
+            yield
+        finally:
+            again = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _RESTARTED.append(again)
+            until(self._serves, "the API server serves again", seconds=60)
+
+    def _serves(self) -> bool:
+        with suppress(OSError, ApiError):
+            return bool(self.admin.get("/api/v1/namespaces/default"))
+        return False
+
+
+_RESTARTED: deque[subprocess.Popen[bytes]] = deque()
+
+
+@contextmanager
+def running(folder: Path, *, audited: bool = True) -> Iterator[Cluster]:
+    """A cluster with the chart in it; its audit log is in `folder`."""
+    policy, log = folder / "audit-policy.yaml", folder / "audit.log"
+    policy.write_text(_AUDITED)
+    audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"] if audited else []
+    with harness.api_server(harness.Places.default(), arguments=audit) as kubeconfig:
+        cluster = Cluster(kubeconfig, log)
+        cluster.install()
+        try:
+            yield cluster
+        finally:
+            while _RESTARTED:
+                server = _RESTARTED.pop()
+                server.terminate()
+                server.wait(30)
+
+
+def _rendered() -> list[Object]:
+    programs = harness.Programs(harness.Places.default())
+    programs.ensure(["helm"])
+    command = [str(programs.path("helm")), "template", ACCOUNT, str(CHART), "-n", RELEASE_NAMESPACE, "--kube-version=1.34", "--no-hooks"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def _named(api_version: str, kind: str, name: str) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}

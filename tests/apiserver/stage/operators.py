@@ -1,0 +1,114 @@
+"""Operators as processes, under the chart's service account."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.apiserver.stage.api import until
+from tests.apiserver.stage.cluster import RELEASE_NAMESPACE, Cluster
+
+ADDRESS = "10.244.0.7"
+
+
+class OperatorProcess:
+    """One `python -m muster.kubernetes`. Starting it again is what a kubelet does with a container that ended."""
+
+    def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.health, self.metrics, self.coordination = free_ports(3)
+        configuration = {**cluster.configuration, **settings}
+        configuration["health"] = {"port": self.health}
+        configuration["metrics"] = {"port": self.metrics}
+        configuration["coordination"] = {**configuration["coordination"], "port": self.coordination}
+        (folder / "operator.yaml").write_text(yaml.safe_dump(configuration))
+        self.log = folder / "operator.log"
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(cluster.account_kubeconfig(folder / "kubeconfig")),
+            "MUSTER_CONFIG": str(folder / "operator.yaml"),
+            "POD_NAME": pod,
+            "POD_NAMESPACE": RELEASE_NAMESPACE,
+            "POD_IP": ADDRESS,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> OperatorProcess:
+        with self.log.open("ab") as output:
+            command = [sys.executable, "-m", "muster.kubernetes"]
+            self.process = subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return self
+
+    def ready(self) -> OperatorProcess:
+        until(lambda: self.probe("readyz")[0] == 200 and self.leads, f"the operator leads and is ready; see {self.log}")
+        return self
+
+    @property
+    def leads(self) -> bool:
+        return "muster_leader 1" in self.figures()
+
+    def probe(self, name: str) -> tuple[int, str]:
+        """Status and text of a probe; status 0: nobody answers."""
+        return _get(f"http://127.0.0.1:{self.health}/{name}")
+
+    def figures(self) -> str:
+        return _get(f"http://127.0.0.1:{self.metrics}/metrics")[1]
+
+    def kill(self) -> None:
+        assert self.process
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self, *, seconds: float = 20.0) -> int:
+        """The exit code after SIGTERM."""
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def close(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+
+@contextmanager
+def operating(cluster: Cluster, folder: Path, *, pod: str = "muster-0", **settings: Any) -> Iterator[OperatorProcess]:
+    """An operator that leads and is ready; `settings` go over its configuration."""
+    operator = OperatorProcess(cluster, folder, pod=pod, settings=settings)
+    try:
+        yield operator.start().ready()
+    finally:
+        operator.close()
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""

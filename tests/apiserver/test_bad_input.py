@@ -1,0 +1,210 @@
+"""Whatever somebody writes into the cluster, the job says what is wrong, and no other job suffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.apiserver.stage.api import ApiError, Object, until
+from tests.apiserver.stage.cluster import Cluster
+from tests.apiserver.stage.jobs import Jobs, condition, job
+from tests.apiserver.stage.kubelet import Kubelet, Nodes
+from tests.apiserver.stage.operators import OperatorProcess, operating
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator
+
+
+def templated(name: str, template: Any, workers: int = 1) -> Object:
+    return job(name, roles={"worker": {"replicas": workers, "template": template}})
+
+
+NO_TRAINER = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
+
+
+def test_a_job_that_cannot_be_rendered_says_so_once_makes_nothing_and_heals(jobs: Jobs, cluster: Cluster, nodes: Nodes) -> None:
+    jobs.submit(templated("digits", NO_TRAINER))
+    status = until(lambda: condition(found := jobs.status("digits"), "Valid").get("status") == "False" and found, "Valid is False")
+    assert "roles.worker.template" in condition(status, "Valid")["message"]
+    assert status["phase"] == "Pending"
+    settled = len(cluster.requests())
+    jobs.submit(job("other", workers=1))
+    jobs.reaches("other", "Running")
+    asked = [each["requestURI"] for each in cluster.requests()[settled:]]
+    assert not [uri for uri in asked if "digits" in uri], "a job that nothing can be done about costs no requests"
+    assert jobs.pods("digits") == []
+    assert [event["reason"] for event in jobs.events("digits")] == ["Invalid"]
+    jobs.patch("digits", {"spec": {"roles": {"worker": {"template": {"spec": {"containers": [{"name": "trainer", "image": "own"}]}}}}}})
+    assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
+
+
+def test_a_running_job_that_is_edited_badly_runs_on(jobs: Jobs, nodes: Nodes) -> None:
+    jobs.submit(job("digits", workers=1))
+    jobs.reaches("digits", "Running")
+    [pod] = jobs.pods("digits")
+    with suppress(ApiError):  # where CEL sees it, it is refused
+        jobs.patch("digits", {"spec": {"roles": {"worker": {"template": NO_TRAINER}}}})
+        until(lambda: condition(jobs.status("digits"), "Valid").get("status") == "False", "Valid is False")
+    assert [each["metadata"]["uid"] for each in jobs.pods("digits")] == [pod["metadata"]["uid"]]
+    assert jobs.status("digits")["phase"] == "Running"
+
+
+def quota(jobs: Jobs, pods: int) -> None:
+    """As the quota controller, which does not run here, would have it."""
+    folder = f"/api/v1/namespaces/{jobs.namespace}/resourcequotas"
+    hard = {"pods": str(pods)}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
+    jobs.api.apply(f"{folder}/few", body)
+    used = {"pods": str(len(jobs.api.items(f"/api/v1/namespaces/{jobs.namespace}/pods")))}
+    jobs.api.patch(f"{folder}/few/status", {"status": {"hard": hard, "used": used}})
+
+
+def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_room(jobs: Jobs, nodes: Nodes) -> None:
+    quota(jobs, 1)
+    jobs.submit(job("digits", workers=3))
+    status = until(
+        lambda: condition(found := jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal is told"
+    )
+    assert "exceeded quota" in condition(status, "Ready")["message"]
+    until(lambda: [event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"], "an Event")
+    assert status["restarts"]["total"] == 0
+    quota(jobs, 10)
+    assert jobs.reaches("digits", "Running", seconds=60)["attempt"] == 0
+    assert len([event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"]) == 1
+
+
+def test_a_pod_that_admission_refuses_is_told_in_the_condition(jobs: Jobs) -> None:
+    jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    jobs.submit(templated("rude", {"spec": {"hostNetwork": True}}))
+    status = until(lambda: condition(found := jobs.status("rude"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal")
+    assert "restricted" in condition(status, "Ready")["message"]
+
+
+def test_pods_of_the_bundled_trainer_pass_restricted_pod_security(jobs: Jobs, nodes: Nodes) -> None:
+    jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    storage = {"persistentVolumeClaim": {"claimName": "checkpoints"}}
+    jobs.submit(job("digits", checkpoint={"storage": storage}))
+    jobs.reaches("digits", "Running")
+
+
+def test_a_pod_of_somebody_else_in_the_way_is_named_and_left_alone(jobs: Jobs, nodes: Nodes) -> None:
+    nodes.runs = lambda pod: "muster.dev/job-name" in pod["metadata"].get("labels", {})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "digits-worker-0"},
+        "spec": {"containers": [{"name": "a", "image": "a"}]},
+    }
+    uid = jobs.api.create(f"/api/v1/namespaces/{jobs.namespace}/pods", pod)["metadata"]["uid"]
+    jobs.submit(job("digits", workers=1))
+    status = until(lambda: condition(found := jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal")
+    assert "digits-worker-0" in condition(status, "Ready")["message"]
+    path = f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0"
+    assert jobs.api.get(path)["metadata"]["uid"] == uid
+    jobs.api.delete(path)
+    jobs.reaches("digits", "Running", seconds=60)
+
+
+HUGE = "x" * 200_000
+NONSENSE: dict[str, Object] = {
+    "a huge annotation": templated("n", {"metadata": {"annotations": {"huge": HUGE}}}),
+    "a huge environment": templated("n", {"spec": {"containers": [{"name": "trainer", "env": [{"name": "A", "value": HUGE}]}]}}),
+    "a thousand variables": templated(
+        "n", {"spec": {"containers": [{"name": "trainer", "env": [{"name": f"A{i}", "value": "b"} for i in range(1000)]}]}}
+    ),
+    "volumes as text": templated("n", {"spec": {"volumes": "none"}}),
+    "volumes without names": templated("n", {"spec": {"volumes": [{"emptyDir": {}}, 3, None, []]}}),
+    "a list for a map": templated("n", {"spec": {"nodeSelector": ["a"]}}),
+    "a number for a map": templated("n", {"spec": {"securityContext": 3}}),
+    "labels that are numbers": templated("n", {"metadata": {"labels": {"a": 1, "b": None, "c": {"d": "e"}}}}),
+    "metadata that is text": templated("n", {"metadata": "text"}),
+    "a spec that is text": templated("n", {"spec": "text"}),
+    "a template that is null": templated("n", None),
+    "an unknown patch directive": templated("n", {"spec": {"containers": [{"name": "trainer", "$patch": "explode"}]}}),
+    "a directive everywhere": templated("n", {"$patch": "replace", "spec": {"$patch": "delete"}}),
+    "a deep nest": templated("n", {"spec": {"affinity": {"a": {"b": {"c": {"d": {"e": [[[[[[{}]]]]]]}}}}}}}),
+    "bad ports": templated(
+        "n", {"spec": {"containers": [{"name": "trainer", "ports": [{"containerPort": 99999}, {"containerPort": "a"}, 7]}]}}
+    ),
+    "a name that is no label": templated(
+        "n", {"spec": {"hostname": "\n\u2028", "containers": [{"name": "\u00e9\ud83d\ude00", "image": ""}]}}
+    ),
+    "options that are text": job("n", options="text"),
+    "options of another strategy": job("n", options={"pipeline": {"stages": -1}}),
+    "a configuration of any kind": job("n", trainer={"task": "digits", "config": {"epochs": {"a": [None, HUGE]}, "": -1e308}}),
+    "a task with a strange name": job("n", trainer={"task": "../../{{ evil }}\n- a: b"}),
+    "a huge batch": job("n", batch={"globalSize": 2**62}),
+    "a worker too many": job("n", workers=10**9),
+    "no workers": job("n", workers=0),
+    "a deadline in the past": job("n", activeDeadlineSeconds=1, startupDeadlineSeconds=1),
+    "a strategy that does not exist": job("n", strategy="Magic"),
+}
+
+
+def wrong_statuses() -> list[Any]:
+    return [
+        {"phase": "Nowhere", "attempt": -1},
+        {"attempt": 2**62, "phase": "Running"},
+        {"world": {"attempt": 5, "size": 1, "members": [], "createdTime": "2020-01-01T00:00:00Z"}},
+        {"attempts": [], "restarts": {"total": 99}},
+        {"conditions": [{"type": "Ready", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2020-01-01T00:00:00Z"}]},
+        {"progress": {"step": 5, "updatedAt": "2999-01-01T00:00:00Z"}},
+        {"phase": "Recovering", "nextAttemptTime": "2020-01-01T00:00:00Z"},
+    ]
+
+
+def test_nonsense_never_keeps_another_job_from_being_served(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
+    accepted = []
+    for number, (what, manifest) in enumerate(NONSENSE.items()):
+        named = {**manifest, "metadata": {"name": f"nonsense-{number}"}}
+        with suppress(ApiError):
+            jobs.submit(named)
+            accepted.append(f"nonsense-{number}")
+        assert shared_operator.probe("healthz")[0] == 200, what
+    assert accepted, "some of it must pass the API server, or this shows nothing"
+    jobs.submit(job("honest", workers=1))
+    jobs.reaches("honest", "Running")
+    for name in accepted:
+        until(lambda name=name: jobs.status(name).get("conditions"), f"{name} gets an answer")
+    said = shared_operator.log.read_text()
+    assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
+
+
+def test_statuses_that_make_no_sense_are_put_right(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
+    for number, status in enumerate(wrong_statuses()):
+        name = f"digits-{number}"
+        jobs.submit(job(name, workers=1))
+        jobs.reaches(name, "Running")
+        with suppress(ApiError):
+            jobs.api.request("PUT", f"{jobs.path(name)}/status", {**jobs.get(name), "status": status})
+    for number in range(len(wrong_statuses())):
+        name = f"digits-{number}"
+
+        def settled(name: str = name) -> bool:
+            found = jobs.status(name)
+            return found.get("phase") in ("Running", "Failed")
+
+        until(settled, f"{name} runs or has ended: {jobs.status(name)}", seconds=60)
+    said = shared_operator.log.read_text()
+    assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
+
+
+def test_pods_with_our_labels_that_are_no_replicas_are_passed_over(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+    labels: Object = {"muster.dev/job-name": "digits", "muster.dev/role": "worker", "muster.dev/index": "0", "muster.dev/attempt": "99"}
+    for number, wrong in enumerate([{}, {"muster.dev/role": "boss"}, {"muster.dev/index": "a"}, {"muster.dev/attempt": "-1"}]):
+        metadata = {"name": f"stranger-{number}", "labels": {**labels, **wrong}}
+        with suppress(ApiError):
+            spec = {"containers": [{"name": "a", "image": "a"}]}
+            jobs.api.create(
+                f"/api/v1/namespaces/{jobs.namespace}/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            )
+    jobs.submit(job("digits", workers=1))
+    assert jobs.reaches("digits", "Running")["attempt"] == 0
+    strangers = [pod for pod in jobs.pods("digits") if pod["metadata"]["name"].startswith("stranger")]
+    assert strangers
+    assert all("deletionTimestamp" not in pod["metadata"] for pod in strangers)

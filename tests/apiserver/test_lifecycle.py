@@ -1,0 +1,285 @@
+"""A job's life on a real API server, with this test in the kubelets' place."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from tests.apiserver.stage.api import ApiError, Object, until
+from tests.apiserver.stage.cluster import Cluster
+from tests.apiserver.stage.jobs import Jobs, attempt_of, condition, job
+from tests.apiserver.stage.kubelet import Kubelet, Nodes, pod_path, trainer
+from tests.apiserver.stage.operators import operating
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> object:
+    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator
+
+
+def pods_of(jobs: Jobs, name: str, count: int, *, attempt: int = 0) -> list[Object]:
+    def look() -> list[Object] | None:
+        found = [pod for pod in jobs.pods(name) if attempt_of(pod) == attempt]
+        return found if len(found) == count else None
+
+    return sorted(until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def started(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int = 0) -> list[Object]:
+    pods = pods_of(jobs, name, count, attempt=attempt)
+    for pod in pods:
+        kubelet.run(pod)
+
+    def look() -> bool:
+        status = jobs.status(name)
+        return (status.get("phase"), status.get("attempt")) == ("Running", attempt)
+
+    until(look, f"{name} runs attempt {attempt}")
+    return pods
+
+
+def restarts(status: Object) -> dict[str, int]:
+    return {name: len(status["restarts"].get(name, ())) for name in ("preemption", "infrastructure", "application")}
+
+
+def test_a_job_gets_its_service_and_pods_runs_and_succeeds(jobs: Jobs, kubelet: Kubelet) -> None:
+    jobs.submit(job("digits", workers=3))
+    pods = pods_of(jobs, "digits", 3)
+    assert [pod["metadata"]["name"] for pod in pods] == [f"digits-worker-{index}" for index in range(3)]
+    assert jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/services/digits")["spec"]["clusterIP"] == "None"
+    for pod in pods:
+        kubelet.run(pod)
+    running = jobs.reaches("digits", "Running")
+    assert running["workers"] == "3/3"
+    assert condition(running, "Ready")["status"] == "True"
+    for pod in pods:
+        kubelet.end(pod, 0)
+    ended = jobs.reaches("digits", "Succeeded")
+    assert condition(ended, "Complete")["status"] == "True"
+    assert (ended["attempt"], ended["restarts"]["total"]) == (0, 0)
+
+
+def test_every_child_is_owned_by_its_job_so_that_deleting_the_job_deletes_it(jobs: Jobs) -> None:
+    uid = jobs.submit(job("digits"))["metadata"]["uid"]
+    folder = f"/api/v1/namespaces/{jobs.namespace}"
+    children = [*pods_of(jobs, "digits", 2), jobs.api.get(f"{folder}/services/digits")]
+    children.append(jobs.api.get(f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies/digits"))
+    for child in children:
+        [owner] = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (uid, True, True)
+        assert not child["metadata"].get("finalizers")
+
+
+def test_only_pods_of_the_same_job_reach_a_job_and_ports_that_its_template_declares_are_open(jobs: Jobs) -> None:
+    side_car = {"name": "board", "image": "board", "ports": [{"containerPort": 6006}]}
+    jobs.submit(job("digits", roles={"worker": {"replicas": 1, "template": {"spec": {"containers": [side_car]}}}}))
+    [pod] = pods_of(jobs, "digits", 1)
+    policy = jobs.api.get(f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies/digits")["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}, {"ports": [{"port": 6006, "protocol": "TCP"}]}]
+
+
+def test_what_runs_is_removed_when_a_parameter_server_job_has_succeeded(jobs: Jobs, kubelet: Kubelet) -> None:
+    roles = {"chief": {}, "worker": {"replicas": 2}, "ps": {"replicas": 1}}
+    jobs.submit(
+        job("recommender", strategy="ParameterServer", trainer={"script": "train.py", "code": {"configMap": {"name": "code"}}}, roles=roles)
+    )
+    pods = started(jobs, kubelet, "recommender", 4)
+    [chief] = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/role"] == "chief"]
+    kubelet.end(chief, 0)
+    jobs.reaches("recommender", "Succeeded")
+    until(lambda: sum("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("recommender")) == 3, "three pods are asked to go")
+    [kept] = [pod for pod in jobs.pods("recommender") if "deletionTimestamp" not in pod["metadata"]]
+    assert kept["metadata"]["uid"] == chief["metadata"]["uid"]
+
+
+WORDS = {"code": 20, "reason": "PeerLost", "message": "rank 0: connection reset", "rank": 0, "step": 34, "attempt": 0}
+FAULTS = {
+    "a training script that fails": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 1)),
+    "a container that was killed": ("infrastructure", "ProcessKilled", lambda kubelet, pod: kubelet.end(pod, 137)),
+    "a container that used too much memory": ("application", "OutOfMemory", lambda kubelet, pod: kubelet.end(pod, 137, reason="OOMKilled")),
+    "last words that say a peer was lost": (
+        "infrastructure",
+        "PeerLost",
+        lambda kubelet, pod: kubelet.end(pod, 20, message=json.dumps(WORDS)),
+    ),
+    "an eviction through the API": ("preemption", "Disrupted", lambda kubelet, pod: kubelet.disrupt(pod)),
+    "a deletion by somebody": ("preemption", "PodDeleted", lambda kubelet, pod: kubelet._api.delete(pod_path(pod))),
+    "a pod that vanishes": ("preemption", "ReplicaLost", lambda kubelet, pod: kubelet.remove(pod)),
+    "an eviction by the kubelet": (
+        "preemption",
+        "Evicted",
+        lambda kubelet, pod: kubelet.set_status(pod, {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+    ),
+    "a node that shuts down": (
+        "preemption",
+        "NodeLost",
+        lambda kubelet, pod: kubelet.set_status(pod, {"phase": "Failed", "reason": "Terminated", "message": "node shutdown"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_has_its_class_and_the_next_attempt_waits_until_the_old_pods_are_gone(jobs: Jobs, kubelet: Kubelet, fault: str) -> None:
+    expected, reason, strike = FAULTS[fault]
+    jobs.submit(job("digits", workers=2))
+    pods = started(jobs, kubelet, "digits", 2)
+    strike(kubelet, pods[1])
+    until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
+    status = jobs.status("digits")
+    assert restarts(status) == {"preemption": 0, "infrastructure": 0, "application": 0, expected: 1}
+    first = status["attempts"][0]
+    assert (first["class"], first["reason"]) == (expected.capitalize(), reason)
+    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "the old pods are asked to go")
+    assert all(attempt_of(pod) == 0 for pod in jobs.pods("digits"))
+    for pod in jobs.pods("digits"):
+        kubelet.remove(pod)
+    if expected == "application":  # its back-off is 10 s
+        assert status["nextAttemptTime"]
+    started(jobs, kubelet, "digits", 2, attempt=1)
+    assert jobs.status("digits")["restarts"]["total"] == 1
+
+
+def test_last_words_tell_where_training_stood(jobs: Jobs, kubelet: Kubelet) -> None:
+    words = {**WORDS, "commit": {"step": 30, "path": "step-00000030"}}
+    jobs.submit(job("digits", workers=2))
+    pods = started(jobs, kubelet, "digits", 2)
+    kubelet.end(pods[0], 20, message=json.dumps(words))
+    until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
+    status = jobs.status("digits")
+    assert status["attempts"][0]["lastStep"] == 34
+    assert status["attempts"][0]["replica"] == "worker-0"
+    assert (status["checkpoint"]["step"], status["checkpoint"]["path"]) == (30, "step-00000030")
+
+
+def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs: Jobs, nodes: Nodes) -> None:
+    nodes.ends = lambda pod: 10
+    jobs.submit(job("digits", workers=1, recovery={"application": {"limit": 0}}))
+    status = jobs.reaches("digits", "Failed")
+    assert condition(status, "Failed")["reason"] == "ApplicationLimitExceeded"
+    assert "exit code 10" in status["message"]
+    [event] = [each for each in jobs.events("digits") if each["reason"] == "Failed"]
+    assert event["type"] == "Warning"
+
+
+def test_an_image_that_does_not_exist_is_named_and_ends_the_job_at_the_startup_deadline(jobs: Jobs, kubelet: Kubelet) -> None:
+    jobs.submit(job("digits", workers=1, startupDeadlineSeconds=8))
+    [pod] = pods_of(jobs, "digits", 1)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image nowhere/none"}
+    kubelet.bind(pod)
+    kubelet.set_status(pod, {"phase": "Pending", "containerStatuses": trainer({"waiting": waiting})})
+    until(lambda: "ImagePullBackOff" in jobs.status("digits").get("message", ""), "the reason is told")
+    assert jobs.status("digits")["phase"] == "Pending"
+    status = jobs.reaches("digits", "Failed")
+    assert condition(status, "Failed")["reason"] == "StartupDeadlineExceeded"
+    assert "ImagePullBackOff" in status["message"]
+
+
+def test_suspending_removes_the_pods_and_resuming_makes_new_ones_of_the_next_attempt(jobs: Jobs, nodes: Nodes) -> None:
+    jobs.submit(job("digits"))
+    jobs.reaches("digits", "Running")
+    jobs.patch("digits", {"spec": {"suspend": True}})
+    status = jobs.reaches("digits", "Suspended")
+    assert condition(status, "Suspended")["status"] == "True"
+    assert jobs.pods("digits") == []
+    jobs.patch("digits", {"spec": {"suspend": False}})
+    assert jobs.reaches("digits", "Running")["restarts"]["total"] == 0
+    assert {attempt_of(pod) for pod in jobs.pods("digits")} == {1}
+
+
+def test_a_pod_stuck_on_a_dead_node_is_not_waited_for_for_ever(jobs: Jobs, kubelet: Kubelet) -> None:
+    jobs.submit(job("digits", workers=1, checkpoint={"gracePeriodSeconds": 1}))
+    [pod] = started(jobs, kubelet, "digits", 1)
+    kubelet._api.delete(pod_path(pod), {"gracePeriodSeconds": 1})
+    [new] = until(lambda: [each for each in jobs.pods("digits") if attempt_of(each) == 1], "the replacement", seconds=120)
+    assert new["metadata"]["uid"] != pod["metadata"]["uid"]
+
+
+def test_a_finished_job_goes_after_its_time_to_live(jobs: Jobs, nodes: Nodes) -> None:
+    nodes.ends = lambda pod: 0
+    jobs.submit(job("digits", ttlSecondsAfterFinished=2))
+    jobs.reaches("digits", "Succeeded")
+
+    def gone() -> bool:
+        try:
+            jobs.get("digits")
+        except ApiError as error:
+            return error.status == 404
+        return False
+
+    until(gone, "the job is gone")
+
+
+def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+    jobs.submit(job("digits"))
+    jobs.reaches("digits", "Running")
+    [pod, _] = jobs.pods("digits")
+    kubelet.disrupt(pod)
+    until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
+    nodes.ends = lambda pod: 0
+    for pod in jobs.pods("digits"):
+        kubelet.end(pod, 0)
+    jobs.reaches("digits", "Succeeded")
+    until(lambda: any(event["reason"] == "Succeeded" for event in jobs.events("digits")), "the last event")
+    told = Counter(event["reason"] for event in jobs.events("digits"))
+    assert told == {"AttemptStarted": 1, "WorldReady": 2, "Restarting": 1, "Succeeded": 1}
+    assert all(event["count"] == 1 and event["involvedObject"]["uid"] for event in jobs.events("digits"))
+
+
+def test_a_status_that_somebody_wiped_is_made_anew_above_what_runs(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+    jobs.submit(job("digits"))
+    jobs.reaches("digits", "Running")
+    jobs.api.request("PUT", f"{jobs.path('digits')}/status", {**jobs.get("digits"), "status": {}})
+    status = jobs.reaches("digits", "Running")
+    attempts = {attempt_of(pod) for pod in jobs.pods("digits")}
+    assert attempts == {status["attempt"]}
+
+
+def test_the_same_name_applied_again_at_once_gets_pods_of_its_own(jobs: Jobs, nodes: Nodes, cluster: Cluster) -> None:
+    first = jobs.submit(job("digits"))["metadata"]["uid"]
+    jobs.reaches("digits", "Running")
+    jobs.delete("digits")
+    second = jobs.submit(job("digits"))["metadata"]["uid"]
+    for pod in jobs.pods("digits"):  # what the garbage collector does when it gets to it
+        if pod["metadata"]["ownerReferences"][0]["uid"] == first:
+            jobs.api.delete(pod_path(pod))
+    for folder in (
+        f"/api/v1/namespaces/{jobs.namespace}/services",
+        f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies",
+    ):
+        jobs.api.delete(f"{folder}/digits", {"preconditions": {"uid": jobs.api.get(f"{folder}/digits")["metadata"]["uid"]}})
+    jobs.reaches("digits", "Running")
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in jobs.pods("digits")} == {second}
+    assert jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/services/digits")["metadata"]["ownerReferences"][0]["uid"] == second
+
+
+def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operator: object) -> None:
+    for number in range(5):
+        name = f"digits-{number}"
+        jobs.submit(job(name, workers=40))
+        until(lambda name=name: jobs.pods(name), "its first pods")
+        uid = jobs.get(name)["metadata"]["uid"]
+        jobs.delete(name)
+        jobs.submit(job("next", workers=1))  # once this one has its pod, the operator has long seen the deletion
+        pods_of(jobs, "next", 1)
+        left = jobs.pods(name)
+        assert all(pod["metadata"]["ownerReferences"][0]["uid"] == uid for pod in left)
+        jobs.delete("next")
+        for pod in [*left, *jobs.pods("next")]:
+            jobs.api.delete(pod_path(pod))
+        services = f"/api/v1/namespaces/{jobs.namespace}/services"
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies"
+        for folder in (services, policies):
+            for left_over in (name, "next"):
+                jobs.api.delete(f"{folder}/{left_over}")
+        jobs.submit(job("last", workers=1))
+        pods_of(jobs, "last", 1)
+        assert jobs.pods(name) == []
+        jobs.delete("last")
+        for pod in jobs.pods("last"):
+            jobs.api.delete(pod_path(pod))
+        for folder in (services, policies):
+            jobs.api.delete(f"{folder}/last")

@@ -1,0 +1,191 @@
+"""The operator is killed, frozen and cut off: jobs finish all the same, and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.apiserver.stage.api import Object, until
+from tests.apiserver.stage.cluster import Cluster
+from tests.apiserver.stage.jobs import Jobs, attempt_of, job
+from tests.apiserver.stage.kubelet import Kubelet, Nodes
+from tests.apiserver.stage.operators import OperatorProcess, operating
+
+SEEDS = 20
+
+
+def mixed(history: Iterable[tuple[str, Object]]) -> list[str]:
+    """Moments at which pods of two attempts of one job existed at once."""
+    alive: dict[str, Object] = {}
+    found = []
+    for kind, pod in history:
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["labels"]["muster.dev/job-name"]
+        if kind == "DELETED":
+            alive.pop(uid, None)
+            continue
+        alive[uid] = pod
+        others = {attempt_of(each) for each in alive.values() if each["metadata"]["labels"]["muster.dev/job-name"] == name}
+        if len(others) > 1:
+            found.append(f"{name}: attempts {sorted(others)}")
+    return found
+
+
+def runs(jobs: Jobs, name: str, attempt: int) -> None:
+    def look() -> bool:
+        status = jobs.status(name)
+        return (status.get("phase"), status.get("attempt")) == ("Running", attempt)
+
+    until(look, f"{name} runs attempt {attempt}", seconds=60)
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_any_moment_it_goes_on_where_it_was(jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess) -> None:
+    nodes.grace = 0.1
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        name, workers = f"digits-{seed}", chance.randint(1, 6)
+
+        def kill_soon(chance: random.Random = chance) -> None:
+            time.sleep(chance.random() * 0.4)  # the moment of the kill is what the seed decides
+            operator.kill()
+            operator.start()
+
+        jobs.submit(job(name, workers=workers))
+        kill_soon()
+        runs(jobs, name, 0)
+        kubelet.end(chance.choice(jobs.pods(name)), 137)
+        kill_soon()
+        runs(jobs, name, 1)
+        for pod in jobs.pods(name):
+            kubelet.end(pod, 0)
+        kill_soon()
+        status = jobs.reaches(name, "Succeeded", seconds=60)
+        assert status["restarts"]["total"] == 1, f"seed {seed}"
+        assert [len(status["restarts"].get(each, ())) for each in ("preemption", "infrastructure", "application")] == [0, 1, 0]
+        assert [record["attempt"] for record in status["attempts"]] == [0, 1]
+        made = [pod for pod in nodes.seen.values() if pod["metadata"]["labels"]["muster.dev/job-name"] == name]
+        assert len(made) == 2 * workers, f"seed {seed}: each replica is made once for each attempt"
+        assert mixed(nodes.history) == [], f"seed {seed}"
+        jobs.delete(name)
+
+
+def test_an_api_server_that_goes_away_costs_no_job_a_restart(
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    jobs.submit(job("digits"))
+    runs(jobs, "digits", 0)
+    with cluster.down():
+        until(lambda: operator.probe("readyz")[0] == 503, "a leader without an API server is not ready", seconds=60)
+        assert "API server" in operator.probe("readyz")[1]
+        assert operator.probe("healthz")[0] == 200, "no restart cures an API server that is away"
+    until(lambda: operator.probe("readyz")[0] == 200, "it is ready again", seconds=60)
+    assert operator.process
+    assert operator.process.poll() is None
+    assert jobs.status("digits")["restarts"]["total"] == 0
+    kubelet.end(jobs.pods("digits")[0], 137)
+    runs(jobs, "digits", 1)
+    assert jobs.status("digits")["restarts"]["total"] == 1
+    for pod in jobs.pods("digits"):
+        kubelet.end(pod, 0)
+    jobs.reaches("digits", "Succeeded")
+    assert mixed(nodes.history) == []
+
+
+def test_a_pod_that_goes_while_the_api_server_is_away_from_the_operator_is_no_ghost(
+    jobs: Jobs, nodes: Nodes, operator: OperatorProcess
+) -> None:
+    """The watch breaks with the frozen process and misses the deletion; kopf's new list never says DELETED."""
+    jobs.submit(job("digits"))
+    runs(jobs, "digits", 0)
+    assert operator.process
+    operator.process.send_signal(signal.SIGSTOP)
+    for pod in jobs.pods("digits"):
+        jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+    operator.process.send_signal(signal.SIGCONT)
+    runs(jobs, "digits", 1)
+
+
+def writers(cluster: Cluster) -> list[str]:
+    """The credential behind every write to jobs and pods, in the order in which they were made."""
+    changes = [each for each in cluster.requests() if each["verb"] not in ("get", "list", "watch") and "leases" not in each["requestURI"]]
+    return [each["user"]["extra"]["authentication.kubernetes.io/credential-id"][0] for each in changes]
+
+
+def test_a_standby_takes_over_from_a_leader_that_was_killed(
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
+    try:
+        until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
+        assert not standby.leads
+        jobs.submit(job("digits"))
+        runs(jobs, "digits", 0)
+        operator.kill()
+        kubelet.end(jobs.pods("digits")[0], 137)
+        until(lambda: standby.leads, "the standby leads", seconds=60)
+        runs(jobs, "digits", 1)
+        assert jobs.status("digits")["restarts"]["total"] == 1
+        assert standby.stop() == 0
+    finally:
+        standby.close()
+
+
+def test_a_leader_that_was_frozen_ends_when_another_has_taken_over_and_writes_nothing_more(
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    jobs.submit(job("digits"))
+    runs(jobs, "digits", 0)
+    old = writers(cluster)[-1]
+    standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
+    try:
+        until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
+        assert operator.process
+        operator.process.send_signal(signal.SIGSTOP)
+        until(lambda: standby.leads, "the standby leads", seconds=60)
+        kubelet.end(jobs.pods("digits")[0], 137)
+        runs(jobs, "digits", 1)
+        before = len(writers(cluster))
+        operator.process.send_signal(signal.SIGCONT)
+        assert operator.process.wait(30) == 3
+        assert old not in writers(cluster)[before:]
+        assert mixed(nodes.history) == []
+    finally:
+        standby.close()
+
+
+def test_told_to_end_it_ends_well_within_seconds_and_hands_over_the_lease_at_once(
+    jobs: Jobs, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    jobs.submit(job("digits", workers=30))
+    assert operator.stop(seconds=10) == 0
+    with operating(cluster, tmp_path / "next", pod="muster-1"):
+        until(lambda: len(jobs.pods("digits")) == 30, "what it had begun is finished")
+
+
+def test_an_operator_that_cannot_reach_the_api_server_waits_unready_and_ends_when_told_to(cluster: Cluster, tmp_path: Path) -> None:
+    lonely = OperatorProcess(cluster, tmp_path / "lonely", pod="muster-9", settings={})
+    kubeconfig = tmp_path / "lonely" / "kubeconfig"
+    kubeconfig.write_text(kubeconfig.read_text().replace(cluster.admin.server, "https://127.0.0.1:1"))
+    lonely.start()
+    try:
+        until(lambda: lonely.probe("healthz")[0] == 200, "it lives")
+        until(lambda: lonely.probe("readyz")[0] == 503, "it is not ready")
+        assert lonely.stop(seconds=10) == 0
+    finally:
+        lonely.close()
+
+
+@pytest.mark.parametrize("text", ["workers: many", "unknown: 1", "{", "resyncSeconds: 0"])
+def test_a_configuration_that_cannot_be_worked_with_ends_it_at_once_with_a_sentence(cluster: Cluster, tmp_path: Path, text: str) -> None:
+    wrong = OperatorProcess(cluster, tmp_path / "wrong", pod="muster-9", settings={})
+    (tmp_path / "wrong" / "operator.yaml").write_text(text)
+    wrong.start()
+    assert wrong.process
+    assert wrong.process.wait(20) == 2
+    said = wrong.log.read_text()
+    assert "operator.yaml" in said
+    assert "Traceback" not in said

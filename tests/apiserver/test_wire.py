@@ -1,0 +1,115 @@
+"""What the operator says to the API server, from the server's own audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from tests.apiserver.stage.api import Object, until
+from tests.apiserver.stage.cluster import Cluster
+from tests.apiserver.stage.jobs import Jobs, job
+from tests.apiserver.stage.kubelet import Kubelet, Nodes
+from tests.apiserver.stage.operators import OperatorProcess, operating
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+SELECTED = ("pods", "services", "networkpolicies")
+
+
+def plural(request: Object) -> str:
+    return str(request.get("objectRef", {}).get("resource", ""))
+
+
+def about_jobs(requests: list[Object]) -> list[Object]:
+    return [each for each in requests if plural(each) not in ("leases", "endpointslices", "tokenreviews")]
+
+
+def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_own(
+    jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    before = len(cluster.requests())
+    jobs.submit(job("digits"))
+    jobs.reaches("digits", "Running")
+    kubelet.end(jobs.pods("digits")[0], 137)
+    until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
+    nodes.ends = lambda pod: 0
+    for pod in jobs.pods("digits"):
+        kubelet.end(pod, 0)
+    jobs.reaches("digits", "Succeeded")
+    assert operator.stop() == 0  # its watches are in the audit log now
+    asked = cluster.requests()[before:]
+    looks = [each for each in asked if each["verb"] in ("list", "watch") and plural(each) in SELECTED]
+    assert {(each["verb"], plural(each)) for each in looks} >= {
+        ("list", "pods"),
+        ("watch", "pods"),
+        ("list", "services"),
+        ("watch", "services"),
+    }
+    for look in looks:
+        [selector] = parse_qs(urlsplit(look["requestURI"]).query).get("labelSelector", ["none"])
+        assert selector.startswith("muster.dev/job-name"), look["requestURI"]
+    assert not [each["requestURI"] for each in asked if each["verb"] in ("patch", "deletecollection")]
+    written = {
+        (each["verb"], plural(each), each["objectRef"].get("subresource", ""))
+        for each in about_jobs(asked)
+        if each["verb"] not in ("get", "list", "watch")
+    }
+    assert written <= {
+        ("update", "trainingjobs", "status"),
+        ("delete", "trainingjobs", ""),
+        *((verb, "pods", "") for verb in ("create", "delete")),
+        *(("create", kind, "") for kind in ("services", "networkpolicies", "events")),
+    }
+    refused = [(each["requestURI"], each["responseStatus"]["code"]) for each in asked if each["responseStatus"]["code"] == 403]
+    assert refused == [], "the chart gives all the rights that it uses"
+    for obj in [jobs.get("digits"), *jobs.pods("digits")]:
+        assert not obj["metadata"].get("finalizers")
+        assert not obj["metadata"].get("annotations")
+
+
+def test_events_of_pods_are_never_answered_by_reads(
+    jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    jobs.submit(job("digits"))
+    jobs.reaches("digits", "Running")
+    settled = until(lambda: (len(about_jobs(cluster.requests())), jobs.status("digits"))[0], "it has come to rest")
+    [pod, _] = jobs.pods("digits")
+    for number in range(100):
+        kubelet.set_status(pod, {"message": f"event {number}"})
+    jobs.submit(job("later", workers=1))  # when this one runs, the operator has heard the hundred events too
+    jobs.reaches("later", "Running")
+    new = about_jobs(cluster.requests())[settled:]
+    assert [each["requestURI"] for each in new if "later" not in each["requestURI"] and each["verb"] in ("get", "list")] == []
+
+
+def test_a_job_costs_few_writes_from_its_creation_to_its_success(
+    jobs: Jobs, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    before = len(cluster.requests())
+    nodes.ends = lambda pod: 0
+    jobs.submit(job("digits", workers=8))
+    jobs.reaches("digits", "Succeeded")
+    asked = about_jobs(cluster.requests()[before:])
+    writes = [plural(each) for each in asked if each["verb"] not in ("get", "list", "watch") and plural(each) != "events"]
+    assert len(writes) <= 8 + 10, writes
+
+
+def test_an_operator_of_some_namespaces_asks_for_nothing_beyond_them(
+    jobs: Jobs, nodes: Nodes, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    assert operator.stop() == 0
+    other = Jobs(cluster.admin, cluster.namespace("other"))
+    before = len(cluster.requests())
+    with operating(cluster, tmp_path / "namespaced", namespaces=[jobs.namespace]) as namespaced:
+        other.submit(job("foreign"))
+        jobs.submit(job("digits"))
+        jobs.reaches("digits", "Running")
+        assert namespaced.stop() == 0
+    about = [
+        each for each in cluster.requests()[before:] if plural(each) in ("pods", "services", "networkpolicies", "trainingjobs", "events")
+    ]
+    assert {each["objectRef"].get("namespace") for each in about} == {jobs.namespace}
+    assert ("watch", "pods") in {(each["verb"], plural(each)) for each in about}
+    assert other.status("foreign") == {}
+    cluster.empty(other.namespace)

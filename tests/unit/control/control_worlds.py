@@ -1,0 +1,117 @@
+"""A cluster in memory that behaves as an API server does where the reconciler can see it, and fails when told to."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from muster.control.cluster import Child, Listing, Object
+from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError
+from muster.kubernetes.views import child_of
+
+CREATED = "2026-11-21T12:00:00Z"
+
+
+class MemoryCluster:
+    """Objects by kind, namespace and name. `before` is called with verb and kind of each request, and may raise."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.before: Callable[[str, str], None] = lambda verb, kind: None
+        self._numbers = itertools.count(1)
+
+    def put(self, obj: Object) -> Object:
+        """As somebody else would make it."""
+        obj = copy.deepcopy(obj)
+        number = next(self._numbers)
+        made = {"uid": f"uid-{number}", "creationTimestamp": CREATED, "generation": 1, **obj["metadata"], "resourceVersion": str(number)}
+        self.objects[self._key(obj)] = {**obj, "metadata": made}
+        return copy.deepcopy(self.objects[self._key(obj)])
+
+    def of(self, kind: str) -> list[Object]:
+        return [copy.deepcopy(obj) for (each, _, _), obj in self.objects.items() if each == kind]
+
+    async def read_job(self, namespace: str, name: str) -> Object:
+        return self._get("TrainingJob", namespace, name)
+
+    async def list_children(self, namespace: str, name: str) -> list[Child]:
+        self._ask("list", "Pod")
+        return [child for pod in self.of("Pod") if (child := child_of(pod)) and child.key == f"{namespace}/{name}"]
+
+    async def write_status(self, job: Object, status: Object) -> Object:
+        self._ask("status", "TrainingJob")
+        known = self.objects.get(self._key(job))
+        if known is None:
+            raise NotFoundError("no such job")
+        if known["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
+            raise ConflictError("the job has changed")
+        return self.put({**known, "status": copy.deepcopy(status)})
+
+    async def create_pod(self, manifest: Object) -> Child:
+        child = child_of(await self.create(manifest))
+        assert child
+        return child
+
+    async def read_child(self, namespace: str, name: str) -> Child:
+        child = child_of(self._get("Pod", namespace, name))
+        assert child
+        return child
+
+    async def create(self, manifest: Object) -> Object:
+        self._ask("create", manifest["kind"])
+        if self._key(manifest) in self.objects:
+            raise AlreadyExistsError("it is there")
+        return self.put(manifest)
+
+    async def read(self, manifest: Object) -> Object:
+        return self._get(*self._key(manifest))
+
+    async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
+        self._delete("Pod", namespace, name, uid=uid)
+
+    async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
+        self._delete("TrainingJob", namespace, name, uid=uid)
+
+    async def create_event(self, manifest: Object) -> None:
+        await self.create(manifest)
+
+    async def list_all(self) -> Listing:
+        self._ask("list", "everything")
+        children = tuple(child for pod in self.of("Pod") if (child := child_of(pod)))
+        return Listing(tuple(self.of("TrainingJob")), children, tuple(self.of("Service")), tuple(self.of("NetworkPolicy")))
+
+    def _get(self, kind: str, namespace: str, name: str) -> Object:
+        self._ask("get", kind)
+        try:
+            return copy.deepcopy(self.objects[kind, namespace, name])
+        except KeyError:
+            raise NotFoundError(f"no {kind} {name}") from None
+
+    def _delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+        self._ask("delete", kind)
+        known = self.objects.get((kind, namespace, name))
+        if known is None:
+            raise NotFoundError(f"no {kind} {name}")
+        if known["metadata"]["uid"] != uid:
+            raise ConflictError("another object of that name")
+        del self.objects[kind, namespace, name]
+
+    def _ask(self, verb: str, kind: str) -> None:
+        self.asked.append((verb, kind))
+        self.before(verb, kind)
+
+    @staticmethod
+    def _key(obj: Object) -> tuple[str, str, str]:
+        return obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def job_object(name: str = "digits", workers: int = 2, **spec: Any) -> Object:
+    return {
+        "apiVersion": "muster.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": workers}}, **spec},
+    }

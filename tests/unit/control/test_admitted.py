@@ -1,0 +1,68 @@
+"""Whatever stands in the API server becomes a job that can be decided on, with what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.control.admitted import Admission, readable_status
+from muster.control.defaults import JobDefaults
+from muster.strategies.base import Framework
+
+IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
+RUNNING = {"phase": "Running", "admittedTime": "2026-11-21T12:00:00Z", "attempts": [{"attempt": 0, "startTime": "2026-11-21T12:00:00Z"}]}
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def admission() -> Admission:
+    return Admission(IMAGES, JobDefaults())
+
+
+def obj(spec: Any, *, generation: int = 1, status: Any = None) -> dict[str, Any]:
+    metadata = {"name": "digits", "namespace": "default", "uid": "u", "generation": generation, "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+@settings(deadline=None)
+@given(spec=anything | st.dictionaries(st.sampled_from(["strategy", "trainer", "roles", "batch", "options"]), anything), status=anything)
+def test_nothing_that_can_be_written_is_too_odd_to_be_answered(spec: Any, status: Any) -> None:
+    admitted = admission().admit(obj(spec, status=status))
+    assert admitted.problems
+    assert all(problem.field and problem.message for problem in admitted.problems)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["phase", "attempt", "attempts", "world", "conditions", "restarts", "progress"]), anything))
+def test_of_a_status_that_cannot_be_read_the_rest_is_kept(damage: dict[str, Any]) -> None:
+    assert readable_status({**damage, "image": "kept"}).image == "kept"
+
+
+def test_a_running_job_that_is_edited_badly_goes_on_as_it_was() -> None:
+    judge = admission()
+    assert judge.admit(obj(GOOD)).problems == ()
+    template = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
+    bad = {**GOOD, "roles": {"worker": {"replicas": 2, "template": template}}}
+    admitted = judge.admit(obj(bad, generation=2, status=RUNNING))
+    assert [problem.field for problem in admitted.problems] == ["spec.roles.worker.template"]
+    assert admitted.job.spec.roles.named()[next(iter(admitted.job.spec.roles.named()))].template == {}
+    assert judge.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
+
+
+def test_storage_of_the_installation_is_for_jobs_that_name_none() -> None:
+    spec = admission().admit(obj(GOOD)).job.spec
+    storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
+    own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
+    judge = Admission(IMAGES, JobDefaults(storage=storage))
+    filled = judge.admit(obj(GOOD)).job.spec.checkpoint.storage
+    kept = judge.admit(obj(own, generation=2)).job.spec.checkpoint.storage
+    assert filled == storage
+    assert kept
+    assert kept.persistent_volume_claim
+    assert kept.persistent_volume_claim.claim_name == "own"

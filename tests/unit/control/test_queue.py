@@ -1,0 +1,183 @@
+"""The work queue: what client-go's promises, and nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from muster.control.queue import Delays, WorkQueue
+
+LIMIT = 10.0
+
+
+class Book:
+    """Remembers what a queue says of itself."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, float]] = []
+        self.worked_on = 0
+
+    def waited(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def worked(self, seconds: float) -> None:
+        self.worked_on += 1
+
+    def failed(self, key: str, error: Exception, delay: float) -> None:
+        self.failures.append((key, delay))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not holds():  # noqa: ASYNC110 - the queue has no event of its own
+            await asyncio.sleep(0.001)
+
+
+def with_queue(
+    work: Callable[[str], Awaitable[float | None]], scene: Callable[[WorkQueue, Book], Awaitable[None]], *, workers: int = 4
+) -> None:
+    async def play() -> None:
+        book = Book()
+        queue = WorkQueue(work, book, delays=Delays(first=0.001, longest=0.004))
+        try:
+            await scene(queue, book)
+        finally:
+            await queue.drain(1.0)
+
+    asyncio.run(play())
+
+
+def test_a_key_added_many_times_before_it_is_taken_up_is_worked_on_once() -> None:
+    seen: Counter[str] = Counter()
+
+    async def work(key: str) -> None:
+        seen[key] += 1
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        for _ in range(200):
+            queue.add("a")
+        queue.add("b")
+        assert queue.depth == 2
+        queue.start(4)
+        await until(lambda: seen.total() == 2 and queue.depth == 0)
+
+    with_queue(work, scene)
+    assert seen == {"a": 1, "b": 1}
+
+
+def test_one_key_is_never_worked_on_twice_at_once_and_news_during_its_work_bring_it_again() -> None:
+    active, seen, gate = 0, 0, asyncio.Event()
+
+    async def work(_: str) -> None:
+        nonlocal active, seen
+        active += 1
+        assert active == 1
+        seen += 1
+        await gate.wait()
+        active -= 1
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.start(4)
+        queue.add("a")
+        await until(lambda: seen == 1)
+        for _ in range(5):
+            queue.add("a")
+        gate.set()
+        await until(lambda: seen == 2 and active == 0)
+        await asyncio.sleep(0)
+        assert queue.depth == 0
+
+    with_queue(work, scene)
+    assert seen == 2
+
+
+def test_a_key_that_fails_comes_back_later_and_later_and_holds_up_no_other() -> None:
+    seen: Counter[str] = Counter()
+
+    async def work(key: str) -> None:
+        seen[key] += 1
+        if key == "bad" and seen[key] <= 4:
+            raise ValueError(key)
+
+    async def scene(queue: WorkQueue, book: Book) -> None:
+        queue.start(1)
+        queue.add("bad")
+        queue.add("good")
+        await until(lambda: seen["bad"] == 5 and book.worked_on == 2)
+        assert [delay for _, delay in book.failures] == [0.001, 0.002, 0.004, 0.004]
+        assert queue.failing == 0
+
+    with_queue(work, scene)
+
+
+def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them() -> None:
+    seen = 0
+
+    async def work(_: str) -> None:
+        nonlocal seen
+        seen += 1
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.start(1)
+        queue.add_after("a", 100.0)
+        queue.add_after("a", 0.001)
+        queue.add_after("a", 50.0)
+        await until(lambda: seen == 1)
+        queue.add_after("a", 0.02)
+        queue.add("a")
+        await until(lambda: seen == 2)
+        await asyncio.sleep(0.05)  # the time that it forgot has passed
+        assert seen == 2
+
+    with_queue(work, scene)
+
+
+def test_work_that_asks_to_come_back_comes_back() -> None:
+    seen = 0
+
+    async def work(_: str) -> float | None:
+        nonlocal seen
+        seen += 1
+        return 0.001 if seen < 3 else None
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.start(1)
+        queue.add("a")
+        await until(lambda: seen == 3)
+
+    with_queue(work, scene)
+
+
+def test_draining_lets_work_end_and_takes_up_nothing_more() -> None:
+    ended: list[str] = []
+    begun = asyncio.Event()
+
+    async def work(key: str) -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+        ended.append(key)
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.start(1)
+        queue.add("a")
+        queue.add("b")
+        await begun.wait()
+        await queue.drain(5.0)
+        assert ended == ["a"]
+
+    with_queue(work, scene)
+
+
+def test_draining_does_not_wait_for_work_without_end() -> None:
+    async def work(_: str) -> None:
+        await asyncio.sleep(1000)
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.start(1)
+        queue.add("a")
+        await until(lambda: queue.longest_work() > 0)
+        async with asyncio.timeout(LIMIT):
+            await queue.drain(0.01)
+
+    with_queue(work, scene)

@@ -1,0 +1,175 @@
+"""One pass over one job, against a cluster in memory: what is written first, what is done when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from control_worlds import MemoryCluster, job_object
+
+from muster.control.defaults import JobDefaults
+from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
+from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.reports import Reports
+from muster.control.store import Store
+from muster.strategies.base import Framework
+
+IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+KEY = "default/digits"
+NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
+
+
+class World:
+    """A cluster, a store that knows its jobs, and a reconciler."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.cluster = MemoryCluster()
+        self.store = Store(time.monotonic)
+        self.reconciler = Reconciler(Surroundings(self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, **settings))
+
+    def submit(self, **changes: Any) -> None:
+        self.store.put_job(self.cluster.put(job_object(**changes)))
+
+    def look(self) -> float | None:
+        return asyncio.run(self.reconciler.reconcile(KEY))
+
+    def status(self) -> dict[str, Any]:
+        [job] = self.cluster.of("TrainingJob")
+        return dict(job.get("status", {}))
+
+
+def test_the_status_is_written_before_anything_is_made() -> None:
+    world = World()
+    world.submit()
+    world.look()
+    writes = [asked for asked in world.cluster.asked if asked[0] in ("status", "create") and asked[1] != "Event"]
+    assert writes == [("status", "TrainingJob"), ("create", "Service"), ("create", "Pod"), ("create", "Pod")]
+
+
+def test_nothing_is_made_when_the_status_cannot_be_written() -> None:
+    world = World()
+    world.submit()
+
+    def conflict(verb: str, kind: str) -> None:
+        if verb == "status":
+            raise ConflictError("the job has changed")
+
+    world.cluster.before = conflict
+    with pytest.raises(ConflictError):
+        world.look()
+    assert not [asked for asked in world.cluster.asked if asked[0] == "create"]
+
+
+def test_a_pass_that_broke_off_anywhere_is_finished_by_the_next() -> None:
+    for broken in range(1, 12):
+        world = World(policies=True)
+        world.submit(workers=3)
+        count = 0
+
+        def break_off(verb: str, kind: str, broken: int = broken) -> None:
+            nonlocal count
+            count += 1
+            if count == broken:
+                raise UnavailableError("no answer")
+
+        world.cluster.before = break_off
+        for _ in range(4):
+            with suppress(ClusterError):
+                world.look()
+        assert len(world.cluster.of("Pod")) == 3, f"request {broken}"
+        assert len(world.cluster.of("Service")) == len(world.cluster.of("NetworkPolicy")) == 1
+        assert world.status()["attempt"] == 0
+
+
+def test_a_pass_over_an_unchanged_job_asks_nothing() -> None:
+    world = World()
+    world.submit()
+    world.look()
+    world.look()  # writes down which pods they are
+    world.cluster.asked.clear()
+    world.look()
+    assert world.cluster.asked == []
+
+
+def test_a_job_being_deleted_is_left_alone() -> None:
+    world = World()
+    job = job_object()
+    job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    world.store.put_job(world.cluster.put(job))
+    assert world.look() is None
+    assert world.cluster.asked == []
+
+
+def test_a_job_deleted_since_the_watch_spoke_of_it_gets_nothing() -> None:
+    world = World()
+    world.submit()
+    world.cluster.objects.clear()
+    assert world.look() is None
+    assert world.cluster.objects == {}
+
+
+def test_pods_of_an_earlier_job_of_the_name_are_waited_for_and_not_taken_over() -> None:
+    world = World()
+    world.submit(workers=1)
+    world.look()
+    [old] = world.cluster.of("Pod")
+    world.cluster.objects.pop(("TrainingJob", "default", "digits"))
+    world.cluster.objects.pop(("Service", "default", "digits"))
+    world.submit(workers=1)
+    with pytest.raises(ConflictError, match="digits-worker-0"):
+        world.look()
+    assert world.cluster.of("Pod") == [old]
+    world.cluster.objects.pop(("Pod", "default", "digits-worker-0"))
+    world.look()
+    [new] = world.cluster.of("Pod")
+    assert new["metadata"]["ownerReferences"][0]["uid"] != old["metadata"]["ownerReferences"][0]["uid"]
+
+
+def test_after_one_refusal_the_others_are_not_tried_and_the_next_pass_tells() -> None:
+    world = World()
+    world.submit(workers=200)
+
+    def refuse(verb: str, kind: str) -> None:
+        if (verb, kind) == ("create", "Pod"):
+            raise RefusedError("exceeded quota: few")
+
+    world.cluster.before = refuse
+    with pytest.raises(RefusedError):
+        world.look()
+    assert world.cluster.asked.count(("create", "Pod")) <= 32
+    with pytest.raises(RefusedError):
+        world.look()
+    [ready] = [each for each in world.status()["conditions"] if each["type"] == "Ready"]
+    assert (ready["reason"], ready["message"]) == ("ReplicasRefused", "exceeded quota: few")
+
+
+def test_the_image_of_a_job_stays_what_it_was_when_it_began() -> None:
+    world = World()
+    world.submit()
+    world.look()
+    assert world.status()["image"] == "torch"
+    newer = Reconciler(Surroundings(world.cluster, world.store, Reports(), images={**IMAGES, Framework.PYTORCH: "newer"}, now=lambda: NOW))
+    for pod in world.cluster.of("Pod"):
+        world.cluster.objects.pop(("Pod", "default", pod["metadata"]["name"]))
+        world.store.drop_child(KEY, pod["metadata"]["uid"])
+    for _ in range(4):
+        asyncio.run(newer.reconcile(KEY))
+    assert {pod["spec"]["containers"][0]["image"] for pod in world.cluster.of("Pod")} == {"torch"}
+
+
+def test_the_template_of_the_installation_lies_under_the_jobs_own() -> None:
+    below = {"spec": {"nodeSelector": {"pool": "spot"}, "priorityClassName": "low", "containers": [{"name": "trainer", "tty": True}]}}
+    world = World(defaults=JobDefaults(template=below))
+    own = {"spec": {"nodeSelector": None, "priorityClassName": "high", "containers": [{"name": "trainer", "securityContext": None}]}}
+    world.submit(roles={"worker": {"replicas": 1, "template": own}})
+    world.look()
+    [pod] = world.cluster.of("Pod")
+    [container] = pod["spec"]["containers"]
+    assert "nodeSelector" not in pod["spec"]
+    assert pod["spec"]["priorityClassName"] == "high"
+    assert container["tty"] is True
+    assert "securityContext" not in container, "a null of the user's reaches what is rendered, through the installation's template"

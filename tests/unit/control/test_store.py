@@ -1,0 +1,96 @@
+"""The caches: whichever way news come, and in whatever order, the latest stays and what is gone stays gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.api.spec import RoleName
+from muster.control.cluster import Child, Listing
+from muster.control.store import Store
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+
+KEY = "default/digits"
+
+
+def child(uid: str = "pod", version: int = 1) -> Child:
+    view = ReplicaView(
+        name=uid, uid=uid, role=RoleName.WORKER, index=0, attempt=0, phase=ReplicaPhase.PENDING, created=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    return Child(KEY, "job", version, view)
+
+
+def job(uid: str = "job", version: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": "digits", "namespace": "default", "uid": uid, "resourceVersion": str(version), "managedFields": [1]}}
+
+
+@given(st.permutations(range(1, 7)))
+def test_the_latest_version_stays_whatever_the_order(versions: list[int]) -> None:
+    store = Store(lambda: 0.0)
+    for version in versions:
+        store.put_child(child(version=version))
+        store.put_job(job(version=version))
+    assert [known.version for known in store.children(KEY)] == [6]
+    known = store.job(KEY)
+    assert known is not None
+    assert known["metadata"]["resourceVersion"] == "6"
+
+
+def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -> None:
+    store = Store(lambda: 0.0)
+    store.put_child(child())
+    store.drop_child(KEY, "pod")
+    store.drop_job(job())
+    store.replace(Listing((job(),), (child(),), (), None), before=frozenset())
+    assert store.children(KEY) == []
+    assert store.job(KEY) is None
+
+
+def test_a_list_removes_what_it_has_not_but_not_what_came_after_it_was_asked_for() -> None:
+    store = Store(lambda: 0.0)
+    store.put_child(child("ghost"))
+    before = store.uids
+    store.put_child(child("newcomer"))
+    store.replace(Listing((), (), (), None), before=before)
+    assert [known.view.uid for known in store.children(KEY)] == ["newcomer"]
+    assert store.key_of_pod("ghost") is None
+
+
+def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None:
+    owner = [{"uid": "job", "controller": True}]
+    service = {"metadata": {"name": "digits", "namespace": "default", "ownerReferences": owner}}
+    store = Store(lambda: 0.0)
+    store.replace(Listing((), (), (service,), None), before=frozenset())
+    assert store.has_service(KEY, "job")
+    store.replace(Listing((), (), (service,), ()), before=frozenset())
+    assert not store.has_service(KEY, "job")
+    store.replace(Listing((), (), (service,), (service,)), before=frozenset())
+    assert store.has_service(KEY, "job")
+    assert not store.has_service(KEY, "another job of the name")
+
+
+def test_a_write_that_no_watch_speaks_of_shows_that_the_watch_is_deaf() -> None:
+    now = 0.0
+    store = Store(lambda: now)
+    assert store.silence() == 0
+    store.expect("pod", 3)
+    now = 100.0
+    store.expect("pod", 4)
+    assert store.silence() == 100
+    store.heard("pod", 4)
+    assert store.silence() == 0
+
+
+def test_an_echo_may_come_before_the_answer_to_the_write() -> None:
+    now = 0.0
+    store = Store(lambda: now)
+    store.heard("job", 7)
+    store.expect("job", 7)
+    now = 1000.0
+    assert store.silence() == 0
+    store.expect("job", 8)
+    now = 1010.0
+    assert store.silence() == 10

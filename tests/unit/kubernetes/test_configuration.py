@@ -1,0 +1,55 @@
+"""The configuration file: what the chart writes is read, what nobody can work with is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.kubernetes.configuration import ConfigurationError, place_of, read_configuration
+from muster.strategies.base import Framework
+
+
+def read(folder: Path, text: str) -> object:
+    file = folder / "operator.yaml"
+    file.write_text(text)
+    return read_configuration({"MUSTER_CONFIG": str(file)})
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    configuration = read_configuration({})
+    assert (configuration.namespaces, configuration.workers) == ([], 8)
+    assert set(configuration.all_images()) == set(Framework)
+
+
+def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}")
+    images = read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).all_images()
+    assert images[Framework.PYTORCH] == "mine"
+    assert images[Framework.TENSORFLOW]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("workers: many", "workers"),
+        ("unknown: 1", "unknown"),
+        ("jobDefaults: {template: 3}", "jobDefaults.template"),
+        ("- a", ""),
+        ("{", ""),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, where: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"operator\.yaml") as raised:
+        read(tmp_path, text)
+    assert where in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        read_configuration({"MUSTER_CONFIG": "/nowhere/operator.yaml"})
+
+
+def test_a_developers_machine_stands_for_a_pod() -> None:
+    assert place_of({}).pod
+    assert place_of({"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}).address == "10.0.0.1"

@@ -1,0 +1,84 @@
+"""What the lifecycle core sees of a pod, for what kubelets and controllers really write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from muster.kubernetes.views import child_of
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+
+LABELS = {"muster.dev/job-name": "digits", "muster.dev/role": "worker", "muster.dev/index": "1", "muster.dev/attempt": "2"}
+
+
+def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    named = {"name": "digits-worker-1", "namespace": "default", "uid": "u", "resourceVersion": "7", "labels": LABELS}
+    return {
+        "metadata": {**named, "creationTimestamp": "2026-11-21T12:00:00Z", **metadata},
+        "spec": {"nodeName": "n"},
+        "status": status or {},
+    }
+
+
+def trainer(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "side-car", "state": {"running": {}}}, {"name": "trainer", "state": state}]}
+
+
+def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
+    child = child_of(pod(status, **metadata))
+    assert child
+    assert (child.key, child.version) == ("default/digits", 7)
+    return child.view
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"muster.dev/role": "boss"}, {"muster.dev/index": "-1"}, {"muster.dev/attempt": "x"}, {"muster.dev/job-name": ""}]
+)
+def test_a_pod_whose_labels_make_no_sense_is_no_replica(wrong: dict[str, str]) -> None:
+    assert child_of(pod(labels={**LABELS, **wrong})) is None
+    assert child_of(pod(labels=None)) is None
+
+
+def test_only_the_trainer_container_counts() -> None:
+    assert view(trainer(running={"startedAt": "2026-11-21T12:00:05Z"})).phase is ReplicaPhase.RUNNING
+    assert view({"phase": "Running", **trainer(waiting={"reason": "ContainerCreating"})}).phase is ReplicaPhase.PENDING
+    done = view({"phase": "Running", **trainer(terminated={"exitCode": 0, "finishedAt": "2026-11-21T12:00:09Z"})})
+    assert done.phase is ReplicaPhase.SUCCEEDED
+    assert done.finished is not None
+
+
+def test_a_pod_that_never_started_has_failed_when_its_own_phase_says_so() -> None:
+    evicted = view({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
+    assert (evicted.phase, evicted.reason, evicted.exit_code) == (ReplicaPhase.FAILED, "Evicted", None)
+    assert "low on resource" in evicted.message
+
+
+def test_last_words_are_taken_from_the_termination_message_and_text_of_other_kinds_is_kept() -> None:
+    words = {"code": 20, "reason": "PeerLost", "message": "gone", "step": 7}
+    spoke = view(trainer(terminated={"exitCode": 20, "message": json.dumps(words)}))
+    assert spoke.last_words is not None
+    assert (spoke.last_words.code, spoke.last_words.step) == (20, 7)
+    mumbled = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
+    assert (mumbled.last_words, mumbled.message) == (None, "Segmentation fault")
+
+
+def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -> None:
+    assert view(trainer(waiting={"reason": "ImagePullBackOff", "message": "m"})).reason == "ImagePullBackOff"
+    assert view(trainer(waiting={"reason": "ContainerCreating"})).reason == ""
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    assert view({"phase": "Pending", "conditions": [unscheduled]}).message == "0/3 nodes"
+    init = {"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]}
+    assert view(init).reason == "ErrImagePull"
+
+
+def test_disruption_deletion_and_memory_are_seen() -> None:
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "m"}
+    assert view({"conditions": [target]}).disruption == "PreemptionByScheduler"
+    assert view({"conditions": [{**target, "status": "False"}]}).disruption is None
+    going = view(deletionTimestamp="2026-11-21T12:01:00Z", deletionGracePeriodSeconds=30)
+    assert going.due is not None
+    assert going.deleting is not None
+    assert (going.due - going.deleting).total_seconds() == 30
+    assert view(trainer(terminated={"exitCode": 137, "reason": "OOMKilled"})).oom_killed
