@@ -24,7 +24,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
 	@$(BIN)/python examples/demo.py
 
-test: lint unit property local mutants ## all tests: lint, types, unit, property, real training, planted bugs
+test: lint unit property mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no cluster
 
 lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are current
 	$(BIN)/ruff check .
@@ -42,6 +42,12 @@ property: $(READY) ## property tests of the pure core
 local: $(READY) ## real PyTorch and TensorFlow processes on this machine
 	$(BIN)/pytest tests/local
 
+control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
+	$(BIN)/pytest tests/chart tests/apiserver
+
+bench: $(READY) ## the operator's figures, as ratios taken in one run
+	$(BIN)/python bench/control_plane.py
+
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py
 
@@ -52,7 +58,9 @@ format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+include tests/cluster/cluster.mk
+
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test lint unit property local mutants crd format clean
+.PHONY: help setup demo test lint unit property local mutants control-plane bench crd format clean

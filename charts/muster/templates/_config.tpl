@@ -1,0 +1,47 @@
+{{/* The operator's configuration file (docs/install.md). */}}
+{{- define "muster.config" -}}
+{{- $defaults := .Values.jobDefaults -}}
+images:
+  PyTorch: {{ include "muster.image" (dict "image" $defaults.images.pytorch "root" $) | quote }}
+  TensorFlow: {{ include "muster.image" (dict "image" $defaults.images.tensorflow "root" $) | quote }}
+namespaces: {{ toJson .Values.watchNamespaces }}
+workers: {{ .Values.operator.workers }}
+resyncSeconds: {{ .Values.operator.resyncSeconds }}
+logLevel: {{ .Values.operator.logLevel }}
+leaderElection:
+  leaseName: {{ include "muster.fullname" . }}
+coordination:
+  service: {{ include "muster.fullname" . }}-coordination
+  port: {{ .Values.coordination.port }}
+health:
+  port: 8080
+metrics:
+  port: {{ .Values.metrics.port }}
+networkPolicy:
+  enabled: {{ $defaults.networkPolicy.enabled }}
+jobDefaults:
+  template:
+    spec:
+      {{- with $defaults.nodeSelector }}
+      nodeSelector: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $defaults.tolerations }}
+      tolerations: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $defaults.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: trainer
+          imagePullPolicy: {{ .Values.image.pullPolicy }}
+          {{- if $defaults.env }}
+          env:
+            {{- range $name, $value := $defaults.env }}
+            - {name: {{ $name | quote }}, value: {{ $value | quote }}}
+            {{- end }}
+          {{- end }}
+  {{- with $defaults.checkpoint.storage }}
+  checkpoint:
+    storage: {{- toYaml . | nindent 6 }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,216 @@
+"""The chart: what it renders for whom, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
+
+from muster.api.constants import RESERVED_ENV_NAMES, is_reserved_env
+from muster.strategies.base import Framework
+
+
+def only(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
+    [found] = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"].endswith(name)]
+    return found
+
+
+def kinds(manifests: list[Manifest]) -> set[str]:
+    return {each["kind"] for each in manifests}
+
+
+def config(manifests: list[Manifest]) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(only(manifests, "ConfigMap", "muster")["data"]["operator.yaml"])
+    return content
+
+
+def container(manifests: list[Manifest]) -> dict[str, Any]:
+    [found] = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_it_passes_helms_own_checks_without_a_warning(helm: Any, values: Manifest) -> None:
+    done = helm("lint", "--strict", "--kube-version=1.34", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_every_object_has_a_name_of_its_own_and_the_labels_to_find_it(render: Render, values: Manifest) -> None:
+    manifests = render(values)
+    identities = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in manifests]
+    assert len(identities) == len(set(identities))
+    for each in manifests:
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "muster"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels.items() >= values.get("commonLabels", {}).items()
+        assert all(len(label) <= 63 for label in labels.values())
+
+
+def test_the_definition_is_the_one_of_the_types_and_outlives_the_release(render: Render) -> None:
+    definition = only(render(), "CustomResourceDefinition")
+    source = yaml.safe_load((ROOT / "crds" / "muster.dev_trainingjobs.yaml").read_text())
+    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert definition["spec"] == source["spec"]
+
+
+def test_the_definition_goes_with_the_release_or_is_left_out_where_so_wished(render: Render) -> None:
+    assert "annotations" not in only(render({"crds": {"keep": False}}), "CustomResourceDefinition")["metadata"]
+    assert "CustomResourceDefinition" not in kinds(render({"crds": {"enabled": False}}))
+
+
+def test_images_have_the_charts_version_unless_values_name_registry_tag_or_digest(render: Render) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    plain = render()
+    assert container(plain)["image"] == f"muster-operator:{version}"
+    assert config(plain)["images"] == {each.value: f"muster-trainer-{each.value.lower()}:{version}" for each in Framework}
+    own = render(VARIANTS["own registry"])
+    assert container(own)["image"] == "registry.example.com/ml/muster-operator@sha256:" + "a" * 64
+    assert config(own)["images"]["PyTorch"] == "registry.example.com/ml/muster-trainer-pytorch:nightly"
+
+
+def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_written(render: Render) -> None:
+    values = VARIANTS["GPU nodes"]["jobDefaults"]
+    defaults = config(render(VARIANTS["GPU nodes"]))["jobDefaults"]
+    spec = defaults["template"]["spec"]
+    [trainer] = spec["containers"]
+    assert {each["name"]: each["value"] for each in trainer["env"]} == values["env"]
+    assert trainer["name"] == "trainer"
+    assert spec["tolerations"] == values["tolerations"]
+    assert spec["nodeSelector"] == values["nodeSelector"]
+    assert defaults["checkpoint"]["storage"] == values["checkpoint"]["storage"]
+
+
+def test_a_changed_configuration_restarts_the_operator(render: Render) -> None:
+    def checksum(values: Manifest) -> str:
+        return str(only(render(values), "Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum({}) == checksum({"operator": {"replicas": 2}})
+    assert checksum({}) != checksum({"jobDefaults": {"env": {"NCCL_DEBUG": "INFO"}}})
+
+
+def test_there_is_a_disruption_budget_only_where_it_would_not_just_block_drains(render: Render) -> None:
+    assert "PodDisruptionBudget" not in kinds(render())
+    assert only(render(VARIANTS["highly available"]), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_supervisors_reach_the_leader_only(render: Render) -> None:
+    service = only(render(), "Service", "-coordination")
+    assert "selector" not in service["spec"]
+    coordination = config(render())["coordination"]
+    assert (coordination["service"], coordination["port"]) == (service["metadata"]["name"], service["spec"]["ports"][0]["port"])
+
+
+def test_ports_that_are_named_in_services_probes_and_policies_exist(render: Render) -> None:
+    manifests = render(VARIANTS["highly available"])
+    operator = container(manifests)
+    ports = {each["name"]: each["containerPort"] for each in operator["ports"]}
+    assert {operator[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} <= set(ports)
+    assert only(manifests, "Service", "-metrics")["spec"]["ports"][0]["targetPort"] in ports
+    policy = only(manifests, "NetworkPolicy")["spec"]
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} <= set(ports)
+    assert config(manifests)["health"]["port"] == ports["health"]
+    assert config(manifests)["metrics"]["port"] == ports["metrics"]
+
+
+def test_selectors_match_the_operators_pods_and_nothing_that_users_may_change(render: Render) -> None:
+    manifests = render({**VARIANTS["highly available"], "operator": {"replicas": 2, "podLabels": {"app.kubernetes.io/name": "other"}}})
+    labels = only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [
+        only(manifests, "Deployment")["spec"]["selector"]["matchLabels"],
+        only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        only(manifests, "Service", "-metrics")["spec"]["selector"],
+    ]
+    assert all(labels >= selector.items() for selector in selectors)
+    assert not any("version" in key or "chart" in key for selector in selectors for key in selector)
+
+
+REFUSED = {
+    "unknown": ({"nonsense": 1}, "nonsense"),
+    "misspelt": ({"operator": {"replica": 2}}, "replica"),
+    "a wildcard namespace": ({"watchNamespaces": ["*"]}, "watchNamespaces"),
+    "a wrong type": ({"operator": {"replicas": "two"}}, "replicas"),
+    "two storages": (
+        {"jobDefaults": {"checkpoint": {"storage": {"uri": "s3://b", "persistentVolumeClaim": {"claimName": "c"}}}}},
+        "storage",
+    ),
+    "an image with a tag in the digest": ({"operator": {"image": {"digest": "1.2.3"}}}, "digest"),
+    "a label of ours": ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels"),
+    "a monitor without its service": (
+        {"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
+        "metrics.service.enabled",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "word"), REFUSED.values(), ids=REFUSED)
+def test_values_that_make_no_sense_are_refused_by_name(helm: Any, values: Manifest, word: str) -> None:
+    done = helm("template", "muster", str(CHART), "--kube-version=1.34", values=values)
+    assert done.returncode != 0
+    assert word in done.stderr
+    assert "panic" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED_ENV_NAMES), "MUSTER_X", "PET_NNODES"])
+def test_environment_variables_that_muster_sets_cannot_be_job_defaults(name: str) -> None:
+    assert is_reserved_env(name)
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = schema["definitions"]["trainingEnv"]["allOf"][1]["propertyNames"]["not"]["pattern"]
+    assert re.search(pattern, name)
+    assert not re.search(pattern, "NCCL_DEBUG")
+
+
+def test_the_schema_leaves_no_object_open_by_accident() -> None:
+    def objects(node: Any, path: str = "") -> Any:
+        if isinstance(node, dict):
+            if "properties" in node:
+                yield path, node
+            for name, child in node.items():
+                yield from objects(child, f"{path}/{name}")
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert [path for path, node in objects(schema) if node.get("additionalProperties") is not False] == []
+
+
+def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(values: Any, node: Any, path: str) -> None:
+        node = schema["definitions"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+        if isinstance(values, dict) and values and "properties" in node:
+            assert set(node["properties"]) - {"global"} == set(values), path
+            for name, value in values.items():
+                compare(value, node["properties"][name], f"{path}.{name}")
+
+    compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "")
+
+
+def test_generated_files_are_current(helm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.cluster import harness
+
+    monkeypatch.setenv("HELM", str(harness.Programs(harness.Places.default()).path("helm")))
+    generate = runpy.run_path(str(ROOT / "deploy" / "generate.py"))
+    assert generate["main"](["--check"]) == 0
+
+
+def test_install_yaml_is_the_chart_with_its_namespace_and_without_hooks(render: Render) -> None:
+    namespace, *objects = [each for each in yaml.safe_load_all((ROOT / "deploy" / "install.yaml").read_text()) if each]
+    assert namespace["kind"] == "Namespace"
+    assert objects == render(hooks=False)
+
+
+def test_the_images_are_made_from_no_more_than_the_context_lets_through() -> None:
+    allowed = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for source in {word for line in copied for word in line.split()}:
+        assert (ROOT / source).exists()
+        assert any(Path(each) == Path(source) or Path(source) in Path(each).parents for each in allowed), source

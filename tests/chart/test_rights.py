@@ -1,0 +1,152 @@
+"""What the chart's roles allow, and how its pods are confined, as a real API server sees it."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import pytest
+import yaml
+from chart_variants import CHART, VARIANTS, Manifest, Render
+
+JOBS = {
+    ("muster.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
+    ("muster.dev", "trainingjobs/status"): {"update"},
+    ("muster.dev", "trainingjobs/finalizers"): {"update"},
+    ("", "pods"): {"get", "list", "watch", "create", "delete"},
+    ("", "services"): {"get", "list", "watch", "create", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
+    ("", "events"): {"create", "patch"},
+}
+TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}}
+LEADER = {
+    ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
+    ("discovery.k8s.io", "endpointslices"): {"create", "get", "update", "patch", "delete"},
+}
+OPERATOR = "system:serviceaccount:muster-system:muster"
+Rights = dict[tuple[str, str], set[str]]
+
+
+def granted(manifests: list[Manifest], account: str = "muster") -> dict[str | None, Rights]:
+    """What an account may do, by namespace; None: everywhere."""
+    roles = {
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each["rules"] for each in manifests if "rules" in each
+    }
+    rights: dict[str | None, Rights] = {}
+    for binding in (each for each in manifests if "roleRef" in each and each["subjects"][0]["name"] == account):
+        namespace = binding["metadata"].get("namespace")
+        for rule in roles[(binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"])]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    rights.setdefault(namespace, {}).setdefault((group, resource), set()).update(rule["verbs"])
+    return rights
+
+
+def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> None:
+    assert granted(render()) == {None: {**JOBS, **TOKENS}, "muster-system": LEADER}
+
+
+def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others(render: Render) -> None:
+    assert granted(render(VARIANTS["a team"])) == {None: TOKENS, "team-a": JOBS, "team-b": JOBS, "muster-system": LEADER}
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_no_role_has_a_wildcard_touches_secrets_or_changes_pods(render: Render, values: Manifest) -> None:
+    for rule in (rule for each in render(values) for rule in each.get("rules", ())):
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+        assert not {"secrets", "pods/exec", "nodes"} & set(rule["resources"])
+        assert "pods" not in rule["resources"] or not {"patch", "update"} & set(rule["verbs"])
+
+
+def test_the_test_hook_may_touch_its_own_job_only(render: Render) -> None:
+    rights = granted(render(), "muster-test")
+    assert rights == {"muster-system": {("muster.dev", "trainingjobs"): {"create", "get", "delete"}}}
+    [role] = [each for each in render() if each["kind"] == "Role" and each["metadata"]["name"] == "muster-test"]
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, ["muster-test"]]
+
+
+def pods(manifests: list[Manifest]) -> list[Manifest]:
+    templates = [{"metadata": {"name": "template"}, **each["spec"]["template"]} for each in manifests if each["kind"] == "Deployment"]
+    return templates + [each for each in manifests if each["kind"] == "Pod"]
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_pods_are_not_root_and_cannot_write_their_root_file_system(render: Render, values: Manifest) -> None:
+    for pod in pods(render(values)):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 1000
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+            assert container["resources"]["limits"]["memory"]
+
+
+def in_namespace(pod: Manifest, namespace: str) -> Manifest:
+    metadata = {"name": pod["metadata"]["name"], "namespace": namespace, "labels": pod["metadata"].get("labels", {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
+
+
+@pytest.fixture(scope="module")
+def installed(kubectl: Any, render: Render) -> Any:
+    """kubectl on a server where the chart is applied, in a namespace with pod security's strictest level."""
+    for namespace in ("muster-system", "team-a", "team-b"):
+        assert kubectl("create", "namespace", namespace).returncode == 0
+    kubectl("label", "namespace", "muster-system", "pod-security.kubernetes.io/enforce=restricted")
+    done = kubectl("apply", "--server-side", objects=render())
+    assert done.returncode == 0, done.stderr
+    kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/trainingjobs.muster.dev")
+    return kubectl
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_api_server_accepts_every_object(installed: Any, render: Render, name: str) -> None:
+    objects = [each for each in render(VARIANTS[name]) if each["kind"] != "ServiceMonitor" and each["kind"] != "Pod"]
+    done = installed("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--validate=strict", objects=objects)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_its_pods_are_admitted_where_pod_security_is_restricted(installed: Any, render: Render) -> None:
+    for pod in pods(render()):
+        pod["spec"].pop("priorityClassName", None)
+        pod["metadata"]["name"] = "tried"  # a template has none, and the test's own is there already
+        done = installed("create", "--dry-run=server", "--validate=strict", objects=[in_namespace(pod, "muster-system")])
+        assert done.returncode == 0, done.stderr
+
+
+def test_install_yaml_is_applied_by_plain_kubectl_too(installed: Any) -> None:
+    done = installed("apply", "--dry-run=server", "-f", str(CHART.parents[1] / "deploy" / "install.yaml"))
+    assert done.returncode == 0, done.stderr
+
+
+CAN = [
+    ("create pods -n team-a", True),
+    ("update trainingjobs.muster.dev --subresource=status -n team-a", True),
+    ("create tokenreviews.authentication.k8s.io", True),
+    ("update leases.coordination.k8s.io/muster -n muster-system", True),
+    ("update endpointslices.discovery.k8s.io/muster-coordination -n muster-system", True),
+    ("patch pods -n team-a", False),
+    ("create pods --subresource=exec -n team-a", False),
+    ("update trainingjobs.muster.dev -n team-a", False),
+    ("get secrets -n muster-system", False),
+    ("update leases.coordination.k8s.io/other -n muster-system", False),
+    ("update endpointslices.discovery.k8s.io/muster-coordination -n team-a", False),
+    ("list nodes", False),
+]
+
+
+@pytest.mark.parametrize(("question", "answer"), CAN, ids=[question for question, _ in CAN])
+def test_the_api_server_lets_the_operator(installed: Any, question: str, answer: bool) -> None:
+    done = installed("auth", "can-i", *question.split(), f"--as={OPERATOR}")
+    assert done.stdout.split()[:1] == (["yes"] if answer else ["no"]), done.stderr
+
+
+def test_the_job_of_helm_test_and_of_the_notes_is_accepted(installed: Any) -> None:
+    job = runpy.run_path(str(CHART / "files" / "train.py"))["job_of"]("hook", "MultiWorkerMirrored", 2)
+    assert installed("create", "--dry-run=server", "--validate=strict", "-n", "team-a", objects=[job]).returncode == 0
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    text = notes.partition("<<'JOB'\n")[2].partition("     JOB\n")[0]
+    done = installed("create", "--dry-run=server", "--validate=strict", "-n", "team-a", objects=[yaml.safe_load(text)])
+    assert done.returncode == 0, done.stderr
