@@ -1,0 +1,312 @@
+"""What the operator costs and how fast it is: `python bench/control_plane.py`. Prints JSON.
+
+A real API server, kwok's fake nodes, the operator as a process under the chart's rights. Absolute figures are those of this machine, where
+other things may run; what counts are the ratios, both sides of which are taken in one run on one server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
+
+from bench.jobs import ENDS, NODES, PODS_PER_JOB, bench_job
+from tests.apiserver.stage.api import JOBS, Api, Object, until
+from tests.apiserver.stage.cluster import Cluster, running
+from tests.apiserver.stage.jobs import attempt_of
+from tests.apiserver.stage.kubelet import PODS, Kubelet
+from tests.apiserver.stage.operators import OperatorProcess
+from tests.cluster import harness
+
+PATIENCE = 900.0
+
+
+def say(text: object) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+# the cluster
+
+
+@contextmanager
+def kwok(cluster: Cluster, folder: Path, kubeconfig: Path) -> Iterator[None]:
+    """Fake nodes that run every pod at once, and end those labelled ENDS after two seconds."""
+    programs = harness.Programs(harness.Places.default())
+    programs.ensure(["kwok"])
+    stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
+    documents = [yaml.safe_load((stages / name).read_text()) for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")]
+    documents.append(yaml.safe_load((stages / "pod/fast/pod-delete.yaml").read_text()))
+    ending = yaml.safe_load((stages / "pod/fast/pod-complete.yaml").read_text())
+    selector = ending["spec"]["selector"]
+    selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
+    selector["matchLabels"] = {ENDS: "true"}
+    ending["spec"]["delay"] = {"durationMilliseconds": 2000}
+    (folder / "stages.yaml").write_text(yaml.safe_dump_all([*documents, ending]))
+    for number in range(NODES):
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"fake-{number}"}}
+        cluster.admin.apply(f"/api/v1/nodes/fake-{number}", node)
+    command = [str(programs.path("kwok")), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
+    with (folder / "kwok.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def submit(api: Api, namespace: str, manifests: list[Object]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda manifest: api.create(JOBS.format(namespace), manifest), manifests))
+
+
+def clear(api: Api, namespace: str) -> None:
+    for path in (JOBS.format(namespace), PODS.format(namespace)):
+        while api.get(f"{path}?limit=1")["items"]:
+            api.request("DELETE", f"{path}?limit=200", {"gracePeriodSeconds": 0})
+    for kind, folder in (("services", "/api/v1"), ("networkpolicies", "/apis/networking.k8s.io/v1")):
+        path = f"{folder}/namespaces/{namespace}/{kind}"
+        names = [each["metadata"]["name"] for each in api.items(path)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name, path=path: api.delete(f"{path}/{name}"), names))
+
+
+class Arrivals:
+    """When pods of a namespace were created, by this process's clock."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        version = str(api.get(f"{PODS.format(namespace)}?limit=1")["metadata"]["resourceVersion"])
+        self._watch = api.watch(PODS.format(namespace), version)
+        self.times: list[tuple[float, Object]] = []
+
+    def _listen(self) -> None:
+        for kind, pod in self._watch:
+            if kind == "ADDED":
+                self.times.append((time.monotonic(), pod))
+
+    def __enter__(self) -> Arrivals:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.close()
+        self._thread.join(10)
+
+
+# the figures
+
+
+def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> tuple[float, float]:
+    """Pods per second, and CPU milliseconds per pod, when the operator's own client makes the same objects, and does nothing else."""
+    namespace = cluster.namespace("direct")
+    command = [sys.executable, str(Path(__file__).with_name("direct.py")), namespace, str(jobs)]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    clear(cluster.admin, namespace)
+    rate, spent = map(float, done.stdout.split())
+    return rate, spent
+
+
+def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[str, float, float]:
+    """The namespace; pods per second from the submission of the first job to the last pod; the operator's CPU milliseconds per pod
+    until all run."""
+    assert operator.process
+    namespace = cluster.namespace("jobs")
+    process = psutil.Process(operator.process.pid)
+    before = sum(process.cpu_times()[:2])
+    with Arrivals(cluster.admin, namespace) as arrivals:
+        begun = time.monotonic()
+        submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(jobs)])
+        until(lambda: len(arrivals.times) >= jobs * PODS_PER_JOB, "all pods are made", seconds=PATIENCE)
+        seconds = arrivals.times[jobs * PODS_PER_JOB - 1][0] - begun
+    all_in_phase(cluster.admin, namespace, "Running", jobs)
+    spent = sum(process.cpu_times()[:2]) - before
+    return namespace, jobs * PODS_PER_JOB / seconds, 1000 * spent / (jobs * PODS_PER_JOB)
+
+
+def all_in_phase(api: Api, namespace: str, phase: str, count: int) -> None:
+    def look() -> bool:
+        found = [each.get("status", {}).get("phase") for each in api.items(JOBS.format(namespace))]
+        return found.count(phase) == count
+
+    until(look, f"{count} jobs are {phase}", seconds=PATIENCE)
+
+
+def memory(operator: OperatorProcess) -> float:
+    """Resident MiB."""
+    assert operator.process
+    return round(psutil.Process(operator.process.pid).memory_info().rss / 2**20, 1)
+
+
+def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
+    """Seconds from the failure of one pod until the first and until the last pod of the next attempt is made."""
+    kubelet, taken = Kubelet(cluster.admin), []
+    for number in range(times):
+        [victim] = cluster.admin.items(PODS.format(namespace), fieldSelector=f"metadata.name=job-{number}-worker-3")
+        with Arrivals(cluster.admin, namespace) as arrivals:
+            begun = time.monotonic()
+            kubelet.set_status(victim, {"phase": "Failed", "reason": "Evicted", "message": "bench"})
+
+            def made(arrivals: Arrivals = arrivals, attempt: int = attempt_of(victim) + 1) -> list[float]:
+                return [when for when, pod in arrivals.times if attempt_of(pod) == attempt]
+
+            until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=PATIENCE)
+            taken.append(max(made()) - begun)
+    return taken
+
+
+def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
+    """Requests of the operator per job from its creation to Succeeded, by kind, and the writes among them without Events."""
+    namespace = cluster.namespace("ending")
+    submit(cluster.admin, namespace, [bench_job(f"job-{number}", number, ends=True) for number in range(jobs)])
+    all_in_phase(cluster.admin, namespace, "Succeeded", jobs)
+    counted: dict[str, float] = {}
+    for request in cluster.requests():
+        target = request.get("objectRef", {})
+        if target.get("namespace") != namespace:
+            continue
+        kind = "/".join(filter(None, (target["resource"], target.get("subresource"))))
+        counted[f"{request['verb']} {kind}"] = counted.get(f"{request['verb']} {kind}", 0) + 1 / jobs
+    writes = sum(count for what, count in counted.items() if what.split()[0] not in ("get", "list", "watch") and "events" not in what)
+    clear(cluster.admin, namespace)
+    return {"writes": round(writes, 2), **{what: round(count, 2) for what, count in sorted(counted.items())}}
+
+
+def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:
+    """How often the operator reads jobs or pods because of so many changes of pods that mean nothing."""
+    kubelet = Kubelet(cluster.admin)
+    pods = cluster.admin.items(PODS.format(namespace), limit="100")
+    before = len(_reads(cluster))
+    for number in range(events):
+        kubelet.set_status(pods[number % len(pods)], {"message": f"event {number}"})
+    time.sleep(2.0)  # they have been heard
+    return len(_reads(cluster)) - before
+
+
+def _reads(cluster: Cluster) -> list[Object]:
+    return [each for each in cluster.requests() if each["verb"] in ("get", "list") and "leases" not in each["requestURI"]]
+
+
+def ended_status(cluster: Cluster) -> Object:
+    """The status that the operator gives a job that has succeeded."""
+    namespace = cluster.namespace("pattern")
+    cluster.admin.create(JOBS.format(namespace), bench_job("pattern", 0, ends=True))
+    all_in_phase(cluster.admin, namespace, "Succeeded", 1)
+    status: Object = cluster.admin.get(f"{JOBS.format(namespace)}/pattern")["status"]
+    clear(cluster.admin, namespace)
+    return status
+
+
+def finished_jobs(cluster: Cluster, count: int, status: Object) -> None:
+    """Jobs that have succeeded long ago, as the operator leaves them. It must not run meanwhile, or it would begin them."""
+    namespace = cluster.namespace("finished")
+
+    def make(number: int) -> None:
+        made = cluster.admin.create(JOBS.format(namespace), bench_job(f"old-{number}", number))
+        path = f"{JOBS.format(namespace)}/old-{number}/status"
+        cluster.admin.request("PUT", path, {**made, "status": {**status, "observedGeneration": 1}})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(count)))
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {"jobs": options.jobs, "podsPerJob": PODS_PER_JOB, "cpus": os.cpu_count()}
+    with running(folder) as cluster:
+        account = cluster.account_kubeconfig(folder / "account")
+        with kwok(cluster, folder, cluster.kubeconfig):
+            operator = OperatorProcess(cluster, folder / "operator", pod="muster-0", settings={})
+            try:
+                say("direct creation")
+                rates = [direct(cluster, account, options.jobs)]
+                operator.start().ready()
+                figures["memoryMiB"] = {"0 jobs": memory(operator)}
+                say(f"direct: {rates[0][0]:.0f} pods/s; {options.jobs} jobs by the operator")
+                namespace, rate, spent = creation(cluster, operator, options.jobs)
+                figures["memoryMiB"][f"{options.jobs} jobs"] = memory(operator)
+                say(f"operator: {rate:.0f} pods/s; faults")
+                figures["replacementSeconds"] = _spread(replacement(cluster, namespace, options.times))
+                figures["readsPer1000PodEvents"] = reads_for_events(cluster, namespace, 1000)
+                say("jobs that end")
+                figures["perJob"] = writes_per_job(cluster, 20)
+                clear(cluster.admin, namespace)
+                operator.stop()
+                rates.append(direct(cluster, account, options.jobs))
+                limit = statistics.mean(rate for rate, _ in rates)
+                figures["podsPerSecond"] = {
+                    "direct": [round(each) for each, _ in rates],
+                    "operator": round(rate),
+                    "ratio": round(rate / limit, 2),
+                }
+                figures["cpuMillisecondsPerPod"] = {"direct": [round(each, 2) for _, each in rates], "operator": round(spent, 2)}
+                operator.start().ready()
+                say(figures)
+                if options.many:
+                    say(f"{options.many} jobs")
+                    namespace, rate, _ = creation(cluster, operator, options.many)
+                    figures["podsPerSecond"][f"{options.many} jobs"] = round(rate)
+                    figures["memoryMiB"][f"{options.many} jobs"] = memory(operator)
+                    clear(cluster.admin, namespace)
+                    say(figures["memoryMiB"])
+                if options.finished:
+                    say(f"{options.finished} finished jobs")
+                    figures["amongFinished"] = among_finished(cluster, operator, options)
+            finally:
+                operator.close()
+    return figures
+
+
+def among_finished(cluster: Cluster, operator: OperatorProcess, options: argparse.Namespace) -> dict[str, Any]:
+    pattern = ended_status(cluster)
+    operator.stop()
+    finished_jobs(cluster, options.finished, pattern)
+    begun = time.monotonic()
+    operator.start().ready()
+    ready = time.monotonic() - begun
+    namespace, rate, _ = creation(cluster, operator, options.jobs)
+    return {
+        "jobs": options.finished,
+        "readyAfterSeconds": round(ready, 1),
+        "podsPerSecond": round(rate),
+        "replacementSeconds": _spread(replacement(cluster, namespace, options.times)),
+        "memoryMiB": memory(operator),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": round(statistics.median(values), 3), "worst": round(max(values), 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100, help="jobs made at once")
+    parser.add_argument("--many", type=int, default=1000, help="jobs for the memory figure; 0: leave it out")
+    parser.add_argument("--finished", type=int, default=5000, help="finished jobs lying around; 0: leave it out")
+    parser.add_argument("--times", type=int, default=10, help="how often a pod fails")
+    parser.add_argument("--keep", type=Path, help="keep logs in this folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(measure(folder, options), indent=2))
+
+
+if __name__ == "__main__":
+    main()

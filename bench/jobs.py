@@ -1,0 +1,18 @@
+"""The jobs of the benchmarks."""
+
+from __future__ import annotations
+
+from tests.apiserver.stage.api import Object
+from tests.apiserver.stage.jobs import job
+
+NODES = 10
+PODS_PER_JOB = 8
+ENDS = "bench/ends"
+"""Pods with this label end well, two seconds after they began to run."""
+
+
+def bench_job(name: str, number: int, *, ends: bool = False) -> Object:
+    """Its pods name their node, since no scheduler runs."""
+    labels = {ENDS: "true"} if ends else {}
+    template = {"metadata": {"labels": labels}, "spec": {"nodeName": f"fake-{number % NODES}"}}
+    return job(name, roles={"worker": {"replicas": PODS_PER_JOB, "template": template}})

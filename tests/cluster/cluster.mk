@@ -1,0 +1,26 @@
+# The test cluster and what runs on it: included by the Makefile. See tests/cluster/README.md.
+HARNESS := $(BIN)/python -m tests.cluster.harness
+HELM_ENV = HELM="$$($(HARNESS) build helm)"
+
+cluster: $(READY) ## a kind cluster with Muster installed by Helm; eval "$$(make -s cluster)" leads kubectl to it
+	@$(BIN)/python -m tests.cluster
+
+cluster-down: $(READY) ## remove that cluster and everything that came with it, but for the cache
+	@$(HARNESS) down
+
+images: $(READY) ## build the images for tests from the Dockerfile, on an engine of the harness where there is none
+	@$(BIN)/python -m tests.cluster.images
+
+cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
+	$(BIN)/pytest tests/cluster -m "not chaos"
+
+chaos: $(READY) ## every fault on a real cluster, with three seeds each (MUSTER_CHAOS_SEEDS): some hours
+	$(BIN)/pytest tests/cluster
+
+manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its table of values, deploy/install.yaml
+	@$(HELM_ENV) $(BIN)/python deploy/generate.py
+
+manifests-check: $(READY) ## whether those are current
+	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
+
+.PHONY: cluster cluster-down images cluster-test chaos manifests manifests-check

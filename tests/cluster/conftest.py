@@ -1,0 +1,98 @@
+"""Fixtures of the tests that need a Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests are not installed: `tests.cluster.harness` is found from here
+
+from tests.cluster import harness, installation, training
+
+SEEDS = int(os.environ.get("MUSTER_CHAOS_SEEDS", "3"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "chaos: takes minutes; left out of `make test`, part of `make chaos`")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a `seed` runs once for each: the moment of its fault is drawn from it."""
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(SEEDS))
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[Path]:
+    """The kubeconfig of an API server without nodes; one for the whole session, so a test uses names of its own."""
+    with harness.api_server(harness.Places.default()) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture(scope="session")
+def cluster() -> harness.Cluster:
+    """The cluster of KUBECONFIG, or the one of `make cluster`, made if it is not up. It stays up: `make cluster-down` removes it."""
+    return harness.up(harness.Places.default())
+
+
+@pytest.fixture(scope="session")
+def muster(cluster: harness.Cluster) -> installation.Installation:
+    """Muster of this checkout, installed by Helm."""
+    return installation.ensure(cluster)
+
+
+Grounds = Callable[[str], training.Ground]
+
+
+@pytest.fixture(scope="session")
+def grounds(cluster: harness.Cluster, muster: installation.Installation) -> Iterator[Grounds]:
+    """Makes namespaces to train in, with restricted pod security and a claim; all go at the end."""
+    made: list[training.Ground] = []
+
+    def make(name: str) -> training.Ground:
+        namespace = f"t-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[-50:].strip('-')}"
+        _remove(cluster, namespace)
+        installation.make_namespace(cluster, namespace)
+        made.append(training.Ground(cluster, namespace, cluster.make_shared_claim(training.CLAIM, namespace)))
+        return made[-1]
+
+    yield make
+    for ground in made:
+        _remove(cluster, ground.namespace)
+
+
+@pytest.fixture
+def ground(cluster: harness.Cluster, grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[training.Ground]:
+    """A namespace for this test alone."""
+    ground = grounds(request.node.name.removeprefix("test_"))
+    yield ground
+    _remove(cluster, ground.namespace)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
+    """The digits job of a strategy, trained at full speed without any fault: what the others must equal. Each runs once."""
+    finished: dict[str, training.Job] = {}
+
+    def job(strategy: str) -> training.Job:
+        if strategy not in finished:
+            ground = grounds(f"uninterrupted-{strategy}")
+            finished[strategy] = ground.apply(training.digits("digits", strategy, delay=0))
+            finished[strategy].wait_for_end()
+        return finished[strategy]
+
+    return job
+
+
+def _remove(cluster: harness.Cluster, namespace: str) -> None:
+    if not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name"):
+        return
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=150s", timeout=160)
+    cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{namespace}-{training.CLAIM}")
+    shutil.rmtree(cluster.places.shared / namespace, ignore_errors=True)

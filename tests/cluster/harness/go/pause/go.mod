@@ -1,0 +1,3 @@
+module muster.test/pause
+
+go 1.25

@@ -1,0 +1,111 @@
+"""What runs the jobs is itself struck: the operator, the API server, etcd. Training goes on meanwhile, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.faults import FAULTS, Moment, check_succeeded
+from tests.cluster.harness import Cluster
+from tests.cluster.installation import NAMESPACE, Installation
+from tests.cluster.training import Ground, Job, digits
+
+MANIFESTS = "/etc/kubernetes/manifests"
+KILLS = 5
+Uninterrupted = Callable[[str], Job]
+
+
+def kill_operator(muster: Installation) -> None:
+    """SIGKILL, and a new pod at once: the kubelet would wait longer and longer before it restarts the same one."""
+    pod = muster.operator_pod()["metadata"]["name"]
+    muster.cluster.kill_container(NAMESPACE, pod, "operator")
+    muster.cluster.kubectl("delete", "pod", "--namespace", NAMESPACE, pod, "--force", "--grace-period=0")
+
+
+def wait_for_operator(muster: Installation) -> None:
+    def runs() -> bool:
+        try:
+            pod = muster.operator_pod()
+        except LookupError:
+            return False
+        return any(each["state"].get("running") for each in pod["status"].get("containerStatuses", ()))
+
+    muster.cluster.wait_until("an operator runs", runs, timeout=60)
+
+
+@pytest.mark.timeout(400)
+def test_an_operator_killed_while_a_job_recovers_counts_the_failure_once(
+    ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+) -> None:
+    like = uninterrupted("DDP")
+    job = ground.apply(digits("digits"))
+    job.wait_for_step(47)
+    FAULTS["deleted"].strike(job, "worker-0")
+    kill_operator(muster)
+    check_succeeded(job, like, attempts=2, preemption=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("round_", range(4))
+def test_an_operator_killed_at_random_moments_loses_no_job_and_counts_nothing_twice(
+    round_: int, seed: int, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+) -> None:
+    """Five kills each: with three seeds and four rounds, sixty. Between them a container of the job is killed too."""
+    like = uninterrupted("DDP")
+    draw = random.Random(f"{round_}/{seed}")
+    job = ground.apply(digits("digits", delay=0.3))
+    for kill in range(KILLS):
+        time.sleep(draw.uniform(0, 12))  # the moment is what the seed draws
+        kill_operator(muster)
+        wait_for_operator(muster)
+        if kill == 2:
+            job.wait_for_step(25)
+            FAULTS["container-killed"].strike(job, draw.choice(["worker-0", "worker-1"]))
+    check_succeeded(job, like, attempts=2, infrastructure=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_job_trains_on_while_the_api_server_is_down(seed: int, ground: Ground, uninterrupted: Uninterrupted) -> None:
+    """Down for 30 s, in which a container of the job is killed too in every second run: the restart waits, and is counted once."""
+    like = uninterrupted("DDP")
+    job = ground.apply(digits("digits", delay=0.1))
+    moment = Moment.of(seed, last=100)
+    job.wait_for_step(moment.step)
+    pod = job.pod(moment.replica)
+    cluster, control_plane = ground.cluster, ground.cluster.nodes()[0].name
+    cluster.execute(control_plane, "mv", f"{MANIFESTS}/kube-apiserver.yaml", "/etc/kubernetes/")
+    try:
+        cluster.wait_until("the API server is away", lambda: not answers(cluster), timeout=60)
+        if seed % 2:
+            task = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+            node = pod["spec"]["nodeName"]
+            cluster.execute(node, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
+        time.sleep(30)  # is the fault
+    finally:
+        cluster.execute(control_plane, "mv", "/etc/kubernetes/kube-apiserver.yaml", f"{MANIFESTS}/")
+    cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=120)
+    if seed % 2:
+        check_succeeded(job, like, attempts=2, infrastructure=1)
+    else:
+        check_succeeded(job, like, attempts=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_job_trains_on_while_etcd_restarts(seed: int, ground: Ground, uninterrupted: Uninterrupted) -> None:
+    like = uninterrupted("DDP")
+    job = ground.apply(digits("digits", delay=0.1))
+    job.wait_for_step(Moment.of(seed, last=100).step)
+    cluster = ground.cluster
+    [etcd] = cluster.get("pods", "--namespace", "kube-system", "--selector", "component=etcd")["items"]
+    cluster.kill_container("kube-system", etcd["metadata"]["name"], "etcd")
+    cluster.wait_until("the API server answers", lambda: answers(cluster), timeout=180)
+    check_succeeded(job, like, attempts=1)
+
+
+def answers(cluster: Cluster) -> bool:
+    return cluster.try_kubectl("get", "--raw", "/readyz", "--request-timeout=3s")

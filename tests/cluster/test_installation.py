@@ -1,0 +1,108 @@
+"""What a platform engineer does with the chart: install, test, upgrade, restrict, uninstall; no job is lost by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cluster.faults import FAULTS, check_succeeded
+from tests.cluster.harness import CommandFailedError
+from tests.cluster.installation import CHART, NAMESPACE, RELEASE, Installation
+from tests.cluster.training import Ground, Job, digits
+
+Uninterrupted = Callable[[str], Job]
+
+
+@pytest.fixture
+def restored(muster: Installation) -> Iterator[Installation]:
+    """For a test that changes the installation: afterwards it is as it was."""
+    yield muster
+    muster.install()
+
+
+@pytest.mark.timeout(300)
+def test_the_chart_tests_itself_by_training_a_job(muster: Installation) -> None:
+    said = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "200s")
+    assert "Succeeded" in said
+    left = muster.cluster.get("trainingjobs,pods,configmaps", "--namespace", NAMESPACE)["items"]
+    assert [each["kind"] for each in left if each["metadata"]["name"].startswith(f"{RELEASE}-test")] == ["Pod"]  # for its log
+
+
+def test_the_notes_say_what_to_do_next(muster: Installation) -> None:
+    notes = muster.helm("get", "notes", RELEASE, "--namespace", NAMESPACE)
+    for command in ("rollout status deployment/muster", "helm test --namespace muster-system muster", "kubectl apply"):
+        assert command in notes
+
+
+def test_the_chart_refuses_a_value_that_it_does_not_know(muster: Installation) -> None:
+    with pytest.raises(CommandFailedError, match="imagePullPolicy"):
+        muster.helm("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reuse-values", "--set", "imagePullPolicy=Always")
+
+
+def test_the_operator_has_no_right_that_it_does_not_use(muster: Installation) -> None:
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    refused = (
+        ("patch", "pods"),
+        ("get", "secrets"),
+        ("get", "nodes"),
+        ("create", "pods", "--subresource=exec"),
+        ("update", "trainingjobs"),
+    )
+    for what in refused:
+        assert not muster.cluster.try_kubectl("auth", "can-i", *what, account, "--all-namespaces"), what
+    assert muster.cluster.try_kubectl("auth", "can-i", "create", "pods", account, "--all-namespaces")
+
+
+@pytest.mark.timeout(400)
+def test_an_upgrade_and_a_reinstallation_lose_no_running_job(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
+    """A container is killed while no operator is there: the next installation finds it, and brings the job back."""
+    like = uninterrupted("DDP")
+    job = ground.apply(digits("digits", delay=0.1))
+    job.wait_for_step(27)
+    before = restored.operator_pod()["metadata"]["name"]
+    restored.install(values={"operator": {"podAnnotations": {"upgraded": "yes"}}})
+    assert restored.operator_pod()["metadata"]["name"] != before
+    restored.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+    assert job.read()["metadata"]["name"] == "digits"
+    step = max(event["step"] for event in job.events("step"))
+    job.wait_for_step(step + 5)  # it trains on by itself
+    FAULTS["container-killed"].strike(job, "worker-1")
+    restored.install()
+    check_succeeded(job, like, attempts=2, infrastructure=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+def test_restricted_to_a_namespace_it_runs_the_jobs_of_that_one_only(
+    ground: Ground, grounds: Callable[[str], Ground], restored: Installation, uninterrupted: Uninterrupted
+) -> None:
+    like = uninterrupted("DDP")
+    elsewhere = grounds("elsewhere")
+    restored.install(values={"watchNamespaces": [ground.namespace]})
+    ignored = elsewhere.apply(digits("ignored", delay=0))
+    check_succeeded(ground.apply(digits("digits", delay=0)), like, attempts=1)
+    assert ignored.status == {}
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    assert not ground.cluster.try_kubectl("auth", "can-i", "list", "pods", account, "--namespace", elsewhere.namespace)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_install_yaml_installs_the_same_without_helm(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
+    like = uninterrupted("DDP")
+    manifest = str(CHART.parents[1] / "deploy" / "install.yaml")
+    restored.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+    try:
+        restored.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", manifest)
+        restored.wait_until_ready()
+        check_succeeded(ground.apply(digits("digits", delay=0)), like, attempts=1)
+    finally:
+        kept = [each for each in _objects(restored, manifest) if each["kind"] not in ("CustomResourceDefinition", "Namespace")]
+        listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": kept})
+        restored.cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=listed)
+
+
+def _objects(muster: Installation, manifest: str) -> list[dict]:
+    found: list[dict] = json.loads(muster.cluster.kubectl("create", "--dry-run=client", "-o", "json", "-f", manifest))["items"]
+    return found

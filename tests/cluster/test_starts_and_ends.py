@@ -1,0 +1,71 @@
+"""Jobs that cannot start, always fail, or are taken away: they end as they should, say why, and leave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.training import STEPS, Ground, Job, digits, job
+
+Uninterrupted = Callable[[str], Job]
+RECOVERY = {"application": {"limit": 1}}
+
+
+def condition(job: Job, kind: str) -> dict[str, str]:
+    found: dict[str, str] = next(each for each in job.status["conditions"] if each["type"] == kind)
+    return found
+
+
+@pytest.mark.timeout(200)
+def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_at_the_deadline(ground: Ground) -> None:
+    trainer = {"image": "muster.invalid/no-such-image:1", "command": ["true"]}
+    waiting = ground.apply(job("missing", strategy="DDP", trainer=trainer, startupDeadlineSeconds=30))
+    waiting.wait_until("the image is named", lambda status: "no-such-image" in status.get("message", ""), timeout=40)
+    assert waiting.status["phase"] in ("Pending", "Starting")
+    assert condition(waiting, "Ready")["status"] == "False"
+    assert waiting.wait_for_end() == "Failed"
+    assert condition(waiting, "Failed")["reason"] == "StartupDeadlineExceeded"
+    assert "no-such-image" in condition(waiting, "Failed")["message"]
+    ground.cluster.wait_until("its pods are gone", lambda: not waiting.pods(), timeout=60)
+
+
+@pytest.mark.timeout(200)
+def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_words(ground: Ground) -> None:
+    ground.kubectl("create", "configmap", "code", "--from-literal=fail.py=raise SystemExit('no data today')")
+    trainer = {"script": "fail.py", "code": {"configMap": {"name": "code"}}}
+    failing = ground.apply(job("failing", strategy="DDP", trainer=trainer, recovery=RECOVERY))
+    assert failing.wait_for_end() == "Failed", failing.story()
+    status = failing.status
+    assert condition(failing, "Failed")["reason"] == "ApplicationLimitExceeded"
+    assert "no data today" in condition(failing, "Failed")["message"]
+    assert status["restarts"]["applicationCount"] == 1
+    assert [each["class"] for each in status["attempts"]] == ["Application", "Application"]
+    assert all("no data today" in each["message"] for each in status["attempts"])
+
+
+@pytest.mark.timeout(200)
+def test_a_job_deleted_in_mid_start_leaves_nothing(ground: Ground) -> None:
+    gone = ground.apply(digits("gone"))
+    ground.cluster.wait_until("it has pods", lambda: bool(gone.pods()), timeout=60)
+    ground.kubectl("delete", "trainingjob", "gone", "--wait=false")
+    children = "pods,services,networkpolicies"
+    ground.cluster.wait_until("nothing is left", lambda: not ground.items(children, "muster.dev/job-name=gone"), timeout=90)
+
+
+@pytest.mark.timeout(300)
+def test_a_job_applied_again_at_once_goes_on_from_the_commits_of_the_one_before(
+    ground: Ground, uninterrupted: Callable[[str], Job]
+) -> None:
+    like = uninterrupted("DDP")
+    first = ground.apply(digits("again"))
+    first.wait_for_step(67)
+    uid = first.read()["metadata"]["uid"]
+    ground.kubectl("delete", "trainingjob", "again", "--wait=false")
+    second = ground.apply(digits("again"))
+    assert second.wait_for_end() == "Succeeded", second.story()
+    assert second.read()["metadata"]["uid"] != uid
+    assert second.status["attempts"][0]["stepResumed"] >= 60
+    assert second.status["restarts"]["total"] == 0
+    curve = second.curve()
+    assert sorted(curve) == list(range(1, STEPS + 1))
+    assert curve == like.curve()

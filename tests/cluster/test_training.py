@@ -1,0 +1,75 @@
+"""Every kind of job trains to its end in pods of the images that users get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cluster.images import base
+from tests.cluster.installation import Installation
+from tests.cluster.training import STEPS, Ground, Job, Manifest, digits, job
+
+SCRIPTS = Path(__file__).parent / "scripts"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
+def test_digits_trains_on_two_workers(uninterrupted: Callable[[str], Job], strategy: str) -> None:
+    done = uninterrupted(strategy)
+    status = done.status
+    assert status["phase"] == "Succeeded", done.story()
+    assert sorted(done.curve()) == list(range(1, STEPS + 1))
+    assert status["progress"]["step"] == status["checkpoint"]["step"] == STEPS
+    assert status["progress"]["metrics"]["accuracy"] > 0.94
+    assert status["restarts"]["total"] == 0
+    done.ground.cluster.wait_until("its pods have ended", lambda: {_phase(pod) for pod in done.pods()} == {"Succeeded"}, timeout=30)
+
+
+@pytest.mark.timeout(300)
+def test_a_script_reads_tf_config_and_its_servers_end_with_the_chief(ground: Ground) -> None:
+    ground.kubectl("create", "configmap", "code", f"--from-file={SCRIPTS / 'parameter_server.py'}")
+    manifest = job(
+        "servers",
+        strategy="ParameterServer",
+        trainer={"script": "parameter_server.py", "code": {"configMap": {"name": "code"}}},
+        roles={"chief": {"replicas": 1}, "worker": {"replicas": 2}, "ps": {"replicas": 1}},
+    )
+    servers = ground.apply(manifest)
+    assert servers.wait_for_end() == "Succeeded", servers.story()
+    assert "after 60 steps on 2 workers" in ground.kubectl("logs", "servers-chief-0")
+    ground.cluster.wait_until("workers and ps are gone", lambda: {_role(pod) for pod in servers.pods()} <= {"chief"}, timeout=60)
+    assert servers.status["restarts"]["total"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_an_image_and_a_command_of_the_users_own_run_under_plain_torchrun(muster: Installation, ground: Ground) -> None:
+    image = base.ensure(muster.cluster.places, muster.cluster.require_engine()).torch
+    muster.cluster.load_image(image)
+    ground.kubectl("create", "configmap", "code", f"--from-file={EXAMPLES / 'own-script/train_ddp.py'}")
+    manifest = job(
+        "own",
+        strategy="DDP",
+        trainer={"image": image, "command": ["torchrun", "train_ddp.py"], "code": {"configMap": {"name": "code"}}},
+        roles={"worker": {"replicas": 2, "processesPerReplica": 2}},
+    )
+    own = ground.apply(manifest)
+    assert own.wait_for_end() == "Succeeded", own.story()
+    assert "with 4 processes" in ground.kubectl("logs", "own-worker-0")
+
+
+@pytest.mark.timeout(300)
+def test_two_jobs_train_at_a_time(ground: Ground, uninterrupted: Callable[[str], Job]) -> None:
+    pair = [ground.apply(digits(name, strategy, delay=0)) for name, strategy in (("first", "DDP"), ("second", "MultiWorkerMirrored"))]
+    for one, strategy in zip(pair, ("DDP", "MultiWorkerMirrored"), strict=True):
+        assert one.wait_for_end() == "Succeeded", one.story()
+        assert one.curve() == uninterrupted(strategy).curve()
+
+
+def _phase(pod: Manifest) -> str:
+    return str(pod["status"]["phase"])
+
+
+def _role(pod: Manifest) -> str:
+    return str(pod["metadata"]["labels"]["muster.dev/role"])
