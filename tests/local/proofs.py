@@ -97,10 +97,16 @@ def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
 
 
 def losses_do_not_depend_on_the_world(strategy: str, sizes: list[int], **fields: Any) -> None:
-    curves = [[float.fromhex(loss) for _, loss in sorted(uninterrupted(strategy, size=size, **fields).losses().items())] for size in sizes]
-    for curve in curves[1:]:
-        difference = max(abs(a - b) for a, b in zip(curves[0], curve, strict=True))
-        assert difference < 1e-6, difference
+    first, *others = (uninterrupted(strategy, size=size, **fields) for size in sizes)
+    for other in others:
+        losses_are_equal_to_a_millionth(first, other)
+
+
+def losses_are_equal_to_a_millionth(one: World, other: World) -> None:
+    """Worlds of another shape add the same floats in another order."""
+    curve, same = ([float.fromhex(loss) for _, loss in sorted(each.losses().items())] for each in (one, other))
+    difference = max(abs(a - b) for a, b in zip(curve, same, strict=True))
+    assert difference < 1e-6, difference
 
 
 def last_error(running: World) -> dict[str, Any]:

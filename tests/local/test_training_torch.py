@@ -148,7 +148,7 @@ def test_an_exception_in_the_users_loss_is_one_line_with_its_place(tmp_path: Pat
 
 
 def test_a_loss_of_nan_is_reported_as_text(tmp_path: Path) -> None:
-    with world("DDP", trainer(None, config={"learningRate": 1e30, "epochs": 1}), size=1) as running:
+    with world("DDP", trainer(None, config={"learningRate": 1e30, "epochs": 1, "nanLoss": "Continue"}), size=1) as running:
         assert running.finish() == [0], running.story()
     last = running.of("step")[-1]
     assert math.isnan(float(last["loss"]))

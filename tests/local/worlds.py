@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
+
 CREATED = "2026-11-21T11:16:14Z"
 DEADLINE = 120.0
 
@@ -133,13 +135,14 @@ def world(strategy: str, document: Mapping[str, Any], *, size: int = 2, attempt:
 
 
 def _environment(strategy: str, document: Mapping[str, Any], ports: list[int], *, rank: int, attempt: int) -> dict[str, str]:
-    torch = strategy == "DDP"
+    torch = FRAMEWORK_OF_STRATEGY[strategy] == "torch"
+    last = len(ports) - 1
     env = {
         "MUSTER_JOB": "default/digits",
         "MUSTER_JOB_UID": "uid",
         "MUSTER_JOB_CREATED": CREATED,
         "MUSTER_STRATEGY": strategy,
-        "MUSTER_ROLE": "worker",
+        "MUSTER_ROLE": {0: "chief", last: "ps"}.get(rank, "worker") if strategy == "RPC" else "worker",
         "MUSTER_INDEX": "0" if torch else str(rank),
         "MUSTER_ATTEMPT": str(attempt),
         "MUSTER_PROCESSES": str(len(ports)) if torch else "1",

@@ -14,11 +14,16 @@ from muster_trainer.contract import BadConfiguration, TrainerSpec
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What all ranks know after a step: the mean loss of its samples, and what any of them asked for."""
+    """What all ranks know after a step: the mean loss of its samples, and what any of them asked for.
+
+    `staleness` of an asynchronous strategy: how many updates others made between the reading of the parameters and the
+    update with their gradient. None: it is synchronous.
+    """
 
     loss: float
     stop: bool
     save: bool
+    staleness: int | None = None
 
 
 class Engine(Protocol):

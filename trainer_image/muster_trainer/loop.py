@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,6 +36,7 @@ from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
 
 _ERRORS = {kind.code: kind for kind in (UserError, BadConfiguration, PeerLost, CheckpointDamaged, StorageUnavailable)}
+_SAMPLES_NAMED = 8
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Training:
         self.store = self._store(self.spec.checkpoint) if self.spec.checkpoint else None
         self.saved_step: int | None = None
         self.saved_at = time.monotonic()
+        self.lost_numbers = False
+        self.stalenesses: list[int] = []
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
@@ -132,10 +136,28 @@ class Training:
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
         if self.engine.rank == 0:
-            self._report_step(step + 1, outcome.loss, len(indices), time.monotonic() - began)
+            self._report_step(step + 1, outcome, len(indices), time.monotonic() - began)
+        if not math.isfinite(outcome.loss):
+            self._lost_numbers(step, outcome.loss)
         return outcome
 
-    def _report_step(self, done: int, loss: float, samples: int, seconds: float) -> None:
+    def _lost_numbers(self, step: int, loss: float) -> None:
+        """What `nanLoss` says about a loss that is no finite number; the engine has left out the update for Skip."""
+        policy = self.task.config.nanLoss
+        place = f"the loss of step {step + 1} (epoch {self.order.epoch(step) + 1}) is {loss}"
+        if policy == "Stop":
+            samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
+            raise UserError(
+                f"{place}; its batch begins with the samples {samples} of the data set. Write a smaller learningRate, or "
+                "gradientClipNorm, or look for a bad sample; nanLoss: Skip leaves out such steps, Continue goes on"
+            )
+        if self.engine.rank == 0 and not self.lost_numbers:
+            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
+            self.events.emit("notice", message=f"{place}: its gradient {done}; further ones are not reported")
+        self.lost_numbers = True
+
+    def _report_step(self, done: int, outcome: StepOutcome, samples: int, seconds: float) -> None:
+        loss = outcome.loss
         epoch, rest = divmod(done, self.order.steps_per_epoch)
         self.events.emit(
             "step",
@@ -146,11 +168,18 @@ class Training:
             lossHex=loss.hex(),
             samples=samples,
             seconds=seconds,
+            **self._staleness(outcome),
         )
         rates = {"samples_per_second": samples / max(seconds, 1e-9), "learning_rate": self.engine.learning_rate}
         self.summaries.write(done, {"loss": loss, **rates})
         if rest == 0:
             self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}")
+
+    def _staleness(self, outcome: StepOutcome) -> dict[str, int]:
+        if outcome.staleness is None:
+            return {}
+        self.stalenesses.append(outcome.staleness)
+        return {"staleness": outcome.staleness}
 
     def _seconds_due(self) -> bool:
         """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step."""
@@ -231,6 +260,8 @@ class Training:
             return
         self.events.emit("phase", phase="Evaluating")
         metrics = dict(self.engine.evaluate(self._test_batches()))
+        if self.stalenesses:
+            metrics |= {"stalenessMean": sum(self.stalenesses) / len(self.stalenesses), "stalenessMost": max(self.stalenesses)}
         if self.engine.rank == 0:
             self.events.emit("evaluation", step=done, metrics=metrics)
             self.summaries.write(done, {f"test/{name}": value for name, value in metrics.items()})

@@ -32,14 +32,56 @@ def _ddp(task: Task, spec: TrainerSpec) -> Engine:
     return Ddp(task, spec)
 
 
-def _multi_worker_mirrored(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.tensorflow.mwms import MultiWorkerMirrored
+def _fsdp(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.pytorch.fsdp import Fsdp
 
-    return MultiWorkerMirrored(task, spec)
+    return Fsdp(task, spec)
+
+
+def _tensor_parallel(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.pytorch.tensor_parallel import TensorParallel
+
+    return TensorParallel(task, spec)
+
+
+def _pipeline(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.pytorch.pipeline import Pipeline
+
+    return Pipeline(task, spec)
+
+
+def _rpc(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.pytorch.rpc import RpcEngine
+
+    return RpcEngine(task, spec)
+
+
+def _multi_worker_mirrored(task: Task, spec: TrainerSpec) -> Engine:
+    from muster_trainer.tensorflow.synchronous import Synchronous
+    from muster_trainer.tensorflow.world import join
+
+    return Synchronous(task, spec, join)
+
+
+def _one_machine(name: str) -> Callable[[Task, TrainerSpec], Engine]:
+    def engine(task: Task, spec: TrainerSpec) -> Engine:
+        from muster_trainer.tensorflow import machine
+        from muster_trainer.tensorflow.synchronous import Synchronous
+
+        return Synchronous(task, spec, machine.STRATEGIES[name])
+
+    return engine
 
 
 STRATEGIES: Mapping[str, Callable[[Task, TrainerSpec], Engine]] = {
     "DDP": _ddp,
+    "FSDP": _fsdp,
+    "TensorParallel": _tensor_parallel,
+    "Pipeline": _pipeline,
+    "RPC": _rpc,
+    "OneDevice": _one_machine("OneDevice"),
+    "Mirrored": _one_machine("Mirrored"),
+    "CentralStorage": _one_machine("CentralStorage"),
     "MultiWorkerMirrored": _multi_worker_mirrored,
 }
 
@@ -70,7 +112,7 @@ def _run(events: Events) -> NoReturn:
     spec = trainer_spec_of(os.environ)
     if env.strategy not in STRATEGIES:
         raise BadConfiguration(
-            f"strategy {env.strategy}: the bundled trainer runs {' and '.join(STRATEGIES)}; "
+            f"strategy {env.strategy}: the bundled trainer runs {', '.join(STRATEGIES)}; "
             "with `script:` or `command:` your own program can use any strategy"
         )
     if spec.checkpoint is not None and spec.checkpoint.directory.parts[:1] == ("s3:",):

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import threading
+from contextlib import suppress
 
 from muster_trainer.contract import ExitCode
 
@@ -42,7 +43,7 @@ class StopRequest:
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._events_descriptor:
-                    os.write(2, f"{LOST_SUPERVISOR}\n".encode())
+                    _say(LOST_SUPERVISOR)
                     os._exit(ExitCode.PEER_LOST)
                 if signal.SIGTERM in os.read(self._reader, 64):
                     self._requested()
@@ -50,5 +51,11 @@ class StopRequest:
     def _requested(self) -> None:
         self.requested = True
         if not self.training:
-            os.write(2, b"asked to stop before the first step: there is nothing to save\n")
+            _say("asked to stop before the first step: there is nothing to save")
             os._exit(ExitCode.PREEMPTED)
+
+
+def _say(text: str) -> None:
+    """To stderr, which may have lost its reader together with the supervisor."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())

@@ -38,7 +38,7 @@ def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("trainer", "env", "code", "said"),
     [
-        (TRAINER, {"MUSTER_STRATEGY": "FSDP"}, 11, "the bundled trainer runs DDP and MultiWorkerMirrored"),
+        (TRAINER, {"MUSTER_STRATEGY": "TPU"}, 11, "the bundled trainer runs DDP, "),
         (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
         (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
         ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),

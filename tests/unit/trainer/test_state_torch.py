@@ -28,6 +28,10 @@ def trained(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
+def shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
     optimizer.zero_grad()
     loss = model(torch.arange(12.0).reshape(4, 3)).square().sum()
@@ -43,7 +47,7 @@ def test_training_goes_on_from_the_files_as_if_it_had_not_stopped(tmp_path: Path
     expected = [step(model, optimizer) for _ in range(3)]
     other, other_optimizer = trained(kind)
     step(other, other_optimizer)
-    state.load(tmp_path, other, other_optimizer)
+    state.load(tmp_path, other, other_optimizer, shapes(other))
     assert [step(other, other_optimizer) for _ in range(3)] == expected
 
 
@@ -51,7 +55,7 @@ def test_a_model_of_another_shape_is_refused_with_the_remedies(tmp_path: Path) -
     state.save(tmp_path, *trained("adam"))
     wider = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))
     with pytest.raises(BadConfiguration, match=r"does not fit the model.*resume: Never"):
-        state.load(tmp_path, wider, torch.optim.Adam(wider.parameters()))
+        state.load(tmp_path, wider, torch.optim.Adam(wider.parameters()), shapes(wider))
 
 
 class Evil:
@@ -67,5 +71,5 @@ def test_an_index_that_would_run_code_is_refused(tmp_path: Path) -> None:
     state.save(tmp_path, model, optimizer)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil(str(tmp_path / "broken-in"))))
     with pytest.raises(pickle.UnpicklingError, match="no checkpoint needs"):
-        state.load(tmp_path, model, optimizer)
+        state.load(tmp_path, model, optimizer, shapes(model))
     assert not (tmp_path / "broken-in").exists()

@@ -10,7 +10,7 @@ from torch import nn
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.digits import SIDE, Convolution, Dense, dataset, layers
 
-__all__ = ["build_model", "dataset", "loss", "metrics"]
+__all__ = ["build_model", "dataset", "loss", "metrics", "tensor_parallel_plan"]
 
 
 def build_model(config: Config) -> nn.Module:
@@ -44,3 +44,10 @@ def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
 
 def metrics(outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
     return {"accuracy": (outputs.argmax(dim=1) == batch[1]).float()}
+
+
+def tensor_parallel_plan(model: nn.Module) -> dict[str, str]:
+    """Pairs of dense layers: the first gives a part of its outputs, the second takes just that part. One left over stays whole."""
+    dense = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    paired = dense[: len(dense) // 2 * 2]
+    return {name: "Rowwise" if place % 2 else "Colwise" for place, name in enumerate(paired)}

@@ -3,14 +3,15 @@
 The files are PyTorch's distributed checkpoint format, whose index lets another strategy or world read them resharded.
 Keys are `model.<name>` and `optimizer.<parameter name>.<slot>`. Only tensors are stored, and the index is read by an
 unpickler that knows tensor metadata alone: a checkpoint cannot run code. Hyperparameters are not stored: the job's
-config gives them.
+config gives them. A rank writes and reads what it holds: a shard of a DTensor, the tensors of its stage, or nothing.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -19,6 +20,8 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 
 from muster_trainer.checkpoint.files import storage_error
 from muster_trainer.contract import BadConfiguration, StorageUnavailable
+
+Value = TypeVar("Value")
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _SAFE_CLASSES = {
@@ -31,7 +34,7 @@ _SAFE_CLASSES = {
 }
 
 
-def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Writes the table, durably and on all ranks together. Raises StorageUnavailable."""
     try:
         dcp.save(_table(model, optimizer), storage_writer=dcp.FileSystemWriter(directory, sync_files=True))
@@ -39,19 +42,21 @@ def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         raise _cause(error, directory) from error
 
 
-def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Reads the table back. Raises BadConfiguration where it does not fit the model."""
+def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Reads this rank's part of the table back, whatever world wrote it. `shapes` are those of the whole model, by name.
+
+    Raises BadConfiguration where the table does not fit the model: on all ranks, since all see the same index.
+    """
     reader = _SafeReader(directory)
-    stored = reader.read_metadata().state_dict_metadata
-    table = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in stored.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
+    entries = reader.read_metadata().state_dict_metadata
+    stored = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
     try:
+        _check(_below(stored, "model."), shapes)
+        slots = _empty_slots(model, stored, shapes)
+        table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()} | slots
         dcp.load(table, storage_reader=reader)
-        model.load_state_dict(_below(table, "model."))
-        _load_optimizer(optimizer, model, _below(table, "optimizer."))
+        if optimizer:
+            _load_optimizer(optimizer, model, _below(slots, "optimizer."))
     except dcp.api.CheckpointException as error:
         raise _cause(error, directory) from error
     except (RuntimeError, KeyError, ValueError) as error:
@@ -61,10 +66,37 @@ def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         ) from error
 
 
-def _table(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def _check(stored: Mapping[str, TensorStorageMetadata], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name in sorted(stored.keys() | shapes.keys()):
+        if name not in shapes:
+            raise ValueError(f"it has {name}, which the model has not")
+        if name not in stored:
+            raise ValueError(f"it has no {name}, which the model has")
+        if tuple(stored[name].size) != shapes[name]:
+            raise ValueError(f"its {name} has the shape {tuple(stored[name].size)}, the model's {shapes[name]}")
+
+
+def _empty_slots(
+    model: nn.Module, stored: Mapping[str, TensorStorageMetadata], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, torch.Tensor]:
+    """A place for each stored slot of this rank's parameters, laid out as the parameter where it has its shape."""
+    slots: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        prefix = f"optimizer.{name}."
+        for slot, entry in _below(stored, prefix).items():
+            if tuple(entry.size) == shapes[name]:
+                slots[prefix + slot] = torch.zeros_like(parameter, dtype=entry.properties.dtype, requires_grad=False)
+            elif len(entry.size) == 0:
+                slots[prefix + slot] = torch.empty((), dtype=entry.properties.dtype)
+            else:
+                raise ValueError(f"{name}.{slot} has the shape {tuple(entry.size)}")
+    return slots
+
+
+def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, torch.Tensor]:
     table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
-        for slot, value in optimizer.state.get(parameter, {}).items():
+        for slot, value in (optimizer.state.get(parameter, {}) if optimizer else {}).items():
             if value is not None:
                 table[f"optimizer.{name}.{slot}"] = torch.as_tensor(value)
     return table
@@ -73,18 +105,12 @@ def _table(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torc
 def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, slots: dict[str, torch.Tensor]) -> None:
     names = {parameter: name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for position, parameter in enumerate(parameters):
-        own = _below(slots, f"{names[parameter]}.")
-        for slot, value in own.items():
-            if value.dim() and value.shape != parameter.shape:
-                raise ValueError(f"{names[parameter]}.{slot} has the shape {tuple(value.shape)}")
-        if own:
-            state[position] = own
+    own = {position: _below(slots, f"{names[parameter]}.") for position, parameter in enumerate(parameters)}
+    state = {position: found for position, found in own.items() if found}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _below(table: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def _below(table: Mapping[str, Value], prefix: str) -> dict[str, Value]:
     return {name.removeprefix(prefix): value for name, value in table.items() if name.startswith(prefix)}
 
 

@@ -57,6 +57,8 @@ COMMON_KEYS: tuple[Key, ...] = (
     choice("optimizer", "SGD", "Adam", "AdamW"),
     number("momentum", 0.9),  # of SGD
     number("weightDecay", 0.0),  # L2 for SGD and Adam, decoupled for AdamW
+    number("gradientClipNorm", 0.0),  # most that the norm of the whole gradient may be; 0: any
+    choice("nanLoss", "Stop", "Skip", "Continue"),  # what a loss that is no finite number does to the training
     whole("seed", 0, least=0),
     flag("deterministic", default=True),
     choice("precision", "Float32"),

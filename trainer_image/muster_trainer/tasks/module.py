@@ -14,7 +14,10 @@ has these functions, the same for both frameworks:
                                       optimizer, learningRate, momentum and weightDecay make one. `config.learningRate`
                                       is scaled already as batch.learningRateScaling says
     metrics(outputs, batch)           optional: {name: value per sample, or their mean}, averaged over the test set
+    tensor_parallel_plan(model)       PyTorch, for tensor parallelism: {layer name or pattern: how it is cut up}, as
+                                      Colwise, Rowwise, ColwiseGathered or a torch ParallelStyle
 
+The Pipeline strategy needs a torch.nn.Sequential of build_model, each of whose layers takes and gives one tensor.
 `config` is the job's: `config.learningRate` or `config["learningRate"]`; keys of your own are passed on as they are.
 Samples are chosen by Muster, a pure function of (seed, step); random numbers are seeded in each step.
 A bundled task is a module too, with its config typed.
@@ -33,10 +36,10 @@ from types import ModuleType
 from typing import Any
 
 from muster_trainer.contract import BadConfiguration, Framework, TrainerError, TrainerSpec, UserError
-from muster_trainer.tasks import digits
+from muster_trainer.tasks import digits, gpt, recommender
 from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
 
-BUNDLED = {"digits": digits}
+BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender}
 _PACKAGES: Mapping[Framework, str] = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
@@ -54,6 +57,7 @@ class Task:
     metrics: Callable[[Any, Any], Mapping[str, Any]]
     optimizer: Callable[[Any, Config], Any] | None
     identity: Mapping[str, Any]
+    tensor_parallel_plan: Callable[[Any], Mapping[str, Any]] | None = None
 
 
 def load_task(spec: TrainerSpec, framework: Framework) -> Task:
@@ -65,7 +69,10 @@ def load_task(spec: TrainerSpec, framework: Framework) -> Task:
             )
         bundled = BUNDLED[spec.task]
         config = read_config(spec.config, bundled.KEYS, others_allowed=False)
-        module = importlib.import_module(f"muster_trainer.{_PACKAGES[framework]}.{spec.task}")
+        name = f"muster_trainer.{_PACKAGES[framework]}.{spec.task}"
+        if importlib.util.find_spec(name) is None:
+            raise BadConfiguration(f"spec.trainer.task: {spec.task} is not there for {framework}; write digits, or use another strategy")
+        module = importlib.import_module(name)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         return _task(module, f"task {spec.task}", config, identity=identity)
     if spec.module is None:
@@ -107,6 +114,7 @@ def _task(module: ModuleType, title: str, config: Config, *, identity: Mapping[s
         metrics=take("metrics", 2) if hasattr(module, "metrics") else _no_metrics,
         optimizer=take("optimizer", 2) if hasattr(module, "optimizer") else None,
         identity={**identity, "spec.trainer.config.seed": config.seed, "samples in the data set": len(train)},
+        tensor_parallel_plan=take("tensor_parallel_plan", 1) if hasattr(module, "tensor_parallel_plan") else None,
     )
 
 
@@ -116,6 +124,7 @@ _PARAMETERS = {
     "loss": "(outputs, batch)",
     "metrics": "(outputs, batch)",
     "optimizer": "(model, config)",
+    "tensor_parallel_plan": "(model)",
 }
 
 

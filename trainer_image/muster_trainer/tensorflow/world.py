@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from muster_trainer.contract import BadConfiguration, PeerLost
+from muster_trainer.contract import BadConfiguration, PeerLost, TrainerSpec
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 REGISTER_TIMEOUT_MS = 15 * 60 * 1000
@@ -39,8 +40,17 @@ def task_index() -> tuple[int, int]:
         raise BadConfiguration(f"TF_CONFIG names no task index and cluster of workers ({error!r}): {text[:200]}") from None
 
 
-def join(communication: str) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Waits for all workers. Raises PeerLost where they do not come or the port is taken."""
+class Membership(NamedTuple):
+    """This process's place among the workers, and the strategy that spans them."""
+
+    rank: int
+    world: int
+    strategy: tf.distribute.Strategy
+
+
+def join(spec: TrainerSpec) -> Membership:
+    """MultiWorkerMirrored: waits for all workers. Raises PeerLost where they do not come or the port is taken."""
+    communication = spec.communication
     if communication not in COMMUNICATION:
         known = ", ".join(COMMUNICATION)
         raise BadConfiguration(f"communication: {communication!r} is none of {known} for MultiWorkerMirrored")
@@ -58,7 +68,7 @@ def join(communication: str) -> tf.distribute.MultiWorkerMirroredStrategy:
     options = tf.distribute.experimental.CommunicationOptions(implementation=COMMUNICATION[communication])
     with peers(index):
         try:
-            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+            return Membership(index, workers, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
         except tf.errors.UnknownError as error:
             address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][index]
             raise PeerLost(

@@ -1,11 +1,10 @@
-"""TensorFlow MultiWorkerMirroredStrategy, with a Keras 3 model and a loop of our own.
+"""The synchronous strategies of tf.distribute, with a Keras 3 model and a loop of our own.
 
-Keras 3's `fit` cannot run under this strategy (keras-team/keras#20585).
+Keras 3's `fit` cannot run under MultiWorkerMirroredStrategy (keras-team/keras#20585).
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -23,7 +22,8 @@ from muster_trainer.engine import StepOutcome, scaled_learning_rate
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
-from muster_trainer.tensorflow.world import join, one_line, peers, task_index
+from muster_trainer.tensorflow.machine import prepare
+from muster_trainer.tensorflow.world import Membership, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
 PREFIX = "state"
@@ -36,15 +36,14 @@ _STORAGE_ERRORS = (
 )
 
 
-class MultiWorkerMirrored:
-    """One worker, for all its devices."""
+class Synchronous:
+    """One worker, for all its devices. `join` makes the strategy once the devices are set up; it may wait for other workers."""
 
-    def __init__(self, task: Task, spec: TrainerSpec) -> None:
+    def __init__(self, task: Task, spec: TrainerSpec, join: Callable[[TrainerSpec], Membership]) -> None:
         self.task = task
         self.accumulation = spec.batch.accumulation_steps
-        _fix(task.config)
-        self.rank, self.world = task_index()
-        self.strategy = join(spec.communication)
+        prepare(spec, deterministic=task.config.deterministic)
+        self.rank, self.world, self.strategy = join(spec)
         self.devices = self.strategy.num_replicas_in_sync
         self.local_devices = self.devices // self.world
         self.learning_rate = scaled_learning_rate(spec, task.config.learningRate, devices=self.devices)
@@ -61,8 +60,11 @@ class MultiWorkerMirrored:
         self.decay = 0.0 if task.optimizer or config.optimizer == "AdamW" else config.weightDecay
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
+        self.clip_norm = task.config.gradientClipNorm
+        self.skips = task.config.nanLoss == "Skip"
         # Batches differ in size only at the end of an epoch; relaxed shapes keep that from being a trace of its own.
         self._train = tf.function(self._train_all, reduce_retracing=True, autograph=False)
+        self._apply = tf.function(self._apply_all, autograph=False)
         self._measure = tf.function(self._measure_all, reduce_retracing=True, autograph=False)
         self._sum = tf.function(self._sum_all, reduce_retracing=True, autograph=False)
 
@@ -91,7 +93,9 @@ class MultiWorkerMirrored:
         votes = tf.constant([stop, save], dtype=tf.float32) / self.local_devices
         batches = self._distributed(self.task.train, indices, pieces=self.accumulation)
         with peers(self.rank):
-            loss_sum, votes = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
+            loss_sum, votes, gradients = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
+            if gradients and np.isfinite(loss_sum.numpy()):
+                self._apply(gradients)
         stops, saves = votes.numpy().tolist()
         return StepOutcome(loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0)
 
@@ -135,14 +139,17 @@ class MultiWorkerMirrored:
 
     # the functions that TensorFlow traces
 
-    def _train_all(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        losses = self.strategy.run(self._train_one, args=(batches, count))
+    def _train_all(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """The loss, the votes, and the gradients of each device where it is left to the caller to apply them (nanLoss: Skip)."""
+        losses, gradients = self.strategy.run(self._gradients_one, args=(batches, count))
+        if not self.skips:
+            self._apply_all(gradients)
         votes = self.strategy.run(tf.identity, args=(votes,))
-        return self.strategy.reduce(SUM, losses, axis=None), self.strategy.reduce(SUM, votes, axis=None)
+        sums = self.strategy.reduce(SUM, losses, axis=None), self.strategy.reduce(SUM, votes, axis=None)
+        return *sums, gradients if self.skips else ()
 
-    def _train_one(self, batches: Any, count: tf.Tensor) -> tf.Tensor:
-        """One device's part: gradients of the sum over its samples, by the number of samples in the whole step. Keras'
-        optimizer adds them up over the devices."""
+    def _gradients_one(self, batches: Any, count: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """One device's part: gradients of the sum over its samples, by the number of samples in the whole step."""
         variables = [variable.value for variable in self.model.trainable_variables]
         gradients: list[Any] | None = None
         total = tf.zeros(())
@@ -153,12 +160,22 @@ class MultiWorkerMirrored:
             found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             gradients = found if gradients is None else [a + b for a, b in zip(gradients, found, strict=True)]
             total += loss
-        gradients = [gradient / count for gradient in gradients or []]
+        return total, [gradient / count for gradient in gradients or []]
+
+    def _apply_all(self, gradients: Any) -> None:
+        self.strategy.run(self._apply_one, args=(gradients,))
+
+    def _apply_one(self, gradients: list[tf.Tensor]) -> None:
+        """Keras' optimizer adds the gradients up over the devices. The norm to clip by is that of their sum."""
+        if self.clip_norm:
+            summed = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+            factor = self.clip_norm / tf.maximum(tf.linalg.global_norm(summed), self.clip_norm)
+            gradients = [gradient * factor for gradient in gradients]
         if self.decay:
             share = self.decay / self.devices
+            variables = [variable.value for variable in self.model.trainable_variables]
             gradients = [g + share * v for g, v in zip(gradients, variables, strict=True)]
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
-        return total
 
     def _measure_all(self, share: Any) -> dict[str, tf.Tensor]:
         sums = self.strategy.run(self._measure_one, args=(share,))
@@ -227,15 +244,6 @@ class MultiWorkerMirrored:
         np.random.seed(int(words[0]))
         for number, variable in enumerate(self._seeds):
             variable.assign(words + np.uint32(number))
-
-
-def _fix(config: Config) -> None:
-    """Deterministic kernels and a fixed number of threads: both decide the order in which floats are added."""
-    for device in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(device, True)
-    if config.deterministic:
-        tf.config.experimental.enable_op_determinism()
-        tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
 
 def _optimizer(config: Config) -> keras.optimizers.Optimizer:

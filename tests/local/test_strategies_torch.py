@@ -1,0 +1,241 @@
+"""Every PyTorch strategy against one process, killed and resumed, and given models and options it cannot use."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+from worlds import World, trainer, world
+
+pytestmark = pytest.mark.torch
+
+SYNCHRONOUS = ["FSDP", "TensorParallel", "Pipeline"]
+SHORT = {"epochs": 1, "hidden": [64, 32, 16]}
+
+
+def finished(strategy: str, size: int, document: dict[str, Any], *, codes: int = 0, **env: str) -> World:
+    with world(strategy, document, size=size, **env) as running:
+        assert running.finish() == [codes] * size, running.story()
+    return running
+
+
+def short(directory: Path | None = None, *, config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """One epoch of 23 steps, the last with 29 samples, of a model with four dense layers."""
+    return trainer(directory, config={**SHORT, **(config or {})}, **fields)
+
+
+def one_device(config: dict[str, Any] | None = None, **fields: Any) -> World:
+    return proofs.uninterrupted("DDP", {**SHORT, **(config or {})}, size=1, **fields)
+
+
+def equal_to_one_device(strategy: str, size: int, *, config: dict[str, Any] | None = None, **fields: Any) -> None:
+    reference = one_device(config, **{name: value for name, value in fields.items() if name != "options"})
+    proofs.losses_are_equal_to_a_millionth(reference, finished(strategy, size, short(config=config, **fields)))
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_two_processes_have_the_losses_of_one(strategy: str) -> None:
+    equal_to_one_device(strategy, 2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("FSDP", {"mesh": {"data": 4, "shard": 2}}),
+        ("FSDP", {"mesh": {"data": 2, "tensor": 2}}),
+        ("TensorParallel", {"mesh": {"data": 2, "tensor": 2}}),
+        ("TensorParallel", {}),
+        ("Pipeline", {"pipeline": {"microBatches": 8}}),
+        ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}}),
+    ],
+)
+def test_four_processes_have_the_losses_of_one_in_every_layout(strategy: str, options: dict[str, Any]) -> None:
+    config = {"hidden": [64, 32, 16], "epochs": 1}
+    equal_to_one_device(strategy, 4, config=config, options=options)
+
+
+@pytest.mark.parametrize("strategy", ["DDP", *SYNCHRONOUS])
+def test_gradients_are_clipped_by_the_norm_over_the_whole_model_and_accumulated(strategy: str) -> None:
+    config, batch = {"gradientClipNorm": 0.1}, {"globalSize": 64, "accumulationSteps": 2}
+    clipped = one_device(config).losses()
+    assert clipped != one_device().losses()
+    equal_to_one_device(strategy, 2, config=config, batch=batch)
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_a_killed_world_resumes_and_every_loss_is_bit_equal(tmp_path: Path, strategy: str) -> None:
+    proofs.killed_world_continues_bit_for_bit(strategy, tmp_path, {})
+
+
+def test_a_sigterm_to_a_stage_makes_all_ranks_save_at_the_same_step(tmp_path: Path) -> None:
+    proofs.stopped_world_saves_at_one_step_and_loses_nothing("Pipeline", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "size"),
+    [("DDP", "FSDP", 2), ("FSDP", "FSDP", 3), ("FSDP", "DDP", 1), ("TensorParallel", "Pipeline", 2), ("Pipeline", "TensorParallel", 2)],
+)
+def test_a_checkpoint_of_one_strategy_is_gone_on_from_by_another(tmp_path: Path, before: str, after: str, size: int) -> None:
+    config = {"optimizer": "AdamW", "learningRate": 0.003}
+    whole = one_device({**config, "epochs": 2})
+    finished(before, 2, short(tmp_path, config=config))
+    document = short(tmp_path, config={**config, "epochs": 2})
+    second = finished(after, size, document, MUSTER_ATTEMPT="1")
+    assert second.of("resumed")[0]["step"] == 23
+    reference = {step: float.fromhex(loss) for step, loss in whole.losses().items() if step > 23}
+    assert max(abs(float.fromhex(loss) - reference[step]) for step, loss in second.losses().items()) < 1e-6
+    assert sorted(second.losses()) == sorted(reference)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "fields", "said"),
+    [
+        ("Pipeline", 3, {"config": {"hidden": [8]}, "batch": {"globalSize": 60}}, "3 stages, but the model has 2 layer(s) with parameters"),
+        ("Pipeline", 2, {"options": {"pipeline": {"microBatches": 5}}}, "5 micro-batches do not divide a batch of 64 samples"),
+        ("Pipeline", 2, {"options": {"pipeline": {"schedule": "1F1B"}}}, "spec.options.pipeline.schedule: the bundled trainer runs GPipe"),
+        ("TensorParallel", 3, {"config": {"hidden": [64]}}, "64 rows, which 3 tensor-parallel processes cannot share evenly"),
+        ("FSDP", 2, {"options": {"mesh": {"data": 3}}}, "spec.options.mesh: 3 (data) x 1 (tensor) is not the 2 processes"),
+        ("FSDP", 2, {"options": {"mesh": {"pipeline": 2}}}, "spec.options.mesh.pipeline: the strategy has no such side"),
+        ("FSDP", 2, {"options": {"mesh": {"data": 2, "shard": 3}}}, "spec.options.mesh.shard: 3 does not divide the 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused_alike_by_all_ranks(strategy: str, size: int, fields: dict[str, Any], said: str) -> None:
+    refused = finished(strategy, size, trainer(None, **fields), codes=11)
+    assert len(refused.of("error")) == size
+    assert all(said in error["message"] for error in refused.of("error")), refused.of("error")
+    assert "Traceback" not in "".join(refused.output)
+
+
+OWN = """
+import numpy as np
+import torch
+def build_model(config):
+    return Net() if config.get("net") else torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(config.get("width", 4), 1))
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, inputs):
+        return self.layer(inputs)
+def dataset(config): return [(np.full(2, i, dtype=np.float32), np.float32(config.get("bad", 0) if i == 5 else i)) for i in range(16)]
+def loss(outputs, batch): return (outputs[:, 0] - batch[1]) ** 2
+"""
+
+
+def own(directory: Path, **fields: Any) -> dict[str, Any]:
+    (directory / "own.py").write_text(OWN)
+    config = {"epochs": 2, "learningRate": 1e-4, "seed": 7, **fields.pop("config", {})}
+    return {**trainer(None, module="own", batch={"globalSize": 8}, **fields), "config": config}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "config", "code", "said"),
+    [
+        ("TensorParallel", {}, 11, "needs the function tensor_parallel_plan(model)"),
+        ("Pipeline", {"net": True}, 11, "build_model gave a Net; give a torch.nn.Sequential"),
+        ("Pipeline", {"width": 3}, 10, "the model failed on 4 samples: RuntimeError: "),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_alike_by_all_ranks(
+    tmp_path: Path, strategy: str, config: dict[str, Any], code: int, said: str
+) -> None:
+    refused = finished(strategy, 2, own(tmp_path, config=config), codes=code, PYTHONPATH=str(tmp_path))
+    assert all(said in error["message"] for error in refused.of("error"))
+    assert len(refused.of("error")) == 2
+
+
+def test_a_loss_that_is_no_number_stops_all_ranks_with_step_and_batch(tmp_path: Path) -> None:
+    stopped = finished("FSDP", 2, own(tmp_path, config={"bad": math.nan}), codes=10, PYTHONPATH=str(tmp_path))
+    messages = {error["message"] for error in stopped.of("error")}
+    assert len(messages) == 1
+    assert "(epoch 1) is nan; its batch begins with the samples" in messages.pop()
+
+
+def test_a_step_whose_loss_is_no_number_can_be_left_out(tmp_path: Path) -> None:
+    config = {"bad": math.nan, "nanLoss": "Skip"}
+    went_on = finished("DDP", 2, own(tmp_path, config=config), PYTHONPATH=str(tmp_path))
+    losses = [float(event["loss"]) for event in went_on.of("step")]
+    assert [math.isnan(loss) for loss in losses].count(True) == 2  # the bad sample comes once in each epoch
+    (notice,) = went_on.of("notice")
+    assert "is left out (nanLoss: Skip)" in notice["message"]
+    assert json.loads(json.dumps(notice))
+
+
+SYNCHRONOUS_RPC = {"options": {"synchronous": True}}
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_synchronous_rpc_has_the_losses_of_one_process(size: int) -> None:
+    config = {"gradientClipNorm": 0.5}
+    proofs.losses_are_equal_to_a_millionth(one_device(config), finished("RPC", size, short(config=config, **SYNCHRONOUS_RPC)))
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2], ids=["chief", "worker", "ps"])
+def test_synchronous_rpc_killed_resumes_and_every_loss_is_bit_equal(tmp_path: Path, victim: int) -> None:
+    whole = proofs.uninterrupted("RPC", SHORT, size=3, **SYNCHRONOUS_RPC).losses()
+    document = short(tmp_path, config={"stepDelaySeconds": 0.05}, **SYNCHRONOUS_RPC)
+    with world("RPC", document, size=3) as first:
+        first.wait_for_step(14)
+        first.kill(victim)
+        codes = first.finish()
+    assert codes == [-9 if rank == victim else 20 for rank in range(3)], first.story()
+    second = finished("RPC", 3, document, MUSTER_ATTEMPT="1")
+    assert second.of("resumed")[0]["step"] == 10
+    assert {**first.losses(), **second.losses()} == whole
+
+
+def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_gradients_are(tmp_path: Path) -> None:
+    config = {"epochs": 4, "optimizer": "AdamW", "learningRate": 0.02}
+    document = {**trainer(tmp_path, config=config, batch={"globalSize": 512}), "task": "recommender"}
+    with world("RPC", document, size=4) as first:
+        first.wait_for_step(60)
+        first.kill(1, signal.SIGTERM)
+        assert first.finish() == [21] * 4, first.story()
+    second = finished("RPC", 4, document, MUSTER_ATTEMPT="1")
+    steps = first.of("step") + second.of("step")
+    assert [step["step"] for step in steps] == list(range(1, steps[0]["totalSteps"] + 1))
+    assert sum(step["samples"] for step in steps) == 4 * 36_000
+    stale = [step["staleness"] for step in second.of("step")]
+    assert max(stale) > 0
+    metrics = second.metrics()
+    assert metrics["stalenessMost"] == max(stale)
+    assert metrics["accuracy"] > 0.8
+
+
+def test_a_model_with_running_averages_is_refused_by_rpc(tmp_path: Path) -> None:
+    document = own(tmp_path)
+    text = (tmp_path / "own.py").read_text().replace("torch.nn.Linear(2, 4),", "torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4),")
+    (tmp_path / "own.py").write_text(text)
+    refused = finished("RPC", 3, document, codes=11, PYTHONPATH=str(tmp_path))
+    assert all("has the buffer 1.num_batches_tracked; use LayerNorm" in error["message"] for error in refused.of("error"))
+
+
+def test_rpc_without_a_parameter_server_is_refused() -> None:
+    refused = finished("RPC", 2, trainer(None), codes=11, MUSTER_ROLE="worker")
+    assert "RPC needs a chief" in proofs.last_error(refused)["message"]
+
+
+@pytest.mark.parametrize("options", [{"synchronous": True}, {}])
+def test_an_error_in_a_workers_loss_ends_all_ranks_alike(tmp_path: Path, options: dict[str, Any]) -> None:
+    document = own(tmp_path, options=options)
+    (tmp_path / "own.py").write_text(OWN + "\n\ndef loss(outputs, batch):\n    raise ValueError('bad width')\n")
+    failed = finished("RPC", 3, document, codes=10, PYTHONPATH=str(tmp_path))
+    assert len({error["message"] for error in failed.of("error")}) == 1
+    assert "loss failed: ValueError: bad width" in proofs.last_error(failed)["message"]
+
+
+@pytest.mark.parametrize("strategy", ["FSDP", "TensorParallel", "Pipeline"])
+def test_a_language_model_is_trained_alike_by_every_layout(strategy: str) -> None:
+    config = {"epochs": 1, "optimizer": "AdamW", "learningRate": 0.003, "width": 32, "heads": 2, "context": 32}
+    document = {**trainer(None, config=config), "task": "gpt"}
+    proofs.losses_are_equal_to_a_millionth(finished("DDP", 1, document), finished(strategy, 2, document))
+
+
+@pytest.mark.parametrize("strategy", ["FSDP", "TensorParallel", "Pipeline"])
+def test_a_world_of_one_runs_every_strategy(strategy: str) -> None:
+    proofs.losses_are_equal_to_a_millionth(one_device(), finished(strategy, 1, short()))

@@ -1,0 +1,81 @@
+"""How PyTorch strategies share a model out: stages of a pipeline, and parameters on servers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from muster_trainer.contract import BadConfiguration  # noqa: E402
+from muster_trainer.pytorch.parameter_server import ParameterServer, keep, place  # noqa: E402
+from muster_trainer.pytorch.pipeline import cut  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def model(layers: int) -> torch.nn.Sequential:
+    return torch.nn.Sequential(*[part for _ in range(layers) for part in (torch.nn.Linear(2, 2), torch.nn.ReLU())])
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_stages_are_even_and_keep_every_layer_in_order_under_its_name(layers: int, stages: int) -> None:
+    whole = model(layers)
+    if stages > layers:
+        with pytest.raises(BadConfiguration, match=f"{stages} stages, but the model has {layers} layer"):
+            cut(whole, stages, title="task t")
+        return
+    parts = cut(whole, stages, title="task t")
+    assert [entry for part in parts for entry in part.named_children()] == list(whole.named_children())
+    counts = [sum(isinstance(layer, torch.nn.Linear) for layer in part) for part in parts]
+    assert max(counts) - min(counts) <= 1
+    assert counts == sorted(counts, reverse=True)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 1000), min_size=1), st.integers(1, 4))
+def test_every_parameter_is_placed_and_no_server_holds_more_than_its_part_and_one(sizes: dict[str, int], servers: int) -> None:
+    owners = place(sizes, range(servers))
+    assert owners.keys() == sizes.keys()
+    held = [sum(size for name, size in sizes.items() if owners[name] == server) for server in range(servers)]
+    assert max(held) <= sum(sizes.values()) / servers + max(sizes.values())
+
+
+def test_a_server_keeps_its_parameters_under_their_names() -> None:
+    assert list(keep(model(2), ["2.bias"]).state_dict()) == ["2.bias"]
+
+
+def server() -> ParameterServer:
+    part = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(part.weight)
+    return ParameterServer(part, torch.optim.SGD(part.parameters(), lr=1.0))
+
+
+def test_an_asynchronous_push_updates_at_once_and_says_how_many_updates_came_between() -> None:
+    held = server()
+    first, _ = held.pull()
+    assert [held.push(worker, first, {"weight": torch.ones(1, 1)}, update=True) for worker in (1, 2, 1)] == [0, 1, 2]
+    version, values = held.pull()
+    assert version == 3
+    assert values["weight"].item() == -3.0
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_synchronous_gradients_are_added_up_alike_in_whatever_order_they_come(order: tuple[int, ...]) -> None:
+    held = server()
+    parts = {1: 1e8, 2: -1e8, 3: 0.3}  # floats, whose sum depends on the order
+    for worker in order:
+        held.push(worker, 0, {"weight": torch.full((1, 1), parts[worker])}, update=False)
+    assert held.square() == pytest.approx(0.09)
+    held.update(2.0)
+    assert held.pull()[1]["weight"].item() == pytest.approx(-0.6)
+    assert held.version == 1
+
+
+def test_gradients_of_a_step_that_is_left_out_are_dropped() -> None:
+    held = server()
+    held.push(1, 0, {"weight": torch.full((1, 1), float("nan"))}, update=False)
+    held.update(None)
+    held.push(1, 0, {"weight": torch.ones(1, 1)}, update=False)
+    held.update(1.0)
+    assert held.pull() == (1, {"weight": torch.tensor([[-1.0]])})

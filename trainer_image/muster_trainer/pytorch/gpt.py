@@ -1,0 +1,82 @@
+"""The bundled task `gpt` in PyTorch: a decoder-only transformer (Radford et al., 2019) as a Sequential, so that every
+strategy can cut it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.tasks.config import Config
+from muster_trainer.tasks.gpt import CHARACTERS, dataset
+
+__all__ = ["build_model", "dataset", "loss", "metrics", "tensor_parallel_plan"]
+
+
+class Embedding(nn.Module):
+    """Characters (n, context) to vectors (n, context, width), which know their place."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.character = nn.Embedding(CHARACTERS, config.width)
+        self.place = nn.Embedding(config.context, config.width)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(characters.shape[1], device=characters.device)
+        vectors: torch.Tensor = self.character(characters) + self.place(places)
+        return vectors
+
+
+class Block(nn.Module):
+    """Attention and a dense part, each added to what goes in. Heads are counted from the width at hand: under tensor
+    parallelism a rank has some of them."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        width = config.width
+        self.head_width = width // config.heads
+        self.before_attention = nn.LayerNorm(width)
+        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.joined = nn.Linear(width, width)
+        self.before_dense = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        vectors = vectors + self.dropout(self._attend(self.before_attention(vectors)))
+        dense: torch.Tensor = self.down(functional.gelu(self.up(self.before_dense(vectors))))
+        return vectors + self.dropout(dense)
+
+    def _attend(self, vectors: torch.Tensor) -> torch.Tensor:
+        samples, places, _ = vectors.shape
+        parts = (layer(vectors) for layer in (self.query, self.key, self.value))
+        query, key, value = (part.view(samples, places, -1, self.head_width).transpose(1, 2) for part in parts)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended: torch.Tensor = self.joined(seen.transpose(1, 2).flatten(2))
+        return attended
+
+
+def build_model(config: Config) -> nn.Module:
+    if config.width % config.heads:
+        raise BadConfiguration(f"spec.trainer.config.heads: {config.heads} heads do not divide the width {config.width}")
+    if config.dropout >= 1:
+        raise BadConfiguration(f"spec.trainer.config.dropout: a number below 1 is needed, found {config.dropout}")
+    blocks = [Block(config) for _ in range(config.layers)]
+    return nn.Sequential(Embedding(config), *blocks, nn.LayerNorm(config.width), nn.Linear(config.width, CHARACTERS))
+
+
+def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(outputs.transpose(1, 2), batch[1], reduction="none").mean(dim=1)
+
+
+def metrics(outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
+    return {"accuracy": (outputs.argmax(dim=2) == batch[1]).float().mean(dim=1)}
+
+
+def tensor_parallel_plan(model: nn.Module) -> dict[str, str]:
+    """Megatron's cut (Shoeybi et al., 2019): heads and the inner width are shared out, two sums a block."""
+    cut_outputs = dict.fromkeys(("*.query", "*.key", "*.value", "*.up"), "Colwise")
+    return cut_outputs | dict.fromkeys(("*.joined", "*.down"), "Rowwise")

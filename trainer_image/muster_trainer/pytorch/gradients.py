@@ -1,0 +1,55 @@
+"""Gradients of a whole world: summed over data-parallel ranks, and clipped by their global norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+
+def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+    """Sums what each rank of `group` holds of the gradients, in one message per type of number."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            piece = local(parameter.grad)
+            by_type.setdefault(piece.dtype, []).append(piece)
+    for pieces in by_type.values():
+        flat = torch.cat([piece.reshape(-1) for piece in pieces])
+        dist.all_reduce(flat, group=group)
+        for piece, summed in zip(pieces, flat.split([piece.numel() for piece in pieces]), strict=True):
+            piece.copy_(summed.view_as(piece))
+
+
+def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int) -> float:
+    """Scales all gradients so that their norm over the whole model is `most` at most; gives the norm there was.
+
+    Each rank adds the squares of what it holds, divided by the number of ranks that hold the same: `copies` of what is
+    no DTensor, and of a DTensor those that its placement tells.
+    """
+    held = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    square = sum((local(one).double().square().sum() / _copies(one, copies) for one in held), torch.zeros((), dtype=torch.float64))
+    if held:
+        square = square.to(held[0].device)
+    dist.all_reduce(square)
+    norm = square.sqrt().item()
+    if norm > most:
+        for one in held:
+            local(one).mul_(most / norm)
+    return norm
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of `tensor` that this rank holds, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _copies(tensor: torch.Tensor, plain: int) -> float:
+    if not isinstance(tensor, DTensor):
+        return plain
+    shards = prod(tensor.device_mesh.size(side) for side, placement in enumerate(tensor.placements) if isinstance(placement, Shard))
+    return dist.get_world_size() / shards

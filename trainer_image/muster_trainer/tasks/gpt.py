@@ -1,0 +1,66 @@
+"""The bundled task `gpt`: a small language model over characters, on the English text that scikit-learn ships.
+
+The text is that of its data set descriptions, some 45,000 characters; a sample is `context` characters with the ones that
+follow each. Everything here is free of a framework; `pytorch/gpt.py` builds the model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.tasks.config import COMMON_KEYS, Key, number, whole
+
+CHARACTERS = 128  # ASCII
+TEST_EVERY = 10
+
+KEYS: tuple[Key, ...] = (
+    *COMMON_KEYS,
+    whole("layers", 2, least=1, most=96),
+    whole("heads", 4, least=1, most=128),
+    whole("width", 64, least=1, most=16384),
+    whole("context", 64, least=1, most=4096),
+    number("dropout", 0.0),
+)
+IDENTITY_KEYS = ("layers", "heads", "width", "context")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Map-style: a sample is (characters int64 (context,), the characters after each int64 (context,))."""
+
+    characters: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.characters[index, :-1], self.characters[index, 1:]
+
+    def batch(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        return self.characters[indices, :-1], self.characters[indices, 1:]
+
+
+def dataset(config: Mapping[str, Any], split: str) -> Windows:
+    """The `train` or `test` part: the text in windows that follow each other, of which each tenth is for the test."""
+    text = np.frombuffer(_text().encode("ascii", "replace"), dtype=np.uint8).astype(np.int64)
+    context = config["context"]
+    count = (len(text) - 1) // context
+    windows = np.stack([text[start : start + context + 1] for start in range(0, count * context, context)])
+    in_test = np.arange(count) % TEST_EVERY == TEST_EVERY - 1
+    return Windows(windows[in_test if split == "test" else ~in_test])
+
+
+def _text() -> str:
+    package = importlib.util.find_spec("sklearn")
+    places = package.submodule_search_locations if package else None
+    files = sorted((Path(places[0]) / "datasets" / "descr").glob("*.rst")) if places else []
+    if not files:
+        raise BadConfiguration("task gpt: its text comes with scikit-learn, which is not installed (or without datasets/descr); install it")
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)

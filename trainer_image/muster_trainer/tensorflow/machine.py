@@ -1,0 +1,73 @@
+"""The devices of this machine, and the strategies of tf.distribute that need no other: OneDevice, Mirrored, CentralStorage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_trainer.tensorflow.world import Membership
+
+
+def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
+    """Before anything else touches TensorFlow: logical devices, deterministic kernels, and a fixed number of threads, since
+    that decides the order in which floats are added."""
+    if spec.options.get("loop", "Custom") != "Custom":
+        raise BadConfiguration("spec.options.loop: the bundled trainer has no Keras fit; leave it out, or run your own with script:")
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
+    logical = spec.options.get("logicalDevices")
+    if logical is not None:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * int(logical)
+        )
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+        tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+
+
+def _one_device(spec: TrainerSpec) -> Membership:
+    return Membership(0, 1, tf.distribute.OneDeviceStrategy(f"/device:{_devices(spec)[0]}"))
+
+
+def _mirrored(spec: TrainerSpec) -> Membership:
+    makers: Mapping[str, Callable[[], Any]] = {
+        "Auto": lambda: None,
+        "NCCL": tf.distribute.NcclAllReduce,
+        "Hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+        "OneDevice": tf.distribute.ReductionToOneDevice,
+    }
+    if spec.communication not in makers:
+        raise BadConfiguration(f"spec.communication: {spec.communication!r} is none of {', '.join(makers)} for Mirrored")
+    devices = _devices(spec)
+    if spec.communication == "NCCL" and not devices[0].startswith("GPU"):
+        raise BadConfiguration("spec.communication: NCCL needs GPUs, and there are none; write Auto, Hierarchical or OneDevice")
+    strategy = tf.distribute.MirroredStrategy([f"/device:{name}" for name in devices], cross_device_ops=makers[spec.communication]())
+    return Membership(0, 1, strategy)
+
+
+def _central_storage(spec: TrainerSpec) -> Membership:
+    devices = [f"/device:{name}" for name in _devices(spec)]
+    return Membership(0, 1, tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/device:CPU:0"))
+
+
+STRATEGIES: Mapping[str, Callable[[TrainerSpec], Membership]] = {
+    "OneDevice": _one_device,
+    "Mirrored": _mirrored,
+    "CentralStorage": _central_storage,
+}
+
+
+def _devices(spec: TrainerSpec) -> list[str]:
+    """Those that the job names, else all accelerators, else all CPUs. Raises BadConfiguration where one is not there."""
+    there = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
+    named = spec.options.get("devices")
+    if named is None:
+        return [name for name in there if name.startswith("GPU")] or [name for name in there if name.startswith("CPU")]
+    for name in named:
+        if name not in there:
+            raise BadConfiguration(f"spec.options.devices: there is no device {name} here; there are {', '.join(there)}")
+    return list(named)
