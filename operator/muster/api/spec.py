@@ -189,6 +189,9 @@ class MeshOptions(ApiModel):
     data: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Data-parallel size.")
     pipeline: int = Field(default=1, ge=1, le=1024, description="Pipeline-parallel size.")
     tensor: int = Field(default=1, ge=1, le=1024, description="Tensor-parallel size.")
+    shard: int | None = Field(
+        default=None, ge=1, le=MAX_REPLICAS, description="FSDP: how many of data share one set of shards (hybrid sharding); default: all."
+    )
 
 
 class TpuOptions(ApiModel):

@@ -93,6 +93,11 @@ class Mesh(TorchWorld):
             sides = f"{mesh.data} (data) x {mesh.pipeline} (pipeline) x {mesh.tensor} (tensor)"
             message = f"{sides} is {product}, but the job has {size} processes; change the mesh or the number of workers"
             found.append(Problem("spec.options.mesh", message))
+        if mesh.shard is not None and self.name is not StrategyName.FSDP:
+            found.append(Problem("spec.options.mesh.shard", f"{self.name.value} does not shard; remove it, or use FSDP"))
+        elif mesh.shard is not None and mesh.data % mesh.shard:
+            message = f"{mesh.shard} does not divide data, {mesh.data}; write a number that does"
+            found.append(Problem("spec.options.mesh.shard", message))
         if spec.options.mesh and spec.elastic:
             found.append(Problem("spec.options.mesh", "a mesh fixes the number of processes; leave out spec.elastic, or the mesh"))
         return found

@@ -94,6 +94,18 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     # mesh and pipeline
     (
         "FSDP",
+        {"roles": {"worker": {"replicas": 4}}, "options": {"mesh": {"data": 4, "shard": 3}}},
+        "spec.options.mesh.shard",
+        "3 does not divide data, 4",
+    ),
+    (
+        "TensorParallel",
+        {"roles": {"worker": {"replicas": 2}}, "options": {"mesh": {"tensor": 2, "shard": 1}}},
+        "spec.options.mesh.shard",
+        "TensorParallel does not shard; remove it, or use FSDP",
+    ),
+    (
+        "FSDP",
         {"roles": {"worker": {"replicas": 4}}, "options": {"mesh": {"data": 3}}},
         "spec.options.mesh",
         "is 3, but the job has 4 processes",
