@@ -19,7 +19,7 @@ import yaml
 
 from muster.local.sweep import RUN_MARK, marked
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 TRAIN = '''
 """Counts steps as a training loop would: resumes from its folder, saves every 5 steps, and when it is asked to stop."""

@@ -19,7 +19,7 @@ from typing import Any
 from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
 
 CREATED = "2026-11-21T11:16:14Z"
-DEADLINE = 120.0
+DEADLINE = 240.0
 
 
 def free_port() -> int:

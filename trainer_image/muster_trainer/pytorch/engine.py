@@ -22,7 +22,7 @@ from muster_trainer.contract import TrainerSpec, UserError
 from muster_trainer.data import portions, weighted_share
 from muster_trainer.engine import StepOutcome, scaled_learning_rate
 from muster_trainer.pytorch import gradients, state
-from muster_trainer.pytorch.world import backend_of, join, peers
+from muster_trainer.pytorch.world import backend_of, join, peers, refused_together
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
@@ -51,10 +51,11 @@ class TorchEngine:
         self.world = self.ways = dist.get_world_size()
         self.position = self.rank
         self.counts = True
-        model = self._build_model()
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        with peers(self.rank):
-            self.model = self._lay_out(model)
+        with refused_together():
+            model = self._build_model()
+            self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+            with peers(self.rank):
+                self.model = self._lay_out(model)
         self.devices = self.ways
         self.learning_rate = scaled_learning_rate(spec, task.config.learningRate, devices=self.devices)
         self.optimizer = self._optimizer()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from muster_trainer.contract import BadConfiguration, PeerLost
+from muster_trainer.contract import BadConfiguration, PeerLost, UserError
 
 # Dead peers are noticed at once; this bounds the wait for silent ones, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
+TOGETHER_SECONDS = 10.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
 
 _LOST = re.compile(
@@ -56,6 +58,22 @@ def join(backend: str) -> None:
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
         raise PeerLost(f"the world at {where} did not come up: {text[:500]}") from error
+
+
+@contextmanager
+def refused_together() -> Iterator[None]:
+    """What does not fit is refused by every rank; none ends before all are there, since one that still connects would
+    find the others gone, and rank 0 takes the store along. Waits 10 s at most: it may be this rank's refusal alone."""
+    try:
+        yield
+    except (BadConfiguration, UserError):
+        with suppress(RuntimeError):  # the store is gone: rank 0 has seen us all
+            store = dist.distributed_c10d._get_default_store()
+            refused, limit = store.add("muster/refused", 1), time.monotonic() + TOGETHER_SECONDS
+            while refused < dist.get_world_size() and time.monotonic() < limit:
+                time.sleep(0.05)
+                refused = store.add("muster/refused", 0)
+        raise
 
 
 @contextmanager
