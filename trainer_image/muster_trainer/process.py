@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -25,65 +26,18 @@ from muster_trainer.loop import Training
 from muster_trainer.stopping import StopRequest
 from muster_trainer.tasks.module import Task, describe, load_task
 
-
-def _ddp(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.pytorch.ddp import Ddp
-
-    return Ddp(task, spec)
-
-
-def _fsdp(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.pytorch.fsdp import Fsdp
-
-    return Fsdp(task, spec)
-
-
-def _tensor_parallel(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.pytorch.tensor_parallel import TensorParallel
-
-    return TensorParallel(task, spec)
-
-
-def _pipeline(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.pytorch.pipeline import Pipeline
-
-    return Pipeline(task, spec)
-
-
-def _rpc(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.pytorch.rpc import RpcEngine
-
-    return RpcEngine(task, spec)
-
-
-def _multi_worker_mirrored(task: Task, spec: TrainerSpec) -> Engine:
-    from muster_trainer.tensorflow.synchronous import Synchronous
-    from muster_trainer.tensorflow.world import join
-
-    return Synchronous(task, spec, join)
-
-
-def _one_machine(name: str) -> Callable[[Task, TrainerSpec], Engine]:
-    def engine(task: Task, spec: TrainerSpec) -> Engine:
-        from muster_trainer.tensorflow import machine
-        from muster_trainer.tensorflow.synchronous import Synchronous
-
-        return Synchronous(task, spec, machine.STRATEGIES[name])
-
-    return engine
-
-
-STRATEGIES: Mapping[str, Callable[[Task, TrainerSpec], Engine]] = {
-    "DDP": _ddp,
-    "FSDP": _fsdp,
-    "TensorParallel": _tensor_parallel,
-    "Pipeline": _pipeline,
-    "RPC": _rpc,
-    "OneDevice": _one_machine("OneDevice"),
-    "Mirrored": _one_machine("Mirrored"),
-    "CentralStorage": _one_machine("CentralStorage"),
-    "MultiWorkerMirrored": _multi_worker_mirrored,
+STRATEGIES: Mapping[str, str] = {
+    "DDP": "pytorch.ddp:Ddp",
+    "FSDP": "pytorch.fsdp:Fsdp",
+    "TensorParallel": "pytorch.tensor_parallel:TensorParallel",
+    "Pipeline": "pytorch.pipeline:Pipeline",
+    "RPC": "pytorch.rpc:RpcEngine",
+    "OneDevice": "tensorflow.synchronous:OneDevice",
+    "Mirrored": "tensorflow.synchronous:Mirrored",
+    "CentralStorage": "tensorflow.synchronous:CentralStorage",
+    "MultiWorkerMirrored": "tensorflow.synchronous:MultiWorkerMirrored",
 }
+"""Where each strategy's Engine is made; imported when it is used, for an image has one framework only."""
 
 
 def main() -> NoReturn:
@@ -136,7 +90,9 @@ def _run(events: Events) -> NoReturn:
 
 def _engine(task: Task, spec: TrainerSpec, env: ReplicaEnv) -> Engine:
     try:
-        return STRATEGIES[env.strategy](task, spec)
+        module, _, name = STRATEGIES[env.strategy].partition(":")
+        make: Callable[[Task, TrainerSpec], Engine] = getattr(importlib.import_module(f"muster_trainer.{module}"), name)
+        return make(task, spec)
     except ModuleNotFoundError as error:
         raise BadConfiguration(
             f"strategy {env.strategy} needs {env.framework}: {error}; use the trainer image of that framework"

@@ -36,6 +36,8 @@ class TorchEngine:
     counts once. `shapes` has the shape of every tensor of the whole model by name.
     """
 
+    data_group: dist.ProcessGroup | None = None
+    """The ranks whose gradients are to be summed, where the strategy does not do it by itself."""
     averages_gradients = False
     """Whether the strategy's own reduction divides the sum of gradients by `ways`."""
 
@@ -75,6 +77,8 @@ class TorchEngine:
 
     def _reduce_gradients(self) -> None:
         """After the last backward pass: makes the gradients those of the whole batch, where that is not done already."""
+        if self.data_group is not None and self.ways > 1:
+            gradients.all_reduce(self.model.parameters(), self.data_group)
 
     def _share_buffers(self) -> None:
         """Before a step: gives every rank the buffers (running averages, say) of the first one that holds them."""

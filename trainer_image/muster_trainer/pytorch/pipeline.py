@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec, UserError
 from muster_trainer.data import portions
-from muster_trainer.pytorch import gradients
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.world import peers
@@ -45,6 +44,8 @@ class Pipeline(TorchEngine):
         self.micro_batches = micro_batches(self.spec, ways=self.ways, stages=self.stages)
         self.rows = self.spec.batch.global_size // (self.ways * self.accumulation)
         parts = cut(model, self.stages, title=self.task.title)
+        for part in parts:
+            self._lower(part)
         part = parts[self.stage]
         shapes = self._shapes_between(parts)
         self.schedule = self._schedule(part, shapes, loss=True)
@@ -114,7 +115,7 @@ class Pipeline(TorchEngine):
         if not count:
             return outputs.sum() * 0.0
         batch = pytree.tree_map(lambda one: one[rows[:count]], self.batch)
-        return self._sum(self.task.loss(outputs[:count], batch), np.ones(count, dtype=np.float32), "loss")
+        return self._sum(self._losses(outputs[:count], batch), np.ones(count, dtype=np.float32), "loss")
 
     def _evaluate_batch(self, indices: np.ndarray) -> dict[str, float]:
         share = portions(indices, self.ways)[self.position]
@@ -126,10 +127,6 @@ class Pipeline(TorchEngine):
                 for name, value in self._measure(outputs[: len(piece)], batch, np.ones(len(piece), dtype=np.float32)).items():
                     sums[name] = sums.get(name, 0.0) + value
         return sums
-
-    def _reduce_gradients(self) -> None:
-        if self.ways > 1:
-            gradients.all_reduce(self.model.parameters(), self.data_group)
 
     def _copies(self) -> int:
         return self.ways

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from muster_trainer.contract import BadConfiguration
-from muster_trainer.pytorch import gradients
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.tasks.module import Task
@@ -34,14 +33,11 @@ class TensorParallel(TorchEngine):
         self.counts = mesh["tensor"].get_local_rank() == 0
         self.data_group = mesh.get_group("data")
         cut_matrices(model, self.task, mesh["tensor"])
+        self._lower(model)
         return model
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return separate_groups(super()._optimizer())
-
-    def _reduce_gradients(self) -> None:
-        if self.ways > 1:
-            gradients.all_reduce(self.model.parameters(), self.data_group)
 
 
 def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:

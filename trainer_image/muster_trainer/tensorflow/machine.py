@@ -29,11 +29,11 @@ def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
 
-def _one_device(spec: TrainerSpec) -> Membership:
+def one_device(spec: TrainerSpec) -> Membership:
     return Membership(0, 1, tf.distribute.OneDeviceStrategy(f"/device:{_devices(spec)[0]}"))
 
 
-def _mirrored(spec: TrainerSpec) -> Membership:
+def mirrored(spec: TrainerSpec) -> Membership:
     makers: Mapping[str, Callable[[], Any]] = {
         "Auto": lambda: None,
         "NCCL": tf.distribute.NcclAllReduce,
@@ -49,16 +49,9 @@ def _mirrored(spec: TrainerSpec) -> Membership:
     return Membership(0, 1, strategy)
 
 
-def _central_storage(spec: TrainerSpec) -> Membership:
+def central_storage(spec: TrainerSpec) -> Membership:
     devices = [f"/device:{name}" for name in _devices(spec)]
     return Membership(0, 1, tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/device:CPU:0"))
-
-
-STRATEGIES: Mapping[str, Callable[[TrainerSpec], Membership]] = {
-    "OneDevice": _one_device,
-    "Mirrored": _mirrored,
-    "CentralStorage": _central_storage,
-}
 
 
 def _devices(spec: TrainerSpec) -> list[str]:

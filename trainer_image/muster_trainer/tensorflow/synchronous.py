@@ -9,6 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from muster_trainer.engine import StepOutcome, scaled_learning_rate
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
-from muster_trainer.tensorflow.machine import prepare
-from muster_trainer.tensorflow.world import Membership, one_line, peers
+from muster_trainer.tensorflow.machine import central_storage, mirrored, one_device, prepare
+from muster_trainer.tensorflow.world import Membership, join, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
 PREFIX = "state"
@@ -39,7 +40,7 @@ _STORAGE_ERRORS = (
 class Synchronous:
     """One worker, for all its devices. `join` makes the strategy once the devices are set up; it may wait for other workers."""
 
-    def __init__(self, task: Task, spec: TrainerSpec, join: Callable[[TrainerSpec], Membership]) -> None:
+    def __init__(self, task: Task, spec: TrainerSpec, *, join: Callable[[TrainerSpec], Membership]) -> None:
         self.task = task
         self.accumulation = spec.batch.accumulation_steps
         prepare(spec, deterministic=task.config.deterministic)
@@ -252,3 +253,9 @@ def _optimizer(config: Config) -> keras.optimizers.Optimizer:
     if config.optimizer == "Adam":
         return keras.optimizers.Adam(config.learningRate, epsilon=1e-8)
     return keras.optimizers.AdamW(config.learningRate, epsilon=1e-8, weight_decay=config.weightDecay)
+
+
+OneDevice = partial(Synchronous, join=one_device)
+Mirrored = partial(Synchronous, join=mirrored)
+CentralStorage = partial(Synchronous, join=central_storage)
+MultiWorkerMirrored = partial(Synchronous, join=join)
