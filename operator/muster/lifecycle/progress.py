@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from muster.api.reports import Evaluation, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.status import CheckpointStatus, Progress, TrainingJobStatus
-from muster.lifecycle import conditions, failure, records
+from muster.lifecycle import conditions, failure, fingerprints, records
 from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.situation import Situation, whole
@@ -28,7 +28,7 @@ def read(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     status = _spoken(case, status)
     status = _evaluated(case, status)
     status = _committed(case, status)
-    return _noticed(status, [report for _, report in heard])
+    return _noticed(case, status, [report for _, report in heard])
 
 
 def held_back(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
@@ -177,6 +177,10 @@ def _commits(view: ReplicaView, attempt: int) -> list[ReportedCommit]:
     return [commit for commit in (reported, words.commit if words else None) if commit]
 
 
-def _noticed(status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
-    told = list(dict.fromkeys(notice[:_LONGEST_NOTICE] for report in reports for notice in report.notices))[-_NOTICES_KEPT:]
-    return status.model_copy(update={"notices": told}) if told else status
+def _noticed(case: Situation, status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
+    """Environments are compared once all have told theirs: what most of them have is not known before."""
+    told = [notice for report in reports for notice in report.notices]
+    if len(reports) == len(case.trainers(status.attempt)) and all(report.fingerprints for report in reports):
+        told += [f"environments differ: {difference}" for difference in fingerprints.differences(reports)]
+    kept = list(dict.fromkeys(notice[:_LONGEST_NOTICE] for notice in told))[-_NOTICES_KEPT:]
+    return status.model_copy(update={"notices": kept}) if kept else status

@@ -146,16 +146,9 @@ class Runner:
         if status != before:
             self._directory.write_status(status)
             self._job = self._job.with_status(status)
-        for line in (*news.news(before, status), *self._differences()):
+        for line in news.news(before, status):
             self._display.line(line)
         self._display.show(self._job)
-
-    def _differences(self) -> list[str]:
-        """Differences between the environments of the ranks that were not told before."""
-        found = self._reports.differences(replica.identity.uid for replica in self._table.running)
-        fresh = [text for text in found if text not in self._said]
-        self._said.update(fresh)
-        return [f"environments differ: {text}" for text in fresh]
 
     async def _carry_out(self, actions: tuple[Action, ...]) -> None:
         for action in actions:

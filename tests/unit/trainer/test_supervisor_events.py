@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_trainer.supervisor.events import EventReader
-from muster_trainer.supervisor.fingerprint import differences
 from muster_trainer.supervisor.observations import Observations
 
 
@@ -106,21 +105,3 @@ def test_fields_of_any_type_do_no_harm(fields: dict[str, Any], name: str) -> Non
     observations = observed({**fields, "event": name})
     json.dumps(observations.as_report())
     assert observations.step is None or observations.step >= 0
-
-
-def test_the_rank_that_differs_is_named_with_what_the_others_have() -> None:
-    same = {"python": "3.11.7", "framework": "torch", "version": "2.15.0", "libraries": {"numpy": "2.4.6"}, "devices": ["H100"]}
-    other = {**same, "libraries": {"numpy": "1.26.4"}}
-    assert differences({0: same, 1: other, 2: same}) == ["rank 1 has numpy 1.26.4, ranks 0, 2 have 2.4.6"]
-    assert differences({0: same, 1: {**same, "devices": ["A100"]}}) == ["rank 1 has devices A100, rank 0 has H100"]
-    assert differences({0: same, 1: {**same, "libraries": {}}}) == ["rank 1 has numpy none, rank 0 has 2.4.6"]
-    assert differences({0: same, 1: dict(same)}) == []
-
-
-def test_a_difference_is_noticed_once_all_ranks_have_reported() -> None:
-    first = {"event": "fingerprint", "rank": 0, "framework": "torch", "version": "2.15.0"}
-    second = {**first, "rank": 1, "version": "2.14.0"}
-    assert observed(first, ranks=(0, 1)).notices == []
-    assert observed(first, second, ranks=(0, 1)).notices == [
-        "the ranks of this replica differ: rank 1 has version 2.14.0, rank 0 has 2.15.0"
-    ]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster_trainer.supervisor.events import Event, number, whole
-from muster_trainer.supervisor.fingerprint import differences
 
 RATE_STEPS = 20  # samples per second are taken over so many steps
 MOST_NOTICES = 50
@@ -119,9 +118,6 @@ class Observations:
 
     def _on_fingerprint(self, event: Event) -> None:
         self.fingerprints[event["rank"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
-        if self.fingerprints.keys() >= set(self._ranks):
-            for difference in differences(self.fingerprints):
-                self.notice(f"the ranks of this replica differ: {difference}")
 
     def as_report(self) -> Mapping[str, Any]:
         """The part of a report that comes from events; safe to hand to another thread."""

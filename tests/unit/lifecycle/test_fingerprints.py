@@ -1,0 +1,54 @@
+"""Do the processes of one world run the same software?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lifecycle_cases import replica, report, running_story
+
+from muster.api.reports import Report
+from muster.lifecycle.fingerprints import differences
+
+
+def fingerprint(rank: int, **other: Any) -> dict[str, Any]:
+    same = {"framework": "torch", "version": "2.15.0", "libraries": {"numpy": "2.4.6"}, "python": "3.11.7", "devices": ["cpu"]}
+    return {**same, "rank": rank, "host": f"h{rank}", **other}
+
+
+def said(*fingerprints: dict[str, Any], role: str = "worker") -> list[Report]:
+    return [report(f"{role}-{index}", fingerprints=[each]) for index, each in enumerate(fingerprints)]
+
+
+def test_the_rank_the_library_and_the_versions_that_differ_are_named() -> None:
+    old = fingerprint(2, libraries={"numpy": "1.26.4"})
+    assert differences(said(fingerprint(0), fingerprint(1), old)) == ["worker-2 (rank 2) has numpy 1.26.4, the others have 2.4.6"]
+
+
+def test_of_two_that_differ_the_second_is_held_against_the_first() -> None:
+    other = fingerprint(1, devices=["A100"])
+    assert differences(said(fingerprint(0), other)) == ["worker-1 (rank 1) has devices A100, worker-0 (rank 0) has cpu"]
+
+
+def test_a_library_that_one_rank_lacks_is_named() -> None:
+    bare = fingerprint(1, libraries={})
+    assert differences(said(fingerprint(0), bare)) == ["worker-1 (rank 1) has numpy no version, worker-0 (rank 0) has 2.4.6"]
+
+
+def test_hosts_may_differ_and_so_may_roles() -> None:
+    assert differences(said(fingerprint(0), fingerprint(1))) == []
+    assert differences([*said(fingerprint(0)), *said(fingerprint(1, python="3.12.1"), role="ps")]) == []
+
+
+def test_the_ranks_of_one_replica_are_compared_too() -> None:
+    both = report(fingerprints=[fingerprint(0), fingerprint(1, threads=2)])
+    assert differences([both]) == ["worker-0 (rank 1) has threads 2, worker-0 (rank 0) has no version"]
+
+
+def test_a_job_is_told_of_a_difference_once_all_its_replicas_have_spoken() -> None:
+    story = running_story(2)
+    first = replica(report=report(step=1, fingerprints=[fingerprint(0)]))
+    other = report("worker-1", step=1, fingerprints=[fingerprint(1, version="2.14.0")])
+    story.see(first, replica("worker-1"), seconds=20)
+    assert story.status.notices == []
+    story.see(first, replica("worker-1", report=other), seconds=60)
+    assert story.status.notices == ["environments differ: worker-1 (rank 1) has version 2.14.0, worker-0 (rank 0) has 2.15.0"]
