@@ -15,6 +15,7 @@ JOBS = {
     ("muster.dev", "trainingjobs/finalizers"): {"update"},
     ("", "pods"): {"get", "list", "watch", "create", "delete"},
     ("", "services"): {"get", "list", "watch", "create", "delete"},
+    ("", "persistentvolumeclaims"): {"get"},
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
     ("", "events"): {"create", "patch"},
 }

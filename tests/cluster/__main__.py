@@ -9,8 +9,10 @@ from .harness.__main__ import print_exports
 def main() -> int:
     """Makes or updates both; 1 and a message where that cannot be done."""
     try:
-        cluster = harness.up(harness.Places.default())
-        installation.ensure(cluster)
+        places = harness.Places.default()
+        cluster = harness.up(places)
+        with places.in_use():
+            installation.ensure(cluster)
     except harness.HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

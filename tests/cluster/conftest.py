@@ -36,9 +36,12 @@ def api_server() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> harness.Cluster:
+def cluster() -> Iterator[harness.Cluster]:
     """The cluster of KUBECONFIG, or the one of `make cluster`, made if it is not up. It stays up: `make cluster-down` removes it."""
-    return harness.up(harness.Places.default())
+    places = harness.Places.default()
+    cluster = harness.up(places)
+    with places.in_use():
+        yield cluster
 
 
 @pytest.fixture(scope="session")

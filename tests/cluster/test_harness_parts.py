@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.harness import HarnessError, Places, node_image
 from tests.cluster.harness.archive import Image, write_archive
-from tests.cluster.harness.create import DEFAULT_WORKERS, _config
+from tests.cluster.harness.create import DEFAULT_WORKERS, _config, down
 from tests.cluster.harness.firewall import without_docker
 from tests.cluster.harness.machine import debian_mirror
 from tests.cluster.harness.process import run
@@ -51,6 +51,14 @@ def test_the_debian_mirror_is_the_one_of_this_machine_in_either_notation(tmp_pat
     (tmp_path / "sources.list.d" / "other.list").write_text("deb http://elsewhere.test/apt stable main\n")
     (tmp_path / file).write_text(f"# deb http://old.test/debian bookworm main\n{line}\n")
     assert debian_mirror(tmp_path) == "http://mirror.test/debian"
+
+
+def test_a_cluster_that_tests_are_breaking_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    with places.in_use(), pytest.raises(HarnessError, match="tests are running on the cluster"):
+        down(places)
+    with places.in_use():  # free again
+        pass
 
 
 def test_a_machine_without_a_debian_mirror_is_told_what_to_do(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@
 - apiGroups: [""]
   resources: [pods, services]
   verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims] # whether all pods can mount the one for checkpoints is said in condition StorageShared
+  verbs: [get]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, delete]

@@ -43,6 +43,7 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
     SUSPENDED = "Suspended"
     RESUME_REGRESSION = "ResumeRegression"
+    STORAGE_SHARED = "StorageShared"
 
 
 class Reason(StrEnum):
@@ -87,6 +88,11 @@ class Reason(StrEnum):
     # ResumeRegression
     RESUMED_AT_COMMIT = "ResumedAtCommit"
     STARTED_OVER = "StartedOver"
+    # StorageShared
+    MANY_NODES = "ManyNodes"
+    ONE_NODE = "OneNode"
+    ONE_POD = "OnePod"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
 
 
 class Condition(ApiModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.observed import ClaimView, ReplicaView
 
 Object = dict[str, Any]
 """An object of the API server, as JSON."""
@@ -49,6 +49,9 @@ class Cluster(Protocol):
 
     async def list_children(self, namespace: str, name: str) -> list[Child]:
         """The pods labelled with the job's name, as they are now, whoever owns them."""
+
+    async def read_claim(self, namespace: str, name: str) -> ClaimView:
+        """A PersistentVolumeClaim as it is now, also where there is none."""
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Replaces the status of the job as it was read (its resourceVersion is the precondition); the job afterwards."""

@@ -38,6 +38,9 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
         yield Happening(reason, notice, mark=notice, warning=reason != "Notice")
     if _became(old, new, ConditionType.RESUME_REGRESSION):
         yield Happening("ResumeRegression", _message(new, ConditionType.RESUME_REGRESSION), mark=str(new.attempt), warning=True)
+    shared = new.condition(ConditionType.STORAGE_SHARED)
+    if shared and shared.status == "False" and shared.message != _message(old, ConditionType.STORAGE_SHARED):
+        yield Happening("StorageNotShared", shared.message, mark=shared.message, warning=True)
     refused = new.condition(ConditionType.READY)
     known = old.condition(ConditionType.READY)
     if refused and refused.reason is Reason.REPLICAS_REFUSED and (known is None or known.reason is not Reason.REPLICAS_REFUSED):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
-from muster.api.status import TrainingJobStatus
+from muster.api.status import ConditionType, Reason, TrainingJobStatus
 from muster.control.admitted import Admission, Admitted
 from muster.control.carry_out import Carrier
 from muster.control.cluster import Child, Cluster, Object
@@ -25,7 +26,7 @@ from muster.control.reports import Reports
 from muster.control.store import Store, version_of
 from muster.lifecycle.actions import Decision, LookLive
 from muster.lifecycle.decide import decide
-from muster.lifecycle.observed import Observed, ReplicaView
+from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.render.environment import Coordinator
 from muster.render.trainer import image_of
@@ -84,7 +85,7 @@ class Reconciler:
         if obj is None or "deletionTimestamp" in obj["metadata"] or self._at_rest(key, obj):
             return None
         admitted = self._admission.admit(obj)
-        decision = self._decide(admitted, self._cached(admitted.job))
+        decision = self._decide(admitted, await self._cached(admitted.job))
         if _asks(decision) and self._worth_a_look(admitted.job):
             try:
                 obj, observed = await self._look_live(admitted.job)
@@ -112,8 +113,20 @@ class Reconciler:
 
     # looking
 
-    def _cached(self, job: TrainingJob) -> Observed:
-        return self._observed(job, self._around.store.children(job.key), live=False)
+    async def _cached(self, job: TrainingJob) -> Observed:
+        known = job.status.condition(ConditionType.STORAGE_SHARED)
+        waits = known is not None and known.reason is Reason.CLAIM_NOT_FOUND
+        claim = await self._claim(job) if waits else None
+        return self._observed(job, self._around.store.children(job.key), claim=claim, live=False)
+
+    async def _claim(self, job: TrainingJob) -> ClaimView | None:
+        """The claim of its checkpoints; None where it has none, or this installation may not look."""
+        storage = job.spec.checkpoint.storage
+        if storage is None or storage.persistent_volume_claim is None:
+            return None
+        with suppress(RefusedError):
+            return await self._around.cluster.read_claim(job.metadata.namespace, storage.persistent_volume_claim.claim_name)
+        return None
 
     async def _look_live(self, job: TrainingJob) -> tuple[Object, Observed]:
         """Job and pods as they are now, the job first: pods of an attempt that its status does not know would look like the future."""
@@ -125,15 +138,15 @@ class Reconciler:
             raise NotFoundError(f"{job.key} is another job now")
         store.put_job(obj)
         before = frozenset(child.view.uid for child in store.children(job.key))
-        children = await self._around.cluster.list_children(namespace, name)
+        children, claim = await asyncio.gather(self._around.cluster.list_children(namespace, name), self._claim(job))
         store.replace_children(job.key, children, looked=before)
         self._looked[job.key] = self._around.now()
-        return obj, self._observed(job, children, live=True)
+        return obj, self._observed(job, children, claim=claim, live=True)
 
-    def _observed(self, job: TrainingJob, children: Iterable[Child], *, live: bool) -> Observed:
+    def _observed(self, job: TrainingJob, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
         uid = job.metadata.uid
         replicas = tuple(self._with_report(child.view) for child in children if child.owner == uid)
-        return Observed(replicas, live, self._around.store.has_service(job.key, uid), self._refused.get(uid, ""))
+        return Observed(replicas, live, self._around.store.has_service(job.key, uid), self._refused.get(uid, ""), claim)
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:
         received = self._around.reports.of(view.uid)

@@ -28,7 +28,8 @@ from muster.control.errors import (
     UnavailableError,
 )
 from muster.kubernetes.credentials import load_configuration
-from muster.kubernetes.views import child_of
+from muster.kubernetes.views import child_of, claim_of
+from muster.lifecycle.observed import ClaimView
 
 PAGE = 500  # objects in one answer to a list
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
@@ -74,6 +75,12 @@ class Gateway:
 
     async def read_child(self, namespace: str, name: str) -> Child:
         return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"))
+
+    async def read_claim(self, namespace: str, name: str) -> ClaimView:
+        try:
+            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"))
+        except NotFoundError:
+            return ClaimView()
 
     async def create_pod(self, manifest: Object) -> Child:
         return _child(await self.create(manifest))

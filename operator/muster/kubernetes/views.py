@@ -16,9 +16,10 @@ from muster.api.constants import ATTEMPT_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROL
 from muster.api.reports import LastWords
 from muster.api.spec import RoleName
 from muster.control.cluster import Child, Object, owner_of
-from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 
 LONGEST_MESSAGE = 1024
+_LINES_KEPT = 3
 _EVERYDAY = frozenset({"ContainerCreating", "PodInitializing"})
 """What every container waits for once; naming it would only make the status flicker."""
 
@@ -36,6 +37,12 @@ def child_of(pod: Object) -> Child | None:
         version=int(metadata["resourceVersion"]),
         view=_view(pod, role=RoleName(role), index=int(index), attempt=int(attempt)),
     )
+
+
+def claim_of(claim: Object) -> ClaimView:
+    """The access modes that it has, or asks for while it is not bound."""
+    modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or ()
+    return ClaimView(tuple(modes))
 
 
 def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaView:
@@ -81,8 +88,13 @@ def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], ph
     if phase is ReplicaPhase.PENDING:
         return _waits_for(pod, status, state)
     said = (state.get("terminated") or {}).get("message") or ""
-    told = status.get("message") or (said if _last_words(said) is None else "") or _failed_init(status)
+    told = status.get("message") or (_end_of(said) if _last_words(said) is None else "") or _failed_init(status)
     return status.get("reason") or "", told.strip()
+
+
+def _end_of(text: str) -> str:
+    """Of the end of a log, which is what a command without a supervisor leaves behind, its last lines: there the error stands."""
+    return "\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-_LINES_KEPT:])
 
 
 def _waits_for(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:

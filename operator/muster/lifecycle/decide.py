@@ -21,6 +21,7 @@ from muster.lifecycle import (
     phase,
     progress,
     records,
+    storage,
     stuck,
     success,
     suspend,
@@ -65,7 +66,7 @@ def _unsure(case: Situation, status: TrainingJobStatus) -> bool:
 
 def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     """One pass over the policies, for a job that has not ended."""
-    status = conditions.valid(case, status)
+    status = storage.shared(case, conditions.valid(case, status))
     status = attempts.catch_up(case, status)
     status = world.recognise(case, status)
     status = progress.read(case, status)

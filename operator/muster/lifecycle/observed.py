@@ -62,6 +62,14 @@ class ReplicaView:
 
 
 @dataclass(frozen=True)
+class ClaimView:
+    """The PersistentVolumeClaim that a job's checkpoints lie on."""
+
+    access_modes: tuple[str, ...] = ()
+    """None: there is no such claim."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """All that is known of a job's children at one moment."""
 
@@ -73,3 +81,5 @@ class Observed:
     """Whether the headless service exists."""
     refused: str = ""
     """What the API server said when it last refused to make a replica or the service (quota, admission); empty once it no longer does."""
+    claim: ClaimView | None = None
+    """None: the job has none, or nobody looked."""

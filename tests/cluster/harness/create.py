@@ -56,8 +56,9 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
             say("the cluster is up already")
             return cluster
         if cluster.nodes():
-            say("a cluster is there, but not as wanted: it is replaced")
-            _delete(cluster)
+            with places.in_use():
+                say("a cluster is there, but not as wanted: it is replaced")
+                _delete(cluster)
         image = _image(places, engine, own_image=own_image)
         places.work.mkdir(parents=True, exist_ok=True)
         places.shared.mkdir(exist_ok=True)
@@ -68,7 +69,7 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
 
 def down(places: Places) -> None:
     """Removes the cluster, and our engine with all that it left on the machine. The cache stays. Nothing to remove is no error."""
-    with places.locked():
+    with places.locked(), places.in_use():
         engine = engines.running()
         if engine is not None:
             cluster = Cluster.attached(places, engine)

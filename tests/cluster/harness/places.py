@@ -67,12 +67,27 @@ class Places:
         Raises:
             HarnessError: another one is at work.
         """
+        with self._alone(
+            "lock", f"another call of the harness is at work on {self.cache}: wait for it, or use another cache with MUSTER_CACHE="
+        ):
+            yield
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Whoever breaks nodes on purpose holds this meanwhile: else somebody would take the cluster for a broken one and replace it.
+
+        Raises:
+            HarnessError: tests of another process are at it.
+        """
+        with self._alone("in-use", "tests are running on the cluster, and may have broken it on purpose: wait for their end"):
+            yield
+
+    @contextmanager
+    def _alone(self, name: str, otherwise: str) -> Iterator[None]:
         self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / "lock").open("w") as file:
+        with (self.cache / name).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise HarnessError(
-                    f"another call of the harness is at work on {self.cache}: wait for it, or use another cache with MUSTER_CACHE="
-                ) from None
+                raise HarnessError(otherwise) from None
             yield

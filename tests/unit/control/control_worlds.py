@@ -9,7 +9,8 @@ from typing import Any
 
 from muster.control.cluster import Child, Listing, Object
 from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError
-from muster.kubernetes.views import child_of
+from muster.kubernetes.views import child_of, claim_of
+from muster.lifecycle.observed import ClaimView
 
 CREATED = "2026-11-21T12:00:00Z"
 
@@ -40,6 +41,11 @@ class MemoryCluster:
     async def list_children(self, namespace: str, name: str) -> list[Child]:
         self._ask("list", "Pod")
         return [child for pod in self.of("Pod") if (child := child_of(pod)) and child.key == f"{namespace}/{name}"]
+
+    async def read_claim(self, namespace: str, name: str) -> ClaimView:
+        found = self.objects.get(("PersistentVolumeClaim", namespace, name))
+        self._ask("get", "PersistentVolumeClaim")
+        return claim_of(found) if found else ClaimView()
 
     async def write_status(self, job: Object, status: Object) -> Object:
         self._ask("status", "TrainingJob")

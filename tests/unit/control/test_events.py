@@ -42,6 +42,14 @@ def test_a_first_attempt_is_told_as_a_start_and_one_after_a_failure_as_a_restart
     assert "signal 9" in restart.message
 
 
+def test_storage_that_not_all_pods_can_reach_is_told_once() -> None:
+    condition = {"type": "StorageShared", "status": "False", "reason": "OneNode", "message": "one node", "lastTransitionTime": NOW}
+    there = status(conditions=[condition])
+    [warning] = happenings(status(), there)
+    assert (warning.reason, warning.message, warning.warning) == ("StorageNotShared", "one node", True)
+    assert told(there, there) == []
+
+
 def test_what_stays_the_same_is_not_told() -> None:
     same = status(phase="Running", attempts=[BROKEN, record(1)], notices=["careful"])
     assert told(same, same) == []

@@ -173,3 +173,26 @@ def test_the_template_of_the_installation_lies_under_the_jobs_own() -> None:
     assert pod["spec"]["priorityClassName"] == "high"
     assert container["tty"] is True
     assert "securityContext" not in container, "a null of the user's reaches what is rendered, through the installation's template"
+
+
+def test_a_claim_that_is_missing_is_said_and_looked_at_again_until_it_is_there() -> None:
+    world = World()
+    world.submit(checkpoint={"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}})
+    world.look()
+    assert shared(world) == ("False", "ClaimNotFound")
+    claim = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "default", "name": "ckpt"},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+    }
+    world.cluster.put(claim)
+    world.look()
+    assert shared(world) == ("True", "ManyNodes")
+    asked = world.cluster.asked.count(("get", "PersistentVolumeClaim"))
+    world.look()
+    assert world.cluster.asked.count(("get", "PersistentVolumeClaim")) == asked
+
+
+def shared(world: World) -> tuple[str, str]:
+    [condition] = [each for each in world.status()["conditions"] if each["type"] == "StorageShared"]
+    return condition["status"], condition["reason"]

@@ -62,6 +62,8 @@ def test_last_words_are_taken_from_the_termination_message_and_text_of_other_kin
     assert (spoke.last_words.code, spoke.last_words.step) == (20, 7)
     mumbled = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
     assert (mumbled.last_words, mumbled.message) == (None, "Segmentation fault")
+    log = "".join(f"step {step}\n" for step in range(200)) + "Traceback:\n  at line 3\nValueError: no\n\n"
+    assert view(trainer(terminated={"exitCode": 1, "message": log})).message == "Traceback:\n  at line 3\nValueError: no"
 
 
 def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -> None:

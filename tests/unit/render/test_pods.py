@@ -237,6 +237,13 @@ def test_a_supervisor_runs_unless_the_image_need_not_have_one(strategy: str, tra
     assert environment_of(pod)["PYTHONUNBUFFERED"] == "1"
 
 
+def test_the_end_of_the_log_stands_in_for_last_words_where_nobody_writes_any() -> None:
+    [bare] = pods_of(ddp(trainer={"command": ["torchrun", "a.py"], "supervisor": "Disabled"})).values()
+    assert bare["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    [supervised] = pods_of(ddp()).values()
+    assert "terminationMessagePolicy" not in supervised["spec"]["containers"][0]
+
+
 def test_nobody_can_run_a_task_without_a_supervisor() -> None:
     with pytest.raises(InvalidJobError, match=r"spec\.trainer\.supervisor: .* write Auto"):
         pods_of(ddp(trainer={"task": "digits", "supervisor": "Disabled"}))
