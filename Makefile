@@ -24,7 +24,11 @@ $(READY): pyproject.toml
 demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
 	@$(BIN)/python examples/demo.py
 
-test: lint unit property mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no cluster
+test: lint unit property mutants control-plane ## everything: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) local cluster-test
+	@$(MAKE) --no-print-directory cluster-down
+
+check: lint unit property mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no Kubernetes
 
 lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are current
 	$(BIN)/ruff check .
@@ -63,4 +67,4 @@ include tests/cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test lint unit property local mutants control-plane bench crd format clean
+.PHONY: help setup demo test check lint unit property local mutants control-plane bench crd format clean

@@ -2,7 +2,7 @@
 HARNESS := $(BIN)/python -m tests.cluster.harness
 HELM_ENV = HELM="$$($(HARNESS) build helm)"
 
-cluster: $(READY) ## a kind cluster with Muster installed by Helm; eval "$$(make -s cluster)" leads kubectl to it
+cluster: $(READY) ## a kind cluster with Muster installed by Helm; eval "$(make -s cluster)" leads kubectl to it
 	@$(BIN)/python -m tests.cluster
 
 cluster-down: $(READY) ## remove that cluster and everything that came with it, but for the cache

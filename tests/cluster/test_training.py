@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.cluster.images import base
 from tests.cluster.installation import Installation
 from tests.cluster.training import STEPS, Ground, Job, Manifest, digits, job
 
 SCRIPTS = Path(__file__).parent / "scripts"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+OTHER_STRATEGIES = ("fsdp", "tensor-parallel", "pipeline", "rpc", "one-device", "mirrored", "central-storage")
 
 
 @pytest.mark.timeout(900)
@@ -25,6 +27,17 @@ def test_digits_trains_on_two_workers(uninterrupted: Callable[[str], Job], strat
     assert status["progress"]["metrics"]["accuracy"] > 0.94
     assert status["restarts"]["total"] == 0
     done.ground.cluster.wait_until("its pods have ended", lambda: {_phase(pod) for pod in done.pods()} == {"Succeeded"}, timeout=30)
+
+
+@pytest.mark.timeout(900)
+def test_the_example_of_every_other_strategy_trains_in_pods(ground: Ground) -> None:
+    for some in (OTHER_STRATEGIES[:3], OTHER_STRATEGIES[3:6], OTHER_STRATEGIES[6:]):  # the machine is small
+        for example in [ground.apply(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())) for name in some]:
+            assert example.wait_for_end(timeout=240) == "Succeeded", example.story()
+            progress = example.status["progress"]
+            assert progress["step"] == progress["totalSteps"] > 0
+            assert progress["metrics"]
+            assert example.status["restarts"]["total"] == 0
 
 
 @pytest.mark.timeout(300)
