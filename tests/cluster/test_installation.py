@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
+import yaml
 from tests.cluster.faults import FAULTS, check_succeeded
 from tests.cluster.harness import CommandFailedError
 from tests.cluster.installation import CHART, NAMESPACE, RELEASE, Installation
@@ -91,18 +91,13 @@ def test_restricted_to_a_namespace_it_runs_the_jobs_of_that_one_only(
 @pytest.mark.timeout(300)
 def test_install_yaml_installs_the_same_without_helm(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
     like = uninterrupted("DDP")
-    manifest = str(CHART.parents[1] / "deploy" / "install.yaml")
+    manifest = CHART.parents[1] / "deploy" / "install.yaml"
     restored.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
     try:
-        restored.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", manifest)
+        restored.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest))
         restored.wait_until_ready()
         check_succeeded(ground.apply(digits("digits", delay=0)), like, attempts=1)
     finally:
-        kept = [each for each in _objects(restored, manifest) if each["kind"] not in ("CustomResourceDefinition", "Namespace")]
-        listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": kept})
-        restored.cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=listed)
-
-
-def _objects(muster: Installation, manifest: str) -> list[dict]:
-    found: list[dict] = json.loads(muster.cluster.kubectl("create", "--dry-run=client", "-o", "json", "-f", manifest))["items"]
-    return found
+        objects = [each for each in yaml.safe_load_all(manifest.read_text()) if each]
+        made = [each for each in objects if each["kind"] not in ("CustomResourceDefinition", "Namespace")]
+        restored.cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(made), timeout=120)
