@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="Write golden files anew from the output; read the difference before it is committed."
     )
+
+
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("muster", deadline=None)
+settings.load_profile("muster")
