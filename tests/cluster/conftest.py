@@ -13,7 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests are not installed: `tests.cluster.harness` is found from here
 
-from tests.cluster import harness, installation, training
+pytest.register_assert_rewrite("tests.cluster.faults", "tests.cluster.training")
+
+from tests.cluster import harness, installation, training  # noqa: E402
 
 SEEDS = int(os.environ.get("MUSTER_CHAOS_SEEDS", "3"))
 

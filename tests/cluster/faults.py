@@ -84,7 +84,8 @@ TAKEN_AWAY = frozenset({"Disrupted", "Evicted", "PodDeleted", "Preempted", "Pree
 FAULTS = {
     "evicted": Fault(evict, "Preemption", frozenset({"Disrupted", "Evicted", "Preempted"}), saves=True),
     "deleted": Fault(delete, "Preemption", frozenset({"PodDeleted", "Preempted"}), saves=True),
-    "container-killed": Fault(kill_container, "Infrastructure", frozenset({"ProcessKilled"})),
+    # The other worker misses its peer before the kubelet says what became of the container; by then Muster may have asked both to go.
+    "container-killed": Fault(kill_container, "Infrastructure", frozenset({"ProcessKilled", "PeerLost"})),
     "out-of-memory": Fault(run_out_of_memory, "Application", frozenset({"OutOfMemory"})),
 }
 
