@@ -24,6 +24,8 @@ from muster.render.addresses import ClusterAddresses
 from muster.render.images import default_images
 from muster.render.manifests import render_replica, render_service
 
+AT_ONCE = 64
+
 
 def rendered(namespace: str, number: int) -> tuple[Object, list[Object]]:
     """The service and the pods of one job."""
@@ -42,8 +44,14 @@ async def create(namespace: str, jobs: int) -> tuple[float, float]:
     manifests = [rendered(namespace, number) for number in range(jobs)]
     async with connected((), policies=False) as gateway:
         begun, spent = time.monotonic(), time.process_time()
-        await asyncio.gather(*(gateway.create(service) for service, _ in manifests))
-        await asyncio.gather(*(gateway.create(pod) for _, pods in manifests for pod in pods))
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def make(manifest: Object) -> None:
+            async with slots:
+                await gateway.create(manifest)
+
+        await asyncio.gather(*(make(service) for service, _ in manifests))
+        await asyncio.gather(*(make(pod) for _, pods in manifests for pod in pods))
         pods = jobs * PODS_PER_JOB
         return pods / (time.monotonic() - begun), 1000 * (time.process_time() - spent) / pods
 

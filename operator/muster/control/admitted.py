@@ -104,11 +104,12 @@ class Admission:
 
 def readable_status(raw: Any) -> TrainingJobStatus:
     """The status, less what cannot be read of it: a newer operator may have written what this one does not know."""
-    status = copy.deepcopy(raw) if isinstance(raw, dict) else {}
+    status = raw if isinstance(raw, dict) else {}
     for _ in range(_MOST_REPAIRS):
         try:
             return TrainingJobStatus.model_validate(status, by_alias=True, by_name=False)
         except ValidationError as error:
+            status = copy.deepcopy(status)
             for detail in error.errors(include_url=False, include_input=False):
                 location = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
                 _remove(status, location)

@@ -19,7 +19,10 @@ from muster.render.environment import Coordinator
 from muster.render.manifests import render_replica, render_service
 from muster.strategies.base import Framework
 
-AT_ONCE = 32  # requests for one job; other jobs want some too
+AT_ONCE = 48
+"""Requests at once, for all jobs: more would only wait at the API server."""
+AT_ONCE_FOR_ONE = 16
+"""For one job, so that one with a thousand pods does not keep out the others."""
 
 log = logging.getLogger("muster.reconciler")
 
@@ -43,6 +46,7 @@ class Carrier:
         self._coordinator = coordinator
         self._defaults = defaults
         self._policies = policies
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> int:
         """Carries the actions out side by side, but the service before the pods that it names. How many replicas were made.
@@ -57,12 +61,12 @@ class Carrier:
 
     async def _all(self, job: TrainingJob, actions: Sequence[Action]) -> list[BaseException | None]:
         """The outcome of each action. Once one is refused those not yet begun are left: they would be refused too."""
-        slots = asyncio.Semaphore(AT_ONCE)
+        own_slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
         refused = False
 
         async def attempt(action: Action) -> None:
             nonlocal refused
-            async with slots:
+            async with own_slots, self._slots:
                 if refused:
                     return
                 try:
@@ -86,10 +90,10 @@ class Carrier:
                     await self._cluster.delete_job(job.metadata.namespace, job.metadata.name, uid=uid)
 
     async def _ensure_service(self, job: TrainingJob) -> None:
-        """The service, and the policy first: no pod runs without it."""
-        if self._policies:
-            await self._ensure(job, network_policy(job))
-        await self._ensure(job, render_service(job, ClusterAddresses(job.metadata.name, job.metadata.namespace)))
+        """The service, and the policy that goes with it."""
+        service = render_service(job, ClusterAddresses(job.metadata.name, job.metadata.namespace))
+        manifests = [network_policy(job), service] if self._policies else [service]
+        await asyncio.gather(*(self._ensure(job, manifest) for manifest in manifests))
         self._store.put_service(job.key, job.metadata.uid)
 
     async def _ensure(self, job: TrainingJob, manifest: Object) -> None:

@@ -74,8 +74,5 @@ class Cluster(Protocol):
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         """Deletes the job with this uid."""
 
-    async def create_event(self, manifest: Object) -> None:
-        """Makes a Kubernetes Event. AlreadyExistsError: it was told before."""
-
     async def list_all(self) -> Listing:
         """All that this installation looks after."""

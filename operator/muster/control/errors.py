@@ -19,6 +19,10 @@ class ConflictError(ClusterError):
     """The object has changed since it was read."""
 
 
+class GoneError(ClusterError):
+    """What a watch or a list is to go on from is no longer known: only looking at all anew helps."""
+
+
 class RefusedError(ClusterError):
     """Quota, admission, validation or missing rights: asking again helps only when somebody has changed something."""
 

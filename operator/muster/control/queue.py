@@ -3,17 +3,22 @@
 The contract is that of client-go's workqueue, for the same reasons: a key that is added many times is worked on once; a key is worked on by
 one worker at a time, and one that is added meanwhile comes again; a key whose work fails comes back later and later, and holds up no other.
 kopf has had no coalescing of events since 1.42 and does not retry `on.event` handlers, so both are done here.
+
+Beyond that contract, what is due because time has passed (the count of running replicas, say, which is gathered for a while) waits up to
+PATIENCE for what is due because something happened: under load, worlds are made and recovered first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 30.0
+PATIENCE = 2.0
 
 Work = Callable[[str], Awaitable[float | None]]
 """Works on a key. Returns after how many seconds to come back though nothing happens; raises to be tried again later."""
@@ -44,14 +49,16 @@ class Delays:
 
 
 class WorkQueue:
-    """Keys in the order in which they came, each at most once. `delays` is for keys whose work failed."""
+    """Keys in the order in which they are due, each at most once. `delays` is for keys whose work failed."""
 
     def __init__(self, work: Work, watcher: Watcher, *, delays: Delays = Delays()) -> None:
         self._work = work
         self._watcher = watcher
         self._delays = delays
-        self._ready: asyncio.Queue[str | None] = asyncio.Queue()
-        self._since: dict[str, float] = {}
+        self._ready: asyncio.PriorityQueue[tuple[float, str]] = asyncio.PriorityQueue()
+        """Turns and keys; who comes first has the lowest turn. A key may be there twice: at its second turn it has been taken up."""
+        self._since: dict[str, tuple[float, float]] = {}
+        """When each key became due, and its turn."""
         self._active: dict[str, float] = {}
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -75,14 +82,19 @@ class WorkQueue:
 
     def add(self, key: str) -> None:
         """The key is due now."""
-        if self._closing or key in self._since:
+        self._put(key, patience=0.0)
+
+    def _put(self, key: str, *, patience: float) -> None:
+        if self._closing:
             return
         if key in self._active:
             self._again.add(key)
             return
         self._cancel_timer(key)
-        self._since[key] = self._time()
-        self._ready.put_nowait(key)
+        since, turn = self._since.get(key, (self._time(), math.inf))
+        if since + patience < turn:
+            self._since[key] = since, since + patience
+            self._ready.put_nowait((since + patience, key))
 
     def add_after(self, key: str, seconds: float) -> None:
         """The key is due in so many seconds, if not sooner: of several times the earliest counts."""
@@ -112,7 +124,7 @@ class WorkQueue:
         for key in list(self._timers):
             self._cancel_timer(key)
         for _ in self._workers:
-            self._ready.put_nowait(None)
+            self._ready.put_nowait((0.0, ""))  # whom it wakes sees that all is over
         if not self._workers:
             return
         _, late = await asyncio.wait(self._workers, timeout=seconds)
@@ -121,9 +133,15 @@ class WorkQueue:
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def _run(self) -> None:
-        while not self._closing and (key := await self._ready.get()) is not None and not self._closing:
+        while not self._closing:
+            _, key = await self._ready.get()
+            if self._closing:
+                return
+            if key not in self._since:
+                continue
             now = self._time()
-            self._watcher.waited(now - self._since.pop(key))
+            since, _ = self._since.pop(key)
+            self._watcher.waited(now - since)
             self._active[key] = now
             self._cancel_timer(key)  # what it was set for is seen by the work that begins now
             await self._work_on(key)
@@ -152,7 +170,7 @@ class WorkQueue:
 
     def _due(self, key: str) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self._put(key, patience=PATIENCE)
 
     def _cancel_timer(self, key: str) -> None:
         timer = self._timers.pop(key, None)

@@ -20,7 +20,7 @@ from muster.control.admitted import Admission, Admitted
 from muster.control.carry_out import Carrier
 from muster.control.cluster import Child, Cluster, Object
 from muster.control.defaults import JobDefaults
-from muster.control.errors import AlreadyExistsError, ClusterError, NotFoundError, RefusedError
+from muster.control.errors import NotFoundError, RefusedError
 from muster.control.events import event_of, happenings
 from muster.control.reports import Reports
 from muster.control.store import Store, version_of
@@ -53,6 +53,8 @@ class Surroundings:
     policies: bool = False
     """Whether each job gets a network policy."""
     policy: Policy = DEFAULT_POLICY
+    tell: Callable[[Object], None] = lambda _: None
+    """Called with each Event to be made."""
     restarted: Callable[[str], None] = lambda _: None
     """Called with the failure class of each restart that was decided."""
 
@@ -173,18 +175,10 @@ class Reconciler:
         if version_of(written) != version_of(obj):
             self._around.store.expect(job.metadata.uid, version_of(written))
         log.info("%s: %s, attempt %d: %s", job.key, status.phase, status.attempt, status.message)
-        told = list(happenings(job.status, status))
-        for happening in told:
+        for happening in happenings(job.status, status):
+            self._around.tell(event_of(job, happening, self._around.now()))
             if happening.reason == "Restarting":
                 self._around.restarted(str(status.attempts[-2].failure_class) if len(status.attempts) > 1 else "")
-        await self._tell([event_of(job, happening, self._around.now()) for happening in told])
-
-    async def _tell(self, events: list[Object]) -> None:
-        for outcome in await asyncio.gather(*map(self._around.cluster.create_event, events), return_exceptions=True):
-            if isinstance(outcome, ClusterError) and not isinstance(outcome, AlreadyExistsError):
-                log.warning("an Event could not be made: %s", outcome)
-            elif isinstance(outcome, BaseException) and not isinstance(outcome, ClusterError):
-                raise outcome
 
     async def _carry_out(self, job: TrainingJob, decision: Decision) -> int:
         """How many replicas were made. Raises the first ClusterError once all actions have ended."""

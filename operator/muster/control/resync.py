@@ -1,6 +1,7 @@
 """The safety net below the watches: every few minutes everything is listed anew, and every job is looked at.
 
-kopf's re-list after a broken watch never says DELETED, so that what vanished meanwhile would stay in the caches as a ghost.
+A watch that has to begin anew tells what is there and never what is not, so that what vanished meanwhile would stay in the caches as a
+ghost: then it is done at once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from muster.control.cluster import Cluster
@@ -33,6 +35,7 @@ class Resync:
         self._reports = reports
         self._now = now
         self._seconds = seconds
+        self._wanted = asyncio.Event()
         self.last: datetime | None = None
 
     async def once(self) -> None:
@@ -54,8 +57,14 @@ class Resync:
                 log.warning("jobs and pods cannot be listed: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    def soon(self) -> None:
+        """The next round begins now; one that is under way may have seen too little."""
+        self._wanted.set()
+
     async def run(self) -> None:
         """Rounds without end."""
         while True:
-            await asyncio.sleep(self._seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), self._seconds)
+            self._wanted.clear()
             await self.until_listed()

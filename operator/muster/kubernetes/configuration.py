@@ -55,7 +55,7 @@ class Configuration(ApiModel):
 
     images: dict[Framework, str] = Field(default_factory=dict, description="Trainer images.")
     namespaces: list[str] = Field(default_factory=list, description="Whose jobs are run; empty: all.")
-    workers: int = Field(default=8, ge=1, le=1000, description="Jobs reconciled at once.")
+    workers: int = Field(default=32, ge=1, le=1000, description="Jobs reconciled at once.")
     resync_seconds: float = Field(default=300, ge=1, description="Between two looks at everything.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="How much is logged.")
     leader_election: LeaderElection = Field(default_factory=LeaderElection, description="Who works.")

@@ -7,8 +7,6 @@ import os
 import kopf
 from kubernetes.aio import client, config
 
-CONNECTIONS = 64
-
 
 async def load_configuration() -> client.Configuration:
     """For our own requests. Raises what the client raises where there is neither pod nor kubeconfig."""
@@ -17,7 +15,7 @@ async def load_configuration() -> client.Configuration:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     else:
         await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.connection_pool_maxsize = 0  # no limit: neither a watch nor the lease may have to wait for pods that are being made
     # With trust_env, aiohttp looks for a .netrc in a thread before each request.
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration

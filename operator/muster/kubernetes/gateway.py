@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -23,6 +23,7 @@ from muster.control.errors import (
     AlreadyExistsError,
     ClusterError,
     ConflictError,
+    GoneError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -33,6 +34,7 @@ from muster.lifecycle.observed import ClaimView
 
 PAGE = 500  # objects in one answer to a list
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
+_WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # a watch that lives says so every minute, by a bookmark
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _JOBS = f"/apis/{GROUP}/{VERSION}"
 _NETWORKING = "/apis/networking.k8s.io/v1"
@@ -97,9 +99,6 @@ class Gateway:
     async def create(self, manifest: Object) -> Object:
         return await self._write("POST", _folder(manifest), manifest)
 
-    async def create_event(self, manifest: Object) -> None:
-        await self.create(manifest)
-
     # everything
 
     async def list_all(self) -> Listing:
@@ -111,9 +110,12 @@ class Gateway:
         policies = await self._everywhere(_NETWORKING, "networkpolicies", labelSelector=JOB_NAME_LABEL) if self._policies else None
         return Listing(tuple(jobs), tuple(_children(pods)), tuple(services), None if policies is None else tuple(policies))
 
+    def folders(self, group: str, plural: str) -> list[str]:
+        """The paths under which this installation finds all that it looks after of a kind."""
+        return [f"{group}/namespaces/{each}/{plural}" for each in self._namespaces] or [f"{group}/{plural}"]
+
     async def _everywhere(self, group: str, plural: str, **query: str) -> list[Object]:
-        paths = [f"{group}/namespaces/{each}/{plural}" for each in self._namespaces] or [f"{group}/{plural}"]
-        return [obj for path in paths async for obj in self._pages(path, **query)]
+        return [obj for path in self.folders(group, plural) async for obj in self._pages(path, **query)]
 
     async def _pages(self, path: str, **query: str) -> AsyncIterator[Object]:
         more: str | None = ""
@@ -122,6 +124,26 @@ class Gateway:
             for obj in page["items"]:
                 yield obj
             more = page["metadata"].get("continue") or None
+
+    async def changes(self, path: str, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What happens to the children of jobs at `path` after `version`: ADDED, MODIFIED, DELETED and the object; BOOKMARK and what has a
+        resourceVersion only. Version "0": first all that there is, as ADDED. It ends when the server ends it.
+
+        Raises GoneError where that version is too old, UnavailableError where the line breaks or falls silent, another ClusterError where
+        the server does not do it.
+        """
+        query = {"watch": "true", "allowWatchBookmarks": "true", "labelSelector": JOB_NAME_LABEL, "resourceVersion": version}
+        response = await self._send("GET", f"{path}?{urlencode(query)}", None, limits=_WATCHING)
+        self.asked("WATCH", response.status)
+        async with response:
+            with _answering():
+                if response.status != HTTPStatus.OK:
+                    raise _error(response.status, _parsed(await response.read()))
+                async for line in _lines(response.content):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise _error(event["object"].get("code", 0), event["object"])
+                    yield event["type"], event["object"]
 
     # requests
 
@@ -139,19 +161,46 @@ class Gateway:
         raise _error(status, answer)
 
     async def _exchange(self, verb: str, path: str, body: Object | None) -> tuple[int, Object]:
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
         try:
-            _, url, headers, _, _ = await self._api.param_serialize(verb, path, header_params=headers, auth_settings=["BearerToken"])
-            response = await self._api.call_api(verb, url, headers, body, _request_timeout=_TIMEOUT)
-            text: bytes = await response.read()  # type: ignore[no-untyped-call]
-        except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
+            response = await self._send(verb, path, body, limits=_TIMEOUT)
+            with _answering():
+                return response.status, _parsed(await response.read())
+        except UnavailableError:
             self.asked(verb, 0)
-            raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            answer = {"message": text.decode(errors="replace")[:200]}
-        return response.status, answer if isinstance(answer, dict) else {}
+            raise
+
+    async def _send(self, verb: str, path: str, body: Object | None, *, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        with _answering():
+            _, url, headers, _, _ = await self._api.param_serialize(verb, path, header_params=headers, auth_settings=["BearerToken"])
+            answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)
+            response: aiohttp.ClientResponse = answer.response
+            return response
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """UnavailableError for whatever goes wrong on the line."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, json.JSONDecodeError) as error:
+        raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
+
+
+def _parsed(text: bytes) -> Object:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {"message": text.decode(errors="replace")[:200]}
+    return answer if isinstance(answer, dict) else {}
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
 
 
 def _error(status: int, answer: Object) -> ClusterError:
@@ -160,6 +209,8 @@ def _error(status: int, answer: Object) -> ClusterError:
         return NotFoundError(message)
     if status == HTTPStatus.CONFLICT:
         return AlreadyExistsError(message) if answer.get("reason") == "AlreadyExists" else ConflictError(message)
+    if status == HTTPStatus.GONE:
+        return GoneError(message)
     if status in _REFUSALS:
         return RefusedError(message)
     return UnavailableError(f"{status}: {message}")

@@ -1,7 +1,7 @@
-"""kopf's handlers. They take what the watches say into the caches and queue the job that it concerns; nothing here waits.
+"""What the watches say goes into the caches, and the job that it concerns into the queue; nothing here waits. And kopf's handlers.
 
-Only `on.event`: it writes no annotation and no finalizer. `on.create` and its like would patch every object; timers and daemons would keep
-users from deleting jobs while the operator is away.
+Of these only `on.event`: it writes no annotation and no finalizer. `on.create` and its like would patch every object; timers and daemons
+would keep users from deleting jobs while the operator is away.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watched:
         if known is None or kind == "DELETED" or version_of(job) > version_of(known):
             self._queue.add(key_of(job))  # what we wrote ourselves is known by now, most of the time
 
-    def pod(self, kind: str | None, pod: dict[str, Any]) -> None:
+    def pod(self, kind: str, pod: dict[str, Any]) -> None:
         self._store.heard(pod["metadata"]["uid"], version_of(pod))
         child = child_of(pod)
         if child is None:
@@ -52,7 +52,7 @@ class Watched:
             self._store.put_child(child)
         self._queue.add_after(child.key, 0.0 if kind == "DELETED" or _urgent(child) else CALM_SECONDS)
 
-    def service(self, kind: str | None, service: dict[str, Any]) -> None:
+    def service(self, kind: str, service: dict[str, Any]) -> None:
         key = f"{service['metadata']['namespace']}/{service['metadata']['labels'][JOB_NAME_LABEL]}"
         if kind == "DELETED":
             self._store.drop_service(key)
@@ -85,11 +85,3 @@ def register(registry: kopf.OperatorRegistry) -> None:
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def job_event(event: Any, memo: Any, **_: Any) -> None:
         memo.watched.job(event["type"], event["object"])
-
-    @kopf.on.event("pods", registry=registry)
-    async def pod_event(event: Any, memo: Any, **_: Any) -> None:
-        memo.watched.pod(event["type"], event["object"])
-
-    @kopf.on.event("services", registry=registry)
-    async def service_event(event: Any, memo: Any, **_: Any) -> None:
-        memo.watched.service(event["type"], event["object"])

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import kopf
 
 from muster.control.errors import ClusterError, ConflictError, NotFoundError
+from muster.control.herald import Herald
 from muster.control.metrics import Counter, Gauge, Histogram, Labels, Metric
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import Reconciler, Surroundings
@@ -25,11 +27,13 @@ from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.handlers import Watched, register
 from muster.kubernetes.leader import Lease
 from muster.kubernetes.probes import Probes
+from muster.kubernetes.watches import ChildWatch
 from muster.render.environment import Coordinator
 
 DRAIN_SECONDS = 15.0
+LAST_EVENTS_SECONDS = 2.0
 STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of which ends within 30 s
-DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed by kopf (70 s)
+DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
 
 log = logging.getLogger("muster.operator")
@@ -72,8 +76,10 @@ class Operator:
         self._restarts = Counter("muster_job_restarts_total", "Restarts of jobs by class of failure")
         self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
         self._figures = QueueFigures()
+        self._herald = Herald(gateway.create)
         self._reconciler = Reconciler(self._surroundings())
         self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
+        self._watched = Watched(self._store, self._queue)
         self._resync = Resync(
             gateway, self._store, queue=self._queue, reports=self._reports, now=_now, seconds=configuration.resync_seconds
         )
@@ -111,7 +117,7 @@ class Operator:
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
         register(registry)
-        memo = kopf.Memo(watched=Watched(self._store, self._queue), start=self._start, stop=self._stop)
+        memo = kopf.Memo(watched=self._watched, start=self._start, stop=self._stop)
         namespaces = self._configuration.namespaces
         where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
         await kopf.operator(registry=registry, memo=memo, standalone=True, stop_flag=self._ending, **where)
@@ -119,18 +125,35 @@ class Operator:
     async def _start(self) -> None:
         if self._channel is not None:
             await self._channel.start(self._configuration.coordination.port)
-            self._tasks.append(asyncio.create_task(self._stay_reachable(self._channel), name="endpoint"))
-        self._tasks.append(asyncio.create_task(self._resync.run(), name="resync"))
+            self._spawn(self._stay_reachable(self._channel))
+        self._spawn(self._resync.run())
+        self._spawn(self._herald.run())
+        for watch in self._child_watches():
+            self._spawn(watch.run())
         self._queue.start(self._configuration.workers)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """For work that goes on as long as the operator does, which cannot do without it."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._ending.set())
+        self._tasks.append(task)
+
+    def _child_watches(self) -> Iterator[ChildWatch]:
+        for plural, hear in (("pods", self._watched.pod), ("services", self._watched.service)):
+            for path in self._gateway.folders("/api/v1", plural):
+                yield ChildWatch(self._gateway, path, hear=hear, lost=self._resync.soon)
 
     async def _stop(self) -> None:
         self._ending.set()  # what kopf has waiting for it would hold up its end for five seconds
+        await self._queue.drain(DRAIN_SECONDS)
+        await self._herald.finish(LAST_EVENTS_SECONDS)
         for task in self._tasks:
             task.cancel()
-        await self._queue.drain(DRAIN_SECONDS)
         if self._channel is not None:
             await self._channel.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("the operator ends, since it cannot do without what failed", exc_info=outcome)
 
     async def _stay_reachable(self, channel: ClusterChannel) -> None:
         """Keeps the coordinator's Service pointed here, whatever others do to it."""
@@ -157,6 +180,7 @@ class Operator:
             defaults=self._configuration.defaults(),
             coordinator=Coordinator(url) if self._place.address else None,
             policies=self._configuration.network_policy.enabled,
+            tell=self._herald.tell,
             restarted=lambda failure_class: self._restarts.add({"class": failure_class}),
         )
 

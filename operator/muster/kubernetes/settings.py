@@ -7,14 +7,9 @@ from typing import Any
 
 import kopf
 
-from muster.api.constants import JOB_NAME_LABEL
-
-WATCHED = ("pods", "services")
-"""Kinds of children; their watches select by the job's label on the server. kopf 1.45 silently ignores the selector under 'v1/pods'."""
-
 
 class _NoMemory(kopf.DiffBaseStorage):
-    """What an object looked like before. Nobody asks; kopf's own would copy every pod several times for each of its events."""
+    """What an object looked like before. Nobody asks; kopf's own would copy every job several times for each of its events."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -53,8 +48,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
     settings.watching.chunk_size = 500
-    for kind in WATCHED:
-        settings.watching.label_selectors[kind] = JOB_NAME_LABEL
     settings.persistence.progress_storage = _NoProgress()
     settings.persistence.diffbase_storage = _NoMemory()
     settings.process.ultimate_exiting_timeout = 25

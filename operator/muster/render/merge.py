@@ -46,9 +46,8 @@ class MergeError(ValueError):
 
 
 def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A new object: `base` with `patch` laid over. Neither is changed. Raises MergeError."""
-    merged: dict[str, Any] = _copied(_merge_map(base, patch, "") or {})  # the merging itself shares what it does not change
-    return merged
+    """`base` with `patch` laid over. Neither is changed; the result shares with `base` what `patch` leaves as it is. Raises MergeError."""
+    return _merge_map(base, _copied(patch), "") or {}
 
 
 def _copied(value: Any) -> Any:

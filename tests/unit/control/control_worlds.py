@@ -81,9 +81,6 @@ class MemoryCluster:
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         self._delete("TrainingJob", namespace, name, uid=uid)
 
-    async def create_event(self, manifest: Object) -> None:
-        await self.create(manifest)
-
     async def list_all(self) -> Listing:
         self._ask("list", "everything")
         children = tuple(child for pod in self.of("Pod") if (child := child_of(pod)))

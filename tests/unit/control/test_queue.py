@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from muster.control.queue import Delays, WorkQueue
 
 LIMIT = 10.0
@@ -181,3 +183,44 @@ def test_draining_does_not_wait_for_work_without_end() -> None:
             await queue.drain(0.01)
 
     with_queue(work, scene)
+
+
+def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long() -> None:
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.add_after("patient", 0.001)
+        queue.add_after("urgent", 0.001)
+        await until(lambda: queue.depth == 2)
+        queue.add("news")
+        queue.add("urgent")  # something happened to this one too
+        queue.start(1)
+        await until(lambda: len(seen) == 3)
+
+    with_queue(work, scene)
+    assert seen == ["urgent", "news", "patient"]
+
+
+def test_nothing_waits_for_ever_behind_a_stream_of_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.control.queue.PATIENCE", 0.1)
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+        await asyncio.sleep(0)
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        queue.add_after("patient", 0.001)
+        await until(lambda: queue.depth == 1)
+        queue.start(1)
+        async with asyncio.timeout(LIMIT):
+            while "patient" not in seen:
+                for number in range(10 - queue.depth):
+                    queue.add(f"news {len(seen)} {number}")
+                await asyncio.sleep(0)
+
+    with_queue(work, scene)
+    assert len(seen) > 10

@@ -18,7 +18,7 @@ def read(folder: Path, text: str) -> object:
 
 def test_without_a_file_the_defaults_hold() -> None:
     configuration = read_configuration({})
-    assert (configuration.namespaces, configuration.workers) == ([], 8)
+    assert (configuration.namespaces, configuration.workers) == ([], 32)
     assert set(configuration.all_images()) == set(Framework)
 
 
