@@ -78,3 +78,24 @@ def test_multi_worker_mirrored_survives_the_kill_of_a_whole_replica(place: Place
     assert code == 0, output
     assert place.status()["attempts"][1]["stepResumed"] >= 10
     assert place.status()["progress"]["metrics"]["accuracy"] > 0.8
+
+
+@pytest.mark.tensorflow
+def test_parameter_servers_outlive_the_chief_that_saves_and_the_evaluator_measures_what_it_saved(place: Place) -> None:
+    document = digits("ParameterServer")
+    document["spec"]["roles"] = {role: {} for role in ("chief", "worker", "ps", "evaluator")}
+    name = place.write(document)
+    with place.running(name) as run:
+        wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run, SECONDS)
+    assert code == 21, output
+    saved = place.committed()
+    assert saved == place.step()
+    code, output = place.muster_run(name, "--resume", seconds=SECONDS)
+    assert code == 0, output
+    assert place.status()["attempts"][1]["stepResumed"] == saved
+    assert place.status()["progress"]["metrics"]["accuracy"] > 0.8
+    lines = [line for path in place.run.glob("attempts/*/evaluator-0/events.jsonl") for line in path.read_text().splitlines()]
+    measured = {event["step"] for event in map(json.loads, lines) if event["event"] == "evaluation"}
+    assert {saved, STEPS} <= measured

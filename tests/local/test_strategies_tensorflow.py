@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import proofs
 import pytest
 from worlds import trainer, world
+
+from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_trainer.tasks.module import load_task
 
 pytestmark = pytest.mark.tensorflow
 TWO = {"logicalDevices": 2}
@@ -18,8 +24,10 @@ TWO = {"logicalDevices": 2}
     [
         ("Mirrored", TWO, "Auto"),
         ("Mirrored", {"logicalDevices": 3}, "OneDevice"),
+        ("Mirrored", {"logicalDevices": 4}, "Hierarchical"),
         ("Mirrored", {**TWO, "devices": ["CPU:1"]}, "Hierarchical"),
         ("CentralStorage", TWO, "Auto"),
+        ("CentralStorage", {"logicalDevices": 4}, "Auto"),
     ],
 )
 def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, object], communication: str) -> None:
@@ -48,13 +56,41 @@ def test_a_killed_process_resumes_and_every_loss_is_bit_equal(strategy: str, tmp
         ("OneDevice", {"options": {"devices": ["GPU:7"]}}, "spec.options.devices: there is no device GPU:7 here; there are CPU:0"),
         ("Mirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
         ("Mirrored", {"communication": "Ring"}, "spec.communication: 'Ring' is none of Auto, NCCL, Hierarchical, OneDevice"),
-        ("Mirrored", {"options": {"loop": "Fit"}}, "spec.options.loop"),
+        ("MultiWorkerMirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
+        ("MultiWorkerMirrored", {"communication": "OneDevice"}, "spec.communication: 'OneDevice' is none of Auto, NCCL, Ring"),
+        ("MultiWorkerMirrored", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
+        ("ParameterServer", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
+        ("Fit", {"batch": {"globalSize": 64, "accumulationSteps": 2}}, "spec.batch.accumulationSteps: Keras fit"),
+        ("Fit", {"config": {"nanLoss": "Skip"}}, "spec.trainer.config.nanLoss: Keras fit"),
     ],
 )
-def test_what_this_machine_cannot_do_is_refused_by_name(strategy: str, fields: dict[str, object], said: str) -> None:
-    with world(strategy, trainer(None, **fields), size=1) as refused:
-        assert refused.finish() == [11], refused.story()
-    assert said in proofs.last_error(refused)["message"]
+def test_what_this_machine_cannot_do_is_refused_by_name(
+    strategy: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster_trainer.tensorflow import fit, machine, parameter_server
+    from muster_trainer.tensorflow import world as cluster
+
+    places = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": places, "task": {"type": "chief", "index": 0}}))
+    joins = {
+        "OneDevice": machine.one_device,
+        "Mirrored": machine.mirrored,
+        "MultiWorkerMirrored": cluster.join,
+        "ParameterServer": parameter_server.connect,
+        "Fit": lambda spec: fit.Fit(load_task(spec, "tensorflow"), spec, join=machine.one_device),
+    }
+    with pytest.raises(BadConfiguration, match=re.escape(said)):
+        joins[strategy](TrainerSpec.from_json(json.dumps(trainer(None, **fields))))
+
+
+def test_bfloat16_trains_as_well_with_variables_and_losses_in_float32() -> None:
+    half = proofs.uninterrupted("Mirrored", {"precision": "BFloat16"}, size=1, options=TWO)
+    assert half.metrics()["accuracy"] > 0.9
+    digits = [loss.partition("p")[0].rstrip("0") for loss in half.losses().values()]
+    assert max(map(len, digits)) > len("0x1.ff")  # more than the 8 bits of a bfloat16
+    whole = proofs.uninterrupted("OneDevice", size=1).losses()
+    first = abs(float.fromhex(half.losses()[1]) - float.fromhex(whole[1]))
+    assert 0 < first < 0.05
 
 
 def test_the_gradient_is_clipped_by_its_norm_over_all_devices() -> None:
@@ -78,17 +114,23 @@ def loss(outputs, batch): return keras.ops.sum((outputs - batch[1]) ** 2, axis=-
 """
 
 
-@pytest.mark.parametrize(("policy", "code"), [("Stop", 10), ("Skip", 0), ("Continue", 0)])
-def test_a_loss_that_is_no_number_stops_is_skipped_or_goes_on_as_the_job_says(policy: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "policy", "codes"), [("MultiWorkerMirrored", "Stop", [10, 10]), ("Mirrored", "Skip", [0]), ("Mirrored", "Continue", [0])]
+)
+def test_a_loss_that_is_no_number_stops_is_skipped_or_goes_on_as_the_job_says(
+    strategy: str, policy: str, codes: list[int], tmp_path: Path
+) -> None:
     (tmp_path / "bad_sample.py").write_text(BAD_SAMPLE)
     config = {"epochs": 2, "nanLoss": policy}
-    document = trainer(None, module="bad_sample", config=config, batch={"globalSize": 16}, options=TWO)
-    with world("Mirrored", document, size=1, PYTHONPATH=str(tmp_path)) as running:
-        assert running.finish() == [code], running.story()
+    document = trainer(None, module="bad_sample", config=config, batch={"globalSize": 16}, options=TWO if strategy == "Mirrored" else {})
+    with world(strategy, document, size=len(codes), PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == codes, running.story()
     broken = [step for step, loss in running.losses().items() if loss == "nan"]
     if policy == "Stop":
-        assert f"the loss of step {broken[0]}" in proofs.last_error(running)["message"]
-        assert "5" in proofs.last_error(running)["message"]
+        message, same = (error["message"] for error in running.of("error"))
+        assert message == same
+        assert f"the loss of step {broken[0]}" in message
+        assert "its batch begins with the samples " in message
     if policy == "Skip":
         assert len(broken) == 2  # once in each epoch: the weights were never touched by it
     if policy == "Continue":

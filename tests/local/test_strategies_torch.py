@@ -46,6 +46,7 @@ def test_two_processes_have_the_losses_of_one(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
+        ("FSDP", {}),
         ("FSDP", {"mesh": {"data": 4, "shard": 2}}),
         ("FSDP", {"mesh": {"data": 2, "tensor": 2}}),
         ("TensorParallel", {"mesh": {"data": 2, "tensor": 2}}),
@@ -192,7 +193,7 @@ def test_synchronous_rpc_killed_resumes_and_every_loss_is_bit_equal(tmp_path: Pa
 def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_gradients_are(tmp_path: Path) -> None:
     config = {"epochs": 4, "optimizer": "AdamW", "learningRate": 0.02}
     document = {**trainer(tmp_path, config=config, batch={"globalSize": 512}), "task": "recommender"}
-    with world("RPC", document, size=4) as first:
+    with world("RPC", document, size=4, MUSTER_TENSORBOARD_DIR=str(tmp_path / "summaries")) as first:
         first.wait_for_step(60)
         first.kill(1, signal.SIGTERM)
         assert first.finish() == [21] * 4, first.story()
@@ -204,6 +205,7 @@ def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_g
     assert max(stale) > 0
     metrics = second.metrics()
     assert metrics["stalenessMost"] == max(stale)
+    assert len(list((tmp_path / "summaries").iterdir())) == 1  # of the chief alone
     assert metrics["accuracy"] > 0.8
 
 
@@ -229,11 +231,18 @@ def test_an_error_in_a_workers_loss_ends_all_ranks_alike(tmp_path: Path, options
     assert "loss failed: ValueError: bad width" in proofs.last_error(failed)["message"]
 
 
-@pytest.mark.parametrize("strategy", ["FSDP", "TensorParallel", "Pipeline"])
-def test_a_language_model_is_trained_alike_by_every_layout(strategy: str) -> None:
+def test_a_language_model_is_trained_alike_by_every_layout() -> None:
     config = {"epochs": 1, "optimizer": "AdamW", "learningRate": 0.003, "width": 32, "heads": 2, "context": 32}
     document = {**trainer(None, config=config), "task": "gpt"}
-    proofs.losses_are_equal_to_a_millionth(finished("DDP", 1, document), finished(strategy, 2, document))
+    one = finished("DDP", 1, document)
+    for strategy in ["DDP", *SYNCHRONOUS]:
+        proofs.losses_are_equal_to_a_millionth(one, finished(strategy, 2, document))
+    proofs.losses_are_equal_to_a_millionth(one, finished("RPC", 3, {**document, **SYNCHRONOUS_RPC}))
+
+
+def test_layers_of_very_different_widths_are_cut_up_alike() -> None:
+    document = {**trainer(None, config={"epochs": 1}, batch={"globalSize": 60}), "task": "skewed"}
+    proofs.losses_are_equal_to_a_millionth(finished("DDP", 1, document), finished("Pipeline", 3, document))
 
 
 @pytest.mark.parametrize("strategy", ["FSDP", "TensorParallel", "Pipeline"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -26,8 +27,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path
     proofs.damaged_checkpoint_is_passed_over(MWMS, tmp_path)
 
 
-def test_the_losses_are_those_of_one_worker() -> None:
-    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2])
+def test_the_losses_of_two_and_four_workers_are_those_of_one() -> None:
+    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2, 4], communication="Ring")
 
 
 def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing() -> None:
@@ -38,10 +39,12 @@ def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing()
 def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
     config = {"epochs": 8, "learningRate": 0.01, **proofs.SLOW}
     env = {"PYTHONPATH": str(EXAMPLES)}
-    with world(MWMS, trainer(None, config=config, module="cancer_tensorflow"), **env) as whole:
+    summaries = tmp_path / "summaries"
+    with world(MWMS, trainer(None, config=config, module="cancer_tensorflow"), **env, MUSTER_TENSORBOARD_DIR=str(summaries)) as whole:
         assert whole.finish() == [0, 0], whole.story()
+    assert len(list(summaries.iterdir())) == 1  # of the chief alone
     assert whole.metrics()["accuracy"] > 0.95
-    document = trainer(tmp_path, config=config, module="cancer_tensorflow")
+    document = trainer(tmp_path / "checkpoints", config=config, module="cancer_tensorflow")
     with world(MWMS, document, **env) as first:
         first.wait_for_step(26)
         first.kill(0)
@@ -49,6 +52,18 @@ def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropou
     second = proofs.second_attempt(MWMS, document, **env)
     assert second.of("resumed")[0]["step"] == 20
     assert {**first.losses(), **second.losses()} == whole.losses()
+
+
+def test_a_checkpoint_of_two_workers_is_gone_on_from_by_one_device_and_by_three(tmp_path: Path) -> None:
+    whole = proofs.uninterrupted("OneDevice", {"epochs": 2}, size=1).losses()
+    with world(MWMS, trainer(tmp_path / "two", config={"epochs": 1})) as first:
+        assert first.finish() == [0, 0], first.story()
+    for strategy, options in (("OneDevice", {}), ("Mirrored", {"logicalDevices": 3})):
+        directory = shutil.copytree(tmp_path / "two", tmp_path / strategy)
+        second = proofs.second_attempt(strategy, trainer(directory, config={"epochs": 2}, options=options), size=1)
+        assert second.of("resumed")[0]["step"] == 23
+        assert sorted(second.losses()) == list(range(24, 47))
+        assert max(abs(float.fromhex(loss) - float.fromhex(whole[step])) for step, loss in second.losses().items()) < 1e-6
 
 
 def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path
     proofs.damaged_checkpoint_is_passed_over("DDP", tmp_path)
 
 
-def test_the_losses_are_those_of_one_process_for_two_and_three() -> None:
-    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2, 3])
+def test_the_losses_are_those_of_one_process_for_two_three_and_four() -> None:
+    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2, 3, 4])
 
 
 def test_a_rank_without_samples_still_takes_part() -> None:
@@ -109,14 +109,16 @@ def test_a_checkpoint_directory_that_cannot_be_made_is_named_with_the_remedy(tmp
     assert "name another checkpoint directory" in message
 
 
-def test_nccl_without_cuda_is_refused() -> None:
+def test_nccl_without_cuda_is_refused_by_all_ranks() -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    with world("DDP", trainer(None, communication="NCCL"), size=1) as running:
-        assert running.finish() == [11], running.story()
-    assert "NCCL needs a CUDA device" in proofs.last_error(running)["message"]
+    with world("DDP", trainer(None, communication="NCCL")) as running:
+        assert running.finish() == [11, 11], running.story()
+    assert [error["message"] for error in running.of("error")] == [
+        "communication: NCCL needs a CUDA device, and there is none; write Gloo or Auto"
+    ] * 2
 
 
 def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
@@ -162,17 +164,18 @@ def test_a_process_whose_supervisor_is_gone_ends() -> None:
         assert running.processes[0].wait(30) == 20
 
 
-def test_summaries_are_written_without_importing_tensorflow(tmp_path: Path) -> None:
+def test_summaries_are_written_by_the_chief_alone_without_importing_tensorflow(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     document = trainer(tmp_path / "checkpoints", config=proofs.SLOW)
     summaries = tmp_path / "summaries"
-    with world("DDP", document, size=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as first:
+    with world("DDP", document, MUSTER_TENSORBOARD_DIR=str(summaries)) as first:
         first.wait_for_step(27)
         first.kill(0)
         first.finish()
-    with world("DDP", document, size=1, attempt=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as second:
-        assert second.finish() == [0], second.story()
+    with world("DDP", document, attempt=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as second:
+        assert second.finish() == [0, 0], second.story()
+    assert sorted(path.suffix for path in summaries.iterdir()) == [".0000", ".0001"]  # one of each attempt
     assert all("tensorflow" not in event["libraries"] for event in second.of("fingerprint"))
     read = EventAccumulator(str(summaries))
     read.Reload()

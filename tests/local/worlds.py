@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,13 @@ class World:
     readers: list[threading.Thread] = field(default_factory=list)
     pipes: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    environments: list[Mapping[str, str]] = field(default_factory=list)
+
+    def start(self, rank: int) -> None:
+        """Starts the process of that rank; once more, where there was one."""
+        process, reader = _start(self, self.environments[rank])
+        self.processes[rank:] = [process, *self.processes[rank + 1 :]]
+        self.pipes[rank:] = [reader, *self.pipes[rank + 1 :]]
 
     def wait_for(self, found: Callable[[dict[str, Any]], bool], seconds: float = DEADLINE) -> dict[str, Any]:
         """The first event that `found` holds for, waited for until the deadline."""
@@ -115,13 +122,17 @@ class World:
 
 
 @contextmanager
-def world(strategy: str, document: Mapping[str, Any], *, size: int = 2, attempt: int = 0, **env: str) -> Iterator[World]:
-    """Starts the `size` processes of one attempt; whatever is left of them is killed at the end."""
-    ports = [free_port() for _ in range(size)]
+def world(
+    strategy: str, document: Mapping[str, Any], *, size: int = 2, roles: Sequence[str] = (), attempt: int = 0, **env: str
+) -> Iterator[World]:
+    """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end."""
+    roles = roles or _roles(strategy, size)
+    ports = [free_port() for _ in roles]
     running = World()
     try:
-        for rank in range(size):
-            _start(running, _environment(strategy, document, ports, rank=rank, attempt=attempt) | env)
+        for rank in range(len(roles)):
+            running.environments.append(_environment(strategy, document, ports, roles=roles, rank=rank, attempt=attempt) | env)
+            running.start(rank)
         yield running
     finally:
         for process in running.processes:
@@ -134,16 +145,22 @@ def world(strategy: str, document: Mapping[str, Any], *, size: int = 2, attempt:
                 process.stdout.close()
 
 
-def _environment(strategy: str, document: Mapping[str, Any], ports: list[int], *, rank: int, attempt: int) -> dict[str, str]:
+def _roles(strategy: str, size: int) -> list[str]:
+    return ["chief", *["worker"] * (size - 2), "ps"] if strategy in ("RPC", "ParameterServer") else ["worker"] * size
+
+
+def _environment(
+    strategy: str, document: Mapping[str, Any], ports: list[int], *, roles: Sequence[str], rank: int, attempt: int
+) -> dict[str, str]:
     torch = FRAMEWORK_OF_STRATEGY[strategy] == "torch"
-    last = len(ports) - 1
+    index = roles[:rank].count(roles[rank])
     env = {
         "MUSTER_JOB": "default/digits",
         "MUSTER_JOB_UID": "uid",
         "MUSTER_JOB_CREATED": CREATED,
         "MUSTER_STRATEGY": strategy,
-        "MUSTER_ROLE": {0: "chief", last: "ps"}.get(rank, "worker") if strategy == "RPC" else "worker",
-        "MUSTER_INDEX": "0" if torch else str(rank),
+        "MUSTER_ROLE": roles[rank],
+        "MUSTER_INDEX": "0" if torch else str(index),
         "MUSTER_ATTEMPT": str(attempt),
         "MUSTER_PROCESSES": str(len(ports)) if torch else "1",
         "MUSTER_POD_NAME": "digits-worker-0",
@@ -156,12 +173,16 @@ def _environment(strategy: str, document: Mapping[str, Any], ports: list[int], *
         address = {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0]}
         return env | {name: str(value) for name, value in (place | address).items()}
     if len(ports) > 1:
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-        env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+        cluster: dict[str, list[str]] = {}
+        for role, port in zip(roles, ports, strict=True):
+            if role in (roles[rank], "chief", "worker", "ps"):
+                cluster.setdefault(role, []).append(f"127.0.0.1:{port}")
+        env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": roles[rank], "index": index}})
+        env["GRPC_FAIL_FAST"] = "use_caller"
     return env
 
 
-def _start(running: World, env: Mapping[str, str]) -> None:
+def _start(running: World, env: Mapping[str, str]) -> tuple[subprocess.Popen[str], int]:
     reader, writer = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "muster_trainer.process"],
@@ -172,10 +193,9 @@ def _start(running: World, env: Mapping[str, str]) -> None:
         text=True,
     )
     os.close(writer)
-    running.processes.append(process)
-    running.pipes.append(reader)
     targets = [(running.read_events, reader), (running.read_output, process)]
     for target, argument in targets:
         thread = threading.Thread(target=target, args=(argument,), daemon=True)
         thread.start()
         running.readers.append(thread)
+    return process, reader

@@ -102,6 +102,11 @@ class StorageUnavailable(TrainerError):  # noqa: N818
     code = ExitCode.STORAGE_UNAVAILABLE
 
 
+def error_of(code: int, message: str) -> TrainerError:
+    """The error with this code, as another rank tells of it."""
+    return next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)(message)
+
+
 @dataclass(frozen=True)
 class BatchSpec:
     """How many samples make a step: `global_size` over all devices of the world, in `accumulation_steps` portions."""
@@ -123,6 +128,17 @@ class CheckpointSpec:
     keep: int = 3
 
 
+@dataclass(frozen=True)
+class InputSpec:
+    """How samples are read (docs/input.md). `workers` read at the same time, `prefetch` batches ahead each; 0 workers: each
+    batch when it is needed. None: as fits the data and the framework. `shard` is `Data` or `File`, `cache` a folder."""
+
+    workers: int | None = None
+    prefetch: int | None = None
+    shard: str = "Data"
+    cache: Path | None = None
+
+
 EntryPoint = Literal["task", "module", "script", "command"]
 ENTRY_POINTS: tuple[EntryPoint, ...] = ("task", "module", "script", "command")
 
@@ -137,6 +153,7 @@ class TrainerSpec:
     command: tuple[str, ...] | None
     config: Mapping[str, Any]
     batch: BatchSpec
+    input: InputSpec
     options: Mapping[str, Any]
     communication: str
     checkpoint: CheckpointSpec | None
@@ -165,6 +182,7 @@ class TrainerSpec:
             command=fields.optional_texts("command"),
             config=fields.mapping("config"),
             batch=_batch(fields.child("batch")),
+            input=_input(fields.child("input")) if fields.values.get("input") is not None else InputSpec(),
             options=fields.mapping("options"),
             communication=fields.text("communication", "Auto"),
             checkpoint=_checkpoint(fields.child("checkpoint")) if fields.values.get("checkpoint") is not None else None,
@@ -177,6 +195,17 @@ def _batch(fields: _Fields) -> BatchSpec:
         global_size=fields.count("globalSize", DEFAULT_GLOBAL_SIZE),
         accumulation_steps=fields.count("accumulationSteps", 1),
         learning_rate_scaling=fields.text("learningRateScaling", "None"),
+    )
+
+
+def _input(fields: _Fields) -> InputSpec:
+    workers, prefetch = fields.values.get("workers"), fields.values.get("prefetch")
+    cache = fields.optional_text("cache")
+    return InputSpec(
+        workers=None if workers is None else fields.count("workers", least=0),
+        prefetch=None if prefetch is None else fields.count("prefetch"),
+        shard=fields.text("shard", "Data"),
+        cache=None if cache is None else Path(cache),
     )
 
 
@@ -315,10 +344,10 @@ class _Fields:
             raise self._wrong(name, "a list of texts that is not empty", value)
         return tuple(value)
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._value(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._wrong(name, "a whole number of at least 1", value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self._wrong(name, f"a whole number of at least {least}", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

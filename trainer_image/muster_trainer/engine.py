@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_trainer.data import Order
+from muster_trainer.tasks.config import Config
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,14 @@ class StepOutcome:
     """What all ranks know after a step: the mean loss of its samples, and what any of them asked for.
 
     `staleness` of an asynchronous strategy: how many updates others made between the reading of the parameters and the
-    update with their gradient. None: it is synchronous.
+    update with their gradient. None: it is synchronous. `input_seconds`: the longest time that a rank waited for samples.
     """
 
     loss: float
     stop: bool
     save: bool
     staleness: int | None = None
+    input_seconds: float = 0.0
 
 
 class Engine(Protocol):
@@ -43,6 +46,9 @@ class Engine(Protocol):
     def broadcast(self, text: str) -> str:
         """Rank 0's text, on every rank."""
 
+    def expect(self, order: Order, steps: range) -> None:
+        """Tells the steps that will come, in this order, so that their samples can be read ahead. Once, before the first."""
+
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
         """Trains on the samples `indices` of the whole world; `stop` and `save` are this rank's votes."""
 
@@ -57,6 +63,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Leaves the world in an orderly way."""
+
+
+def warm_up(config: Config, step: int) -> float:
+    """The share of the learning rate that `step` (from 0) is done with: it grows evenly over `warmupSteps` steps, then it is 1.
+
+    Gradual warm-up of Goyal et al., 2017 (section 2.2), who begin with the rate of one device; here it begins near 0.
+    """
+    return min((step + 1) / config.warmupSteps, 1.0) if config.warmupSteps else 1.0
 
 
 def scaled_learning_rate(spec: TrainerSpec, base: float, *, devices: int) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from platform import python_version
 from typing import Any
 
 from muster_trainer.contract import ExitCode
@@ -45,6 +47,10 @@ class Events:
             _write_all(self.descriptor, line.encode())
         except OSError:
             os._exit(ExitCode.PEER_LOST)
+
+    def fingerprint(self, framework: Mapping[str, Any]) -> None:
+        """What this process computes with: what its framework says, and where."""
+        self.emit("fingerprint", python=python_version(), host=socket.gethostname(), **framework)
 
     def say(self, text: str) -> None:
         """One readable line on stdout, from rank 0."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.contract import (
-    BadConfiguration,
-    CheckpointDamaged,
     CheckpointSpec,
     ExitCode,
     PeerLost,
@@ -27,15 +23,17 @@ from muster_trainer.contract import (
     TrainerError,
     TrainerSpec,
     UserError,
+    error_of,
 )
-from muster_trainer.data import Order
-from muster_trainer.engine import Engine, StepOutcome
+from muster_trainer.data import Order, batches_in_order
+from muster_trainer.data.stall import Stall
+from muster_trainer.engine import Engine, StepOutcome, warm_up
 from muster_trainer.events import Events
+from muster_trainer.export import Export
 from muster_trainer.stopping import StopRequest
 from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
 
-_ERRORS = {kind.code: kind for kind in (UserError, BadConfiguration, PeerLost, CheckpointDamaged, StorageUnavailable)}
 _SAMPLES_NAMED = 8
 
 
@@ -51,21 +49,28 @@ class Training:
     stop: StopRequest
 
     def __post_init__(self) -> None:
-        self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size)
+        runs = self.engine.devices if self.spec.input.shard == "File" else 1
+        self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size, runs)
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.store = self._store(self.spec.checkpoint) if self.spec.checkpoint else None
+        self.export = Export.of(self.task, self.spec, self.env.strategy)
         self.saved_step: int | None = None
+        self.saved_path: Path | None = None
         self.saved_at = time.monotonic()
         self.lost_numbers = False
         self.stalenesses: list[int] = []
+        self.stall = Stall()
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
+        if self.export:
+            self._agree(self.export.claim)
         first = self._resume()
         self.summaries = self._summaries(first)
         self.stop.training = True
         self.events.emit("phase", phase="Training")
         self.saved_at = time.monotonic()
+        self.engine.expect(self.order, range(first, self.total))
         for step in range(first, self.total):
             outcome = self._step(step)
             done = step + 1
@@ -80,6 +85,7 @@ class Training:
         if self.saved_step != self.total:
             self._save(self.total, "Final")
         self._evaluate(self.total)
+        self._export()
         self.summaries.close()
         self._leave()
         return ExitCode.COMPLETED
@@ -97,7 +103,7 @@ class Training:
                 self.events.complain(message)
         if chosen["path"] is not None:
             self.engine.load(Path(chosen["path"]))
-            self.saved_step = chosen["step"]
+            self.saved_step, self.saved_path = chosen["step"], Path(chosen["path"])
         if self.engine.rank == 0:
             skipped = [{"path": path, "reason": reason} for path, reason in chosen["skipped"]]
             self.events.emit("resumed", **{**chosen, "skipped": skipped})
@@ -168,12 +174,19 @@ class Training:
             lossHex=loss.hex(),
             samples=samples,
             seconds=seconds,
+            inputSeconds=outcome.input_seconds,
             **self._staleness(outcome),
         )
-        rates = {"samples_per_second": samples / max(seconds, 1e-9), "learning_rate": self.engine.learning_rate}
-        self.summaries.write(done, {"loss": loss, **rates})
+        rates = {
+            "samples_per_second": samples / max(seconds, 1e-9),
+            "learning_rate": self.engine.learning_rate * warm_up(self.task.config, done - 1),
+        }
+        self.summaries.write(done, {"loss": loss, "input_share": outcome.input_seconds / max(seconds, 1e-9), **rates})
+        if said := self.stall.add(seconds=seconds, waited=outcome.input_seconds):
+            self.events.emit("notice", message=said)
         if rest == 0:
-            self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}")
+            waited = f", {self.stall.share:.0%} of the time waiting for samples"
+            self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
 
     def _staleness(self, outcome: StepOutcome) -> dict[str, int]:
         if outcome.staleness is None:
@@ -201,7 +214,7 @@ class Training:
         directory = Path(self._agree(lambda: str(store.begin(done))))
         self.engine.save(directory)
         size = self._agree(lambda: store.commit(directory, self._manifest(done, reason))[1])
-        self.saved_step, self.saved_at = done, time.monotonic()
+        self.saved_step, self.saved_path, self.saved_at = done, directory, time.monotonic()
         if self.engine.rank == 0:
             seconds = self.saved_at - began
             self.events.emit("commit", step=done, path=directory.name, seconds=seconds, bytes=size, reason=reason)
@@ -259,7 +272,7 @@ class Training:
         if self.task.test is None:
             return
         self.events.emit("phase", phase="Evaluating")
-        metrics = dict(self.engine.evaluate(self._test_batches()))
+        metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
         if self.stalenesses:
             metrics |= {"stalenessMean": sum(self.stalenesses) / len(self.stalenesses), "stalenessMost": max(self.stalenesses)}
         if self.engine.rank == 0:
@@ -270,10 +283,19 @@ class Training:
         if done < self.total:
             self.events.emit("phase", phase="Training")
 
-    def _test_batches(self) -> Iterator[np.ndarray]:
-        size = self.spec.batch.global_size
-        for start in range(0, len(self.task.test), size):
-            yield np.arange(start, min(start + size, len(self.task.test)))
+    def _export(self) -> None:
+        """By the chief alone; the others wait, so that a failure is everybody's."""
+        export, path = self.export, self.saved_path
+        if export is None or path is None:
+            return
+        batches = batches_in_order(export.samples, self.spec.batch.global_size)
+        trained = {} if self.task.test is None else self.engine.evaluate(batches)
+        self.events.emit("phase", phase="Saving")
+        devices = "cpu" if set(self.engine.fingerprint()["devices"]) == {"cpu"} else "gpu"
+        for message in self._agree(lambda: export.write(path, step=self.total, trained=trained, devices=devices)):
+            if self.engine.rank == 0:
+                self.events.emit("notice", message=message)
+                self.events.say(message)
 
     # ranks
 
@@ -301,5 +323,5 @@ class Training:
                 text = json.dumps({"code": error.code, "message": str(error)})
         answer = json.loads(self.engine.broadcast(text))
         if "code" in answer:
-            raise _ERRORS[answer["code"]](answer["message"])
+            raise error_of(answer["code"], answer["message"])
         return answer["value"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from platform import python_version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from muster_trainer.contract import (
     BadConfiguration,
@@ -20,11 +18,11 @@ from muster_trainer.contract import (
     UserError,
     trainer_spec_of,
 )
-from muster_trainer.engine import Engine
+from muster_trainer.evaluator import Evaluator
 from muster_trainer.events import Events
 from muster_trainer.loop import Training
 from muster_trainer.stopping import StopRequest
-from muster_trainer.tasks.module import Task, describe, load_task
+from muster_trainer.tasks.module import describe, load_task
 
 STRATEGIES: Mapping[str, str] = {
     "DDP": "pytorch.ddp:Ddp",
@@ -36,8 +34,15 @@ STRATEGIES: Mapping[str, str] = {
     "Mirrored": "tensorflow.synchronous:Mirrored",
     "CentralStorage": "tensorflow.synchronous:CentralStorage",
     "MultiWorkerMirrored": "tensorflow.synchronous:MultiWorkerMirrored",
+    "ParameterServer": "tensorflow.parameter_server:ParameterServer",
+    "TPU": "tensorflow.synchronous:Tpu",
 }
 """Where each strategy's Engine is made; imported when it is used, for an image has one framework only."""
+FITTING: Mapping[str, str] = {name: f"tensorflow.fit:{name}" for name in ("OneDevice", "Mirrored", "CentralStorage")}
+"""The same for `options.loop: Fit`."""
+EVALUATOR = "evaluator"
+EVALUATION = "tensorflow.evaluation:Evaluation"
+"""The role that evaluates, and its Engine; PyTorch's strategies have no such role."""
 
 
 def main() -> NoReturn:
@@ -64,11 +69,6 @@ def _end(code: ExitCode) -> NoReturn:
 def _run(events: Events) -> NoReturn:
     env = ReplicaEnv.from_environment(os.environ)
     spec = trainer_spec_of(os.environ)
-    if env.strategy not in STRATEGIES:
-        raise BadConfiguration(
-            f"strategy {env.strategy}: the bundled trainer runs {', '.join(STRATEGIES)}; "
-            "with `script:` or `command:` your own program can use any strategy"
-        )
     if spec.checkpoint is not None and spec.checkpoint.directory.parts[:1] == ("s3:",):
         raise BadConfiguration(
             "spec.checkpoint.storage.uri: the bundled trainer saves to folders only; write file:///path, or name a persistentVolumeClaim"
@@ -78,25 +78,49 @@ def _run(events: Events) -> NoReturn:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     _quiet()
+    if serve := _server(env):
+        _end(_made(serve, env)(spec, events, stop))
+    evaluates = env.role == EVALUATOR
+    path = EVALUATION if evaluates else _strategy(spec, env)
     task = load_task(spec, env.framework)
-    engine = _engine(task, spec, env)
+    engine = _made(path, env)(task, spec)
     stop.listen()
-    fingerprint = {"python": python_version(), "host": socket.gethostname(), **engine.fingerprint()}
-    events.emit("fingerprint", **fingerprint)
-    code = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
+    events.fingerprint(engine.fingerprint())
+    life = Evaluator if evaluates else Training
+    code = life(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
     engine.close()
     _end(code)
 
 
-def _engine(task: Task, spec: TrainerSpec, env: ReplicaEnv) -> Engine:
+def _strategy(spec: TrainerSpec, env: ReplicaEnv) -> str:
+    """Where the Engine of this job is made."""
+    if spec.options.get("loop", "Custom") == "Custom":
+        return STRATEGIES[env.strategy]
+    if env.strategy not in FITTING:
+        raise BadConfiguration(
+            f"spec.options.loop: Keras 3 fits with {', '.join(FITTING)}, and not with {env.strategy}, whose values are on several "
+            "machines (keras-team/keras#20585); write Custom, or leave it out"
+        )
+    return FITTING[env.strategy]
+
+
+def _server(env: ReplicaEnv) -> str | None:
+    """What a process runs that only answers the one which drives the training."""
+    if env.strategy == "ParameterServer" and env.role in ("worker", "ps"):
+        return "tensorflow.server:serve"
+    return "tensorflow.server:serve_host" if env.strategy == "TPU" and env.index > 0 else None
+
+
+def _made(path: str, env: ReplicaEnv) -> Callable[..., Any]:
+    """What `module:name` below this package names."""
+    module, _, name = path.partition(":")
     try:
-        module, _, name = STRATEGIES[env.strategy].partition(":")
-        make: Callable[[Task, TrainerSpec], Engine] = getattr(importlib.import_module(f"muster_trainer.{module}"), name)
-        return make(task, spec)
+        found: Callable[..., Any] = getattr(importlib.import_module(f"muster_trainer.{module}"), name)
     except ModuleNotFoundError as error:
         raise BadConfiguration(
             f"strategy {env.strategy} needs {env.framework}: {error}; use the trainer image of that framework"
         ) from error
+    return found
 
 
 def _failed(events: Events, error: TrainerError) -> ExitCode:

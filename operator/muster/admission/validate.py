@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from muster.admission.template import template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import Checkpoint, Role, SupervisorMode, Trainer, TrainingJobSpec
+from muster.api.spec import Checkpoint, Input, Role, SupervisorMode, Trainer, TrainingJobSpec
 from muster.strategies.base import Strategy
 from muster.strategies.registry import STRATEGIES
 
@@ -84,6 +84,8 @@ def _trainer_problems(trainer: Trainer) -> Iterable[Problem]:
     if trainer.code is not None and not re.fullmatch(DNS_SUBDOMAIN, trainer.code.config_map.name):
         name = trainer.code.config_map.name
         yield Problem("spec.trainer.code.configMap.name", f"must be the name of a ConfigMap, not {name!r}")
+    if trainer.input != Input() and given and not {"task", "module"} & set(given):
+        yield Problem("spec.trainer.input", f"is for task and module, and a {' and '.join(given)} reads by itself; remove it")
     if trainer.supervisor is SupervisorMode.DISABLED and "command" not in given:
         yield Problem("spec.trainer.supervisor", "Disabled leaves nobody to start what is named: write command, or supervisor: Auto")
 

@@ -86,6 +86,35 @@ class Code(ApiModel):
     config_map: ConfigMapReference = Field(description="ConfigMap whose keys are file names and whose values are files.")
 
 
+class Input(ApiModel):
+    """How samples are read. What it says changes the time that the training waits for them, and only `shard` their order."""
+
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=256,
+        description="Readers in each training process; 0: each batch is read when it is needed. "
+        "Default: 2 processes (PyTorch) or as many threads as help (TensorFlow) for data in files, else 0.",
+    )
+    prefetch: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Batches ahead, by each reader process (PyTorch, default 2) or in all (TensorFlow, default: as many as help).",
+    )
+    shard: Literal["Data", "File"] = Field(
+        default="Data",
+        description="Data: any device may get any sample. File: each device gets samples of neighbouring files only, so that the order "
+        "depends on the number of devices.",
+    )
+    cache: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="Folder on a fast disk of each machine for a decoded copy of data in files, such as /dev/shm/samples.",
+    )
+
+
 class Trainer(ApiModel):
     """What to train. Exactly one of task, module, script and command."""
 
@@ -119,6 +148,7 @@ class Trainer(ApiModel):
         description="Settings of the training: typed for bundled tasks, free for others. "
         "Common: epochs, learningRate, seed, deterministic, precision.",
     )
+    input: Input = Field(default_factory=Input, description="How samples are read, for task and module.")
     supervisor: SupervisorMode = Field(
         default=SupervisorMode.AUTO,
         description="Auto: the bundled image runs under a supervisor. Disabled: the command is the container's own.",
@@ -215,6 +245,9 @@ class Options(ApiModel):
     pipeline: PipelineOptions | None = Field(default=None, description="Of the Pipeline strategy.")
     mesh: MeshOptions | None = Field(default=None, description="How processes are laid out when strategies are combined.")
     tpu: TpuOptions | None = Field(default=None, description="Of the TPU strategy.")
+    gradient_compression: Literal["None", "FP16", "BF16", "PowerSGD"] = Field(
+        default="None", description="DDP: how gradients are made smaller on their way; what is lost is lost to the training."
+    )
     synchronous: bool | None = Field(default=None, description="RPC: wait for all workers at each step (default false).")
 
 

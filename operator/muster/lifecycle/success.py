@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.api.spec import CleanPodPolicy, RoleName
+from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, Reason, TrainingJobStatus
 from muster.lifecycle import attempts, world
 from muster.lifecycle.actions import Action
@@ -28,8 +28,8 @@ def complete(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
 def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     """What cleanPodPolicy removes of a job that has ended.
 
-    `None` leaves every pod, but no process is left that would run for ever: parameter servers never end by themselves, and a failed job's
-    replicas may wait for each other without end.
+    `None` leaves every pod, but no process is left that would run for ever: parameter servers and the workers that they serve never end
+    by themselves, and a failed job's replicas may wait for each other without end.
     """
     return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in world.removal(view))
 
@@ -40,4 +40,4 @@ def _goes(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool
         return True
     if policy is CleanPodPolicy.RUNNING or status.phase is Phase.FAILED:
         return not view.phase.ended
-    return not view.phase.ended and view.role is RoleName.PS
+    return not view.phase.ended and view.role is not case.strategy.decisive

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from math import floor
 
 from muster.api.job import TrainingJob
+from muster.api.spec import RoleName
 from muster.render.trainer import checkpoint_directory, muster_trainer
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
@@ -59,7 +60,7 @@ def environment_of(
     }
     if coordinator is not None:
         env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
-    if directory is not None and directory.startswith("/") and replica.first_rank == 0:
+    if directory is not None and directory.startswith("/") and (replica.first_rank == 0 or replica.role is RoleName.EVALUATOR):
         env["MUSTER_TENSORBOARD_DIR"] = f"{directory}/tensorboard"
     return {**env, **strategy.environment(job.spec, plan, replica, addresses), **_defaults(job, replica)}
 

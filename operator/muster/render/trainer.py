@@ -69,6 +69,7 @@ def muster_trainer(spec: TrainingJobSpec, directory: str | None) -> str:
         **trainer,
         "config": spec.trainer.config,
         "batch": spec.batch.model_dump(mode="json", by_alias=True),
+        "input": spec.trainer.input.model_dump(mode="json", by_alias=True),
         "options": _options(spec.options),
         "communication": spec.communication.value,
         "checkpoint": None if directory is None else _checkpoint(spec.checkpoint, directory),

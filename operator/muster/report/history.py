@@ -24,6 +24,8 @@ class Step:
     loss: float
     loss_hex: str
     samples: int
+    input_seconds: float = 0.0
+    """of `seconds`, the longest time that a rank waited for its samples"""
     total_steps: int | None = None
 
 
@@ -115,6 +117,7 @@ def read_history(run: Path) -> History:
                 loss=float(event["loss"]),
                 loss_hex=event["lossHex"],
                 samples=event["samples"],
+                input_seconds=event.get("inputSeconds", 0.0),
                 total_steps=event.get("totalSteps"),
             )
             for event in of("step")

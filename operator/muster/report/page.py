@@ -106,11 +106,17 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> list[dict[str, str]]:
         "steps redone": str(len(history.redone)),
         "goodput": f"{goodput(totals):.0%}",
         "wall time": f"{run.end - run.begin:.1f} s",
+        "steps waiting for samples": f"{_stall(history):.0%}",
     }
     if history.evaluations:
         metrics = history.evaluations[-1][1]
         shown |= {f"test {name}": f"{value:.2%}" if name == "accuracy" else f"{value:.4g}" for name, value in metrics.items()}
     return [{"name": name, "value": value} for name, value in shown.items()]
+
+
+def _stall(history: History) -> float:
+    """The share of the step time that went by in waiting for samples."""
+    return sum(step.input_seconds for step in history.steps) / max(sum(step.seconds for step in history.steps), 1e-9)
 
 
 def _parts(totals: Mapping[Kind, float]) -> list[dict[str, str]]:

@@ -34,7 +34,8 @@ def tensorflow_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
 
 
 def keras_fit_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
-    """Keras 3's `fit` knows neither values of several workers (keras-team/keras#20585) nor data sets of a ClusterCoordinator."""
+    """Keras 3's `fit` knows neither values of several workers (keras-team/keras#20585) nor data sets of a ClusterCoordinator, and nobody
+    has tried ours on a TPU."""
     if spec.options.loop != "Fit":
         return []
     return [Problem("spec.options.loop", f"Keras 3 cannot fit with {traits.name.value}; write Custom, or leave it out")]
@@ -83,15 +84,17 @@ def _resource_problems(spec: TrainingJobSpec) -> list[Problem]:
 def _option_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
     """Options of another strategy. A server writes defaults into a spec, so that only what differs from them is the user's wish."""
     return [
-        Problem(f"spec.options.{info.alias or name}", f"is no option of {traits.name.value}; remove it" + _known_options(traits))
+        Problem(f"spec.options.{info.alias or name}", _no_option(traits, name))
         for name, info in Options.model_fields.items()
         if name not in traits.options and getattr(spec.options, name) != info.get_default()
     ]
 
 
-def _known_options(traits: Traits) -> str:
-    names = [info.alias or name for name, info in Options.model_fields.items() if name in traits.options]
-    return f" (it has: {', '.join(names)})" if names else ""
+def _no_option(traits: Traits, name: str) -> str:
+    if name == "logical_devices" and traits.framework is Framework.TENSORFLOW and traits.roles[RoleName.WORKER].maximum != 1:
+        return f"tf.distribute.{traits.name.value} takes the accelerators of a worker, or its CPU as one; remove it, or use Mirrored"
+    names = [info.alias or field for field, info in Options.model_fields.items() if field in traits.options]
+    return f"is no option of {traits.name.value}; remove it" + (f" (it has: {', '.join(names)})" if names else "")
 
 
 def _communication_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:

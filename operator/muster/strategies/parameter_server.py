@@ -38,8 +38,8 @@ class ParameterServer(Traits):
         return frozenset({RoleName.CHIEF}) if role is RoleName.PS else ALONE
 
     def data_parallel(self, spec: TrainingJobSpec) -> int:
-        worker = self.worker(spec)
-        return worker.replicas * devices_per_worker(spec, accelerators.count(worker))
+        """A step is one worker's: each takes batches of its own."""
+        return devices_per_worker(spec, accelerators.count(self.worker(spec)))
 
     def problems(self, spec: TrainingJobSpec) -> Sequence[Problem]:
         return [
@@ -59,7 +59,7 @@ PARAMETER_SERVER = ParameterServer(
         RoleName.PS: RoleRule(default=1),
         RoleName.EVALUATOR: EVALUATOR,
     },
-    options=frozenset({"loop", "logical_devices"}),
+    options=frozenset({"loop"}),
     synchronous=False,
     decisive=RoleName.CHIEF,
 )

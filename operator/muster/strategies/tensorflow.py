@@ -102,6 +102,6 @@ MULTI_WORKER_MIRRORED = MultiWorkerMirrored(
     framework=Framework.TENSORFLOW,
     summary="Every device of every worker holds a copy of the model; gradients are summed over all of them at each step.",
     roles={RoleName.WORKER: RoleRule(default=1), RoleName.EVALUATOR: EVALUATOR},
-    options=frozenset({"loop", "logical_devices"}),
+    options=frozenset({"loop"}),
     communications=frozenset({Communication.NCCL, Communication.RING}),
 )

@@ -148,6 +148,7 @@ DDP = TorchWorld(
     framework=Framework.PYTORCH,
     summary="Every process holds a copy of the model; gradients are averaged over all of them at each step.",
     roles=WORKERS,
+    options=frozenset({"gradient_compression"}),
     communications=_COLLECTIVES,
     elastic=True,
 )

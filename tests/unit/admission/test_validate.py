@@ -61,7 +61,7 @@ ACCEPTED = [
     {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}},
     {"checkpoint": {"resume": "/checkpoints/other/step-00000100-x"}},
     {"checkpoint": {"everySteps": 10, "everySeconds": 60}},
-    {"trainer": {"module": "my_pkg.model"}},
+    {"trainer": {"module": "my_pkg.model", "input": {"workers": 0, "prefetch": 1, "shard": "File", "cache": "/dev/shm/samples"}}},
     {"trainer": {"script": "train.py"}},
     {"trainer": {"command": ["torchrun", "train.py"], "supervisor": "Disabled"}},
     {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "batch": {"globalSize": 4}},
@@ -94,6 +94,10 @@ REFUSED = [
     (
         {"trainer": {"task": "a", "code": {"configMap": {"name": "My_Code"}}}},
         "spec.trainer.code.configMap.name: must be the name of a ConfigMap, not 'My_Code'",
+    ),
+    (
+        {"trainer": {"script": "train.py", "input": {"workers": 2}}},
+        "spec.trainer.input: is for task and module, and a script reads by itself; remove it",
     ),
     (
         {"trainer": {"task": "a", "supervisor": "Disabled"}},

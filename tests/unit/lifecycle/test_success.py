@@ -45,7 +45,7 @@ def ps_story(policy: str) -> Story:
 
 @pytest.mark.parametrize(
     ("policy", "removed"),
-    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["chief-0/0", "worker-0/0", "ps-0/0"]), ("None", ["ps-0/0"])],
+    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["chief-0/0", "worker-0/0", "ps-0/0"]), ("None", ["worker-0/0", "ps-0/0"])],
 )
 def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, removed: list[str]) -> None:
     story = ps_story(policy)

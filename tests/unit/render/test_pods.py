@@ -103,6 +103,7 @@ def test_the_contract_of_a_replica() -> None:
         "task": "digits",
         "config": {"epochs": 5, "seed": 0},
         "batch": {"globalSize": 1024, "accumulationSteps": 1, "learningRateScaling": "Linear"},
+        "input": {"workers": None, "prefetch": None, "shard": "Data", "cache": None},
         "options": {},
         "communication": "Auto",
         "checkpoint": {"directory": "/checkpoints/ns/job", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
@@ -114,9 +115,10 @@ def test_the_contract_of_a_replica() -> None:
     assert downward == {"MUSTER_POD_NAME": "metadata.name", "MUSTER_POD_UID": "metadata.uid"}
 
 
-def test_rank_0_alone_has_a_folder_for_summaries() -> None:
+def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
     folders = {name: environment_of(pod).get("MUSTER_TENSORBOARD_DIR") for name, pod in pods_of(JOBS["multi-worker-mirrored"]).items()}
-    assert folders == {"job-worker-0": "/checkpoints/shared/tensorboard", "job-worker-1": None, "job-evaluator-0": None}
+    folder = "/checkpoints/shared/tensorboard"
+    assert folders == {"job-worker-0": folder, "job-worker-1": None, "job-evaluator-0": folder}
 
 
 @pytest.mark.parametrize(

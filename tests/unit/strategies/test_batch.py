@@ -46,7 +46,6 @@ def test_the_learning_rate_grows_as_asked() -> None:
     [
         ("DDP", {"replicas": 4, "resources": {"limits": {"nvidia.com/gpu": 4}}}, {}, 16),
         ("MultiWorkerMirrored", {"replicas": 4, "resources": {"limits": {"nvidia.com/gpu": 4}}}, {}, 16),
-        ("MultiWorkerMirrored", {"replicas": 2}, {"logicalDevices": 3}, 6),
         ("Mirrored", {}, {"devices": ["GPU:0", "GPU:1"]}, 2),
         ("OneDevice", {"resources": {"limits": {"nvidia.com/gpu": 4}}}, {}, 1),
         ("TensorParallel", {"replicas": 4}, {}, 1),

@@ -54,7 +54,7 @@ def server() -> ParameterServer:
 def test_an_asynchronous_push_updates_at_once_and_says_how_many_updates_came_between() -> None:
     held = server()
     first, _ = held.pull()
-    assert [held.push(worker, first, {"weight": torch.ones(1, 1)}, update=True) for worker in (1, 2, 1)] == [0, 1, 2]
+    assert [held.push(worker, first, {"weight": torch.ones(1, 1)}, update=True, rate=1.0) for worker in (1, 2, 1)] == [0, 1, 2]
     version, values = held.pull()
     assert version == 3
     assert values["weight"].item() == -3.0
@@ -65,17 +65,17 @@ def test_synchronous_gradients_are_added_up_alike_in_whatever_order_they_come(or
     held = server()
     parts = {1: 1e8, 2: -1e8, 3: 0.3}  # floats, whose sum depends on the order
     for worker in order:
-        held.push(worker, 0, {"weight": torch.full((1, 1), parts[worker])}, update=False)
+        held.push(worker, 0, {"weight": torch.full((1, 1), parts[worker])}, update=False, rate=1.0)
     assert held.square() == pytest.approx(0.09)
-    held.update(2.0)
-    assert held.pull()[1]["weight"].item() == pytest.approx(-0.6)
+    held.update(2.0, rate=0.5)
+    assert held.pull()[1]["weight"].item() == pytest.approx(-0.3)
     assert held.version == 1
 
 
 def test_gradients_of_a_step_that_is_left_out_are_dropped() -> None:
     held = server()
-    held.push(1, 0, {"weight": torch.full((1, 1), float("nan"))}, update=False)
-    held.update(None)
-    held.push(1, 0, {"weight": torch.ones(1, 1)}, update=False)
-    held.update(1.0)
+    held.push(1, 0, {"weight": torch.full((1, 1), float("nan"))}, update=False, rate=1.0)
+    held.update(None, rate=1.0)
+    held.push(1, 0, {"weight": torch.ones(1, 1)}, update=False, rate=1.0)
+    held.update(1.0, rate=1.0)
     assert held.pull() == (1, {"weight": torch.tensor([[-1.0]])})

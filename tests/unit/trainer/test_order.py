@@ -25,6 +25,28 @@ def test_an_epoch_takes_each_sample_once(seed: int, size: int, batch: int, epoch
     assert {order.epoch(step) for step in range(first, first + order.steps_per_epoch)} == {epoch}
 
 
+@given(seed=SEEDS, size=SIZES, batch=BATCHES, runs=st.integers(1, 12), epoch=st.integers(0, 3))
+def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_neighbours_alone(
+    seed: int, size: int, batch: int, runs: int, epoch: int
+) -> None:
+    order = Order(seed, size, batch, runs)
+    first = epoch * order.steps_per_epoch
+    steps = [order.batch_indices(step) for step in range(first, first + order.steps_per_epoch)]
+    assert [len(step) for step in steps] == [len(Order(seed, size, batch).batch_indices(step)) for step in range(len(steps))]
+    assert sorted(np.concatenate(steps)) == list(range(size))
+    own = [np.concatenate([portions(step, runs)[device] for step in steps]) for device in range(runs)]
+    assert list(np.concatenate([np.sort(run) for run in own])) == list(range(size))
+
+
+def test_sharded_by_file_each_epoch_and_each_device_has_an_order_of_its_own() -> None:
+    order = Order(5, 400, 40, 2)
+    runs = [np.concatenate([portions(order.batch_indices(step), 2)[device] for step in range(10)]) for device in (0, 1)]
+    later = np.concatenate([portions(order.batch_indices(step), 2)[0] for step in range(10, 20)])
+    assert list(runs[0]) != list(later)
+    assert list(runs[0]) != list(runs[1] - 200)
+    assert list(runs[0]) != sorted(runs[0])
+
+
 @given(size=SIZES, batch=BATCHES, step=st.integers(0, 900))
 def test_the_samples_before_a_step_are_those_that_the_steps_took(size: int, batch: int, step: int) -> None:
     order = Order(0, size, batch)
@@ -60,3 +82,16 @@ def test_epochs_and_seeds_differ() -> None:
 )
 def test_the_order_is_the_same_with_every_version(seed: int, epoch: int, expected: list[int]) -> None:
     assert permutation(seed, epoch, 8).tolist() == expected
+
+
+@given(size=SIZES, batch=BATCHES, step=st.integers(0, 500), every=st.none() | st.integers(1, 50))
+def test_asynchronous_batches_reach_up_to_the_next_checkpoint_or_the_end_of_the_epoch(
+    size: int, batch: int, step: int, every: int | None
+) -> None:
+    order = Order(0, size, batch)
+    stops = [
+        later
+        for later in range(step + 1, step + 1 + order.steps_per_epoch)
+        if later % order.steps_per_epoch == 0 or (every and later % every == 0)
+    ]
+    assert order.boundary(step, every) == stops[0]

@@ -23,6 +23,7 @@ BASE = {
     "MUSTER_POD_UID": "uid",
 }
 TRAINER = {"task": "digits", "config": {}, "batch": {"globalSize": 64}}
+FIT = TRAINER | {"options": {"loop": "Fit"}}
 
 
 def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,13 @@ def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("trainer", "env", "code", "said"),
     [
-        (TRAINER, {"MUSTER_STRATEGY": "TPU"}, 11, "the bundled trainer runs DDP, "),
+        (
+            TRAINER | {"options": {"loop": "Fit"}},
+            {"MUSTER_STRATEGY": "MultiWorkerMirrored"},
+            11,
+            "spec.options.loop: Keras 3 fits with OneDevice",
+        ),
+        (TRAINER | {"options": {"loop": "Fit"}}, {"MUSTER_STRATEGY": "TPU"}, 11, "write Custom, or leave it out"),
         (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
         (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
         ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from muster_trainer.contract import BadConfiguration  # noqa: E402
-from muster_trainer.pytorch import state  # noqa: E402
+from muster_trainer.pytorch import export, state  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -73,3 +74,13 @@ def test_an_index_that_would_run_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pickle.UnpicklingError, match="no checkpoint needs"):
         state.load(tmp_path, model, optimizer, shapes(model))
     assert not (tmp_path / "broken-in").exists()
+
+
+def test_a_disk_that_is_full_shows_as_the_error_of_the_disk(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # Python ignores the signal: writes fail
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            export.save({"weight": torch.zeros(1 << 16)}, tmp_path / "model.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.contract import BadConfiguration, CheckpointSpec, ExitCode, TrainerSpec, reason_of
+from muster_trainer.contract import BadConfiguration, CheckpointSpec, ExitCode, InputSpec, TrainerSpec, reason_of
 
 EXAMPLE: dict[str, Any] = {
     "task": "digits",
     "config": {"epochs": 5},
     "batch": {"globalSize": 64, "accumulationSteps": 2, "learningRateScaling": "Linear"},
+    "input": {"workers": 0, "prefetch": 3, "shard": "File", "cache": "/dev/shm/c"},
     "options": {},
     "communication": "Auto",
     "checkpoint": {"directory": "/c/d", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
@@ -23,6 +24,7 @@ def test_the_documented_example_is_read() -> None:
     spec = TrainerSpec.from_json(json.dumps(EXAMPLE))
     assert (spec.entry_point, spec.task, spec.config) == ("task", "digits", {"epochs": 5})
     assert (spec.batch.global_size, spec.batch.accumulation_steps, spec.batch.learning_rate_scaling) == (64, 2, "Linear")
+    assert spec.input == InputSpec(0, 3, "File", Path("/dev/shm/c"))
     assert spec.checkpoint == CheckpointSpec(Path("/c/d"), "Auto", 100, None, 3)
     assert spec.grace_seconds == 30.0
 
@@ -38,6 +40,7 @@ def test_the_documented_example_is_read() -> None:
         ({"batch": None}, r"MUSTER_TRAINER\.batch: an object is needed, found nothing"),
         ({"batch": {"globalSize": 0}}, r"MUSTER_TRAINER\.batch\.globalSize: a whole number of at least 1"),
         ({"batch": {"globalSize": True}}, r"batch\.globalSize"),
+        ({"input": {"workers": -1}}, r"MUSTER_TRAINER\.input\.workers: a whole number of at least 0"),
         ({"config": []}, r"MUSTER_TRAINER\.config"),
         ({"checkpoint": {}}, r"MUSTER_TRAINER\.checkpoint\.directory"),
         ({"checkpoint": {"directory": "/c", "keep": "3"}}, r"checkpoint\.keep"),
@@ -47,6 +50,10 @@ def test_the_documented_example_is_read() -> None:
 def test_a_wrong_field_is_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(BadConfiguration, match=told):
         TrainerSpec.from_json(json.dumps({**EXAMPLE, **changes}))
+
+
+def test_an_operator_that_knows_no_input_leaves_all_of_it_to_the_trainer() -> None:
+    assert TrainerSpec.from_json(json.dumps({**EXAMPLE, "input": None})).input == InputSpec()
 
 
 def test_what_is_not_json_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.contract import BadConfiguration, BatchSpec, ReplicaEnv, TrainerSpec
+from muster_trainer.contract import BadConfiguration, BatchSpec, InputSpec, ReplicaEnv, TrainerSpec
 from muster_trainer.supervisor.environment import Launch, plan
 
 BASE = {
@@ -43,6 +43,7 @@ def spec(**entry: Any) -> TrainerSpec:
         **{**nothing, **(entry or {"task": "digits"})},
         config={},
         batch=BatchSpec(global_size=8),
+        input=InputSpec(),
         options={},
         communication="Auto",
         checkpoint=None,

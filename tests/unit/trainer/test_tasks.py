@@ -52,7 +52,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-
         ({"epochs": True}, "spec.trainer.config.epochs"),
         ({"learningRate": float("nan")}, "spec.trainer.config.learningRate: a number above 0"),
         ({"optimizer": "sgd"}, "spec.trainer.config.optimizer: SGD or Adam or AdamW is needed, found 'sgd'"),
-        ({"precision": "BFloat16"}, "spec.trainer.config.precision: Float32 is needed"),
+        ({"precision": "Float16"}, "spec.trainer.config.precision: Float32 or BFloat16 is needed"),
+        ({"warmupSteps": -1}, "spec.trainer.config.warmupSteps: a whole number"),
+        ({"export": "../model"}, "spec.trainer.config.export: the name of a folder (such as model), or an absolute path, is needed"),
+        ({"export": "step-1"}, "spec.trainer.config.export"),
+        ({"export": True}, "spec.trainer.config.export"),
         ({"hidden": []}, "spec.trainer.config.hidden: a list"),
         ({"hidden": "64"}, "spec.trainer.config.hidden: a list"),
         ({"seed": -1}, "spec.trainer.config.seed"),
@@ -77,6 +81,32 @@ def test_a_module_gets_defaults_and_its_own_keys_as_they_are() -> None:
 def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
     with pytest.raises(BadConfiguration, match=r"there is no task 'digit'; write one of digits"):
         load_task(spec({"task": "digit"}), "torch")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("data/*.csv", "spec.trainer.config.data: an object with format and train is needed"),
+        ({"format": "csv"}, "spec.trainer.config.data.format: TFRecord or CSV or Arrays is needed, found 'csv'"),
+        ({"format": "CSV", "trian": "x"}, "spec.trainer.config.data.trian: there is no such key; did you mean train?"),
+        ({"format": "CSV"}, "spec.trainer.config.data.train: the files to train on are needed"),
+        ({"format": "CSV", "train": []}, "spec.trainer.config.data.train: a file name, a pattern"),
+        ({"format": "CSV", "train": "/nowhere/*.csv"}, "spec.trainer.config.data.train: there is no file /nowhere/"),
+    ],
+)
+def test_data_files_of_a_task_are_checked_key_by_key(data: Any, said: str) -> None:
+    with pytest.raises(BadConfiguration) as refusal:
+        load_task(spec({"task": "digits"}, {"data": data}), "torch")
+    assert said in str(refusal.value)
+
+
+def test_a_task_takes_the_samples_of_files_with_their_own_names_and_without_a_test_set(tmp_path: Path) -> None:
+    own = digits.dataset({}, "train")
+    np.savez(tmp_path / "a.npz", image=own.pixels[:50], digit=own.classes[:50])
+    data = {"format": "Arrays", "train": str(tmp_path / "a.npz"), "inputs": "image", "targets": "digit"}
+    task = load_task(spec({"task": "digits"}, {"data": data}), "torch")
+    assert (len(task.train), task.test) == (50, None)
+    assert (task.train.batch([7, 3])[0] == own.pixels[[7, 3]]).all()
 
 
 def test_digits_are_split_once_for_all_and_every_class_is_in_both_parts() -> None:

@@ -5,6 +5,7 @@ That is why no loader state is saved: a step names its samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,26 +14,28 @@ import numpy as np
 Indices = np.ndarray
 
 
-@lru_cache(maxsize=2)
-def permutation(seed: int, epoch: int, size: int) -> Indices:
-    """The order of `size` samples in `epoch` (from 0): shape (size,), int64, read-only.
+def permutation(seed: int, epoch: int, size: int, *, run: int = 0) -> Indices:
+    """The order of `size` samples in `epoch` (from 0): shape (size,), int64. Each `run` has an order of its own.
 
     The raw stream of Philox keyed by (seed, epoch), sorted: numpy promises the stream of a bit generator for ever, but
     not what `Generator.permutation` makes of it (NEP 19).
     """
-    raw = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(size)
-    order = np.argsort(raw, kind="stable").astype(np.int64)
-    order.setflags(write=False)
-    return order
+    generator = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64), counter=np.array([0, 0, 0, run], dtype=np.uint64))
+    return np.argsort(generator.random_raw(size), kind="stable").astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Order:
-    """`size` samples in steps of `batch`; the last step of an epoch takes what is left. Steps count from 0 here."""
+    """`size` samples in steps of `batch`; the last step of an epoch takes what is left. Steps count from 0 here.
+
+    With `runs` the samples are cut into as many runs of neighbours, and of each batch, shared out over as many devices, a
+    device gets samples of its own run alone: it reads few of the files. The order then depends on the number of devices.
+    """
 
     seed: int
     size: int
     batch: int
+    runs: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -45,9 +48,46 @@ class Order:
     def batch_indices(self, step: int) -> Indices:
         """The samples of `step`: shape (n,), 1 <= n <= batch."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        return permutation(self.seed, epoch, self.size)[place * self.batch : (place + 1) * self.batch]
+        return _whole_epoch(self, epoch)[place * self.batch : (place + 1) * self.batch]
+
+    def boundary(self, step: int, every_steps: int | None) -> int:
+        """The step before which asynchronous batches may be handed out at `step`: the end of its epoch, or the next checkpoint."""
+        epoch_end = (self.epoch(step) + 1) * self.steps_per_epoch
+        return epoch_end if every_steps is None else min(epoch_end, (step // every_steps + 1) * every_steps)
 
     def samples_before(self, step: int) -> int:
         """How many samples the steps before `step` took."""
         epochs, place = divmod(step, self.steps_per_epoch)
         return epochs * self.size + min(place * self.batch, self.size)
+
+
+def batches_in_order(count: int, size: int) -> Iterator[Indices]:
+    """The first `count` samples as they come, `size` at a time: how a test set is read."""
+    return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
+
+
+@lru_cache(maxsize=2)
+def _whole_epoch(order: Order, epoch: int) -> Indices:
+    """All samples, step after step: shape (size,), read-only."""
+    if order.runs == 1:
+        samples = permutation(order.seed, epoch, order.size)
+    else:
+        places = np.arange(order.size) % order.batch
+        steps = np.arange(order.size) // order.batch
+        lengths = np.minimum(order.batch, order.size - steps * order.batch)  # of the step of each place
+        owners = _owner(places, lengths, order.runs)
+        by_run = np.argsort(owners, kind="stable")
+        samples = np.empty(order.size, dtype=np.int64)
+        begin = 0
+        for run, count in enumerate(np.bincount(owners).tolist()):
+            samples[by_run[begin : begin + count]] = begin + permutation(order.seed, epoch, count, run=run)
+            begin += count
+    samples.setflags(write=False)
+    return samples
+
+
+def _owner(places: Indices, lengths: Indices, parts: int) -> Indices:
+    """Which of `parts` gets each place of a batch of the given length, as `shares.portions` cuts it."""
+    least, longer = lengths // parts, lengths % parts
+    head = longer * (least + 1)
+    return np.where(places < head, places // (least + 1), longer + (places - head) // np.maximum(least, 1))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from muster_trainer.contract import BadConfiguration
 from muster_trainer.pytorch.engine import TorchEngine
+
+POWER_SGD_RANK = 4
+POWER_SGD_FIRST_STEPS = 10
+"""Sent whole after each start: PowerSGD's memory is not in a checkpoint."""
 
 
 class Ddp(TorchEngine):
@@ -17,8 +23,35 @@ class Ddp(TorchEngine):
     averages_gradients = True
 
     def _lay_out(self, model: nn.Module) -> nn.Module:
+        self._lower(model)
         self.parallel = DistributedDataParallel(model)
+        self._compress(self.spec.options.get("gradientCompression") or "None")
         return model
+
+    def _compress(self, how: str) -> None:
+        """How gradients travel (`options.gradientCompression`). PowerSGD: Vogels et al., 2019."""
+        if how == "None":
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.6's hooks make Python 3.13 warn, ten times
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+        if how == "FP16":
+            self.parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif how == "BF16":
+            try:
+                self.parallel.register_comm_hook(None, default_hooks.bf16_compress_hook)
+            except TypeError as error:  # by a torch that was built without CUDA
+                raise BadConfiguration(f"spec.options.gradientCompression: BF16 is refused here ({error}); write FP16") from error
+        elif how == "PowerSGD":
+            if self.task.config.nanLoss != "Stop":
+                raise BadConfiguration(
+                    f"spec.trainer.config.nanLoss: {self.task.config.nanLoss} cannot be combined with PowerSGD, which would remember "
+                    "what is no number for all further steps; write Stop, or options.gradientCompression: BF16"
+                )
+            memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_FIRST_STEPS)
+            self.parallel.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
+        else:
+            raise BadConfiguration(f"spec.options.gradientCompression: {how!r} is none of None, FP16, BF16, PowerSGD")
 
     def _forward(self, inputs: Any) -> Any:
         return self.parallel(inputs)

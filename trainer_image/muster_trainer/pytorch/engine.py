@@ -6,8 +6,7 @@ A strategy says how the model is laid out over the world (`_lay_out`), and how g
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from muster_trainer.contract import TrainerSpec, UserError
-from muster_trainer.data import portions, weighted_share
-from muster_trainer.engine import StepOutcome, scaled_learning_rate
-from muster_trainer.pytorch import gradients, state
+from muster_trainer.data import Order, weighted_share
+from muster_trainer.engine import StepOutcome, scaled_learning_rate, warm_up
+from muster_trainer.pytorch import gradients, precision, state
+from muster_trainer.pytorch.input import Request, batches_of, take
+from muster_trainer.pytorch.rates import set_rates
+from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.pytorch.world import backend_of, join, peers, refused_together
-from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
 
@@ -103,13 +104,18 @@ class TorchEngine:
             dist.broadcast_object_list(message, src=0, device=self.device)
         return message[0]
 
+    def expect(self, order: Order, steps: range) -> None:
+        self.coming = self._reading(self.task.train, ((step, self._share(order.batch_indices(step))[0]) for step in steps))
+
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+        with peers(self.rank):
+            samples, waited = take(self.coming, self.device)
         self._seed(step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         with peers(self.rank):
             self._share_buffers()
-        total = self._differentiate(indices)
+        total = self._differentiate(indices, samples)
         with peers(self.rank):
             self._reduce_gradients()
         counted = total if self.counts else torch.zeros_like(total)
@@ -118,62 +124,86 @@ class TorchEngine:
             dist.all_reduce(tally)
         loss_sum, stops, saves = tally.tolist()
         if np.isfinite(loss_sum) or self.task.config.nanLoss != "Skip":
-            self._update()
-        return StepOutcome(loss=loss_sum / len(indices), stop=stops > 0, save=saves > 0)
+            self._update(step)
+        return StepOutcome(loss=loss_sum / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited)
 
-    def _update(self) -> None:
+    def _update(self, step: int) -> None:
         if self.task.config.gradientClipNorm:
             with peers(self.rank):
                 gradients.clip(self.model.parameters(), self.task.config.gradientClipNorm, copies=self._copies())
+        set_rates(self.optimizer, warm_up(self.task.config, step))
         self.optimizer.step()
 
     def _copies(self) -> int:
         """How many ranks hold the same gradient of a parameter that is no DTensor."""
         return self.world
 
-    def _differentiate(self, indices: np.ndarray) -> torch.Tensor:
-        """Leaves this rank's part of the gradient of (sum of losses / number of samples); gives its sum of losses.
+    def _share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What this rank reads of a batch, and which of it counts (weights 0 or 1): both of shape (n >= 1,)."""
+        return weighted_share(indices, self.ways, self.position)
 
-        Every rank computes the same number of portions, since each may take collectives.
+    def _pieces(self, indices: np.ndarray, samples: Any) -> Iterator[tuple[Any, np.ndarray]]:
+        """This rank's share, which `samples` are, in portions on the device, with the weights of their samples.
+
+        Every rank has the same number of portions, since each may take collectives.
         """
-        share = portions(indices, self.ways)[self.position]
-        count = min(self.accumulation, -(-len(indices) // self.ways))
+        count = self._count(indices)
+        share = self._share(indices)[1]
+        for number in range(count):
+            rows, weights = weighted_share(np.arange(len(share)), count, number)
+            piece = slice(int(rows[0]), int(rows[-1]) + 1)
+            yield self._on_device(pytree.tree_map(lambda one, piece=piece: one[piece], samples)), weights * share[rows]
+
+    def _count(self, indices: np.ndarray) -> int:
+        return min(self.accumulation, -(-len(indices) // self.ways))
+
+    def _differentiate(self, indices: np.ndarray, samples: Any) -> torch.Tensor:
+        """Leaves this rank's part of the gradient of (sum of losses / number of samples); gives its sum of losses."""
         scale = (self.ways if self.averages_gradients else 1) / len(indices)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number in range(count):
-            piece, weights = weighted_share(share if len(share) else indices[:1], count, number)
-            weights = weights if len(share) else np.zeros_like(weights)
-            with self._reducing(number == count - 1):
-                batch = self._read(self.task.train, piece)
+        last = self._count(indices) - 1
+        for number, (batch, weights) in enumerate(self._pieces(indices, samples)):
+            with self._reducing(number == last):
                 with peers(self.rank):
                     outputs = settled(self._forward(batch[0]))
-                loss = self._sum(self.task.loss(outputs, batch), weights, "loss")
+                loss = self._sum(self._losses(outputs, batch), weights, "loss")
                 with peers(self.rank):
                     (loss * scale).backward()
                 total += loss.detach().double()
         return total
 
+    def _losses(self, outputs: Any, batch: Any) -> Any:
+        """What the task's loss gives, times the weight of each sample where the data set gives one."""
+        values = self.task.loss(precision.single(outputs), batch)
+        return values if len(batch) == 2 else values * self.task.weights_for(values, batch)
+
     @torch.no_grad()
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         self.model.eval()
         sums: dict[str, float] = {}
-        count = 0
-        for indices in batches:
-            count += len(indices)
-            for name, value in self._evaluate_batch(indices).items():
+        steps = list(batches)
+        coming = self._reading(self.task.test, ((step, self._test_share(indices)[0]) for step, indices in enumerate(steps)))
+        for indices in steps:
+            with peers(self.rank):
+                samples, _ = take(coming, self.device)
+            for name, value in self._evaluate_batch(indices, samples).items():
                 sums[name] = sums.get(name, 0.0) + value
-        return {name: total / count for name, total in self._sum_over_ranks(sums).items()}
+        return {name: total / sum(map(len, steps)) for name, total in self._sum_over_ranks(sums).items()}
 
-    def _evaluate_batch(self, indices: np.ndarray) -> dict[str, float]:
+    def _evaluate_batch(self, indices: np.ndarray, samples: Any) -> dict[str, float]:
         """Sums of loss and metrics over this rank's share."""
-        share, weights = weighted_share(indices, self.ways, self.position)
-        batch = self._read(self.task.test, share)
+        batch = self._on_device(samples)
         with peers(self.rank):
             outputs = settled(self.model(batch[0]))
-        return self._measure(outputs, batch, weights)
+        return self._measure(outputs, batch, self._test_share(indices)[1])
+
+    def _test_share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `_share`, of a batch of the test set."""
+        return self._share(indices)
 
     def _measure(self, outputs: Any, batch: Any, weights: np.ndarray) -> dict[str, float]:
-        values = {"loss": self.task.loss(outputs, batch), **self.task.metrics(outputs, batch)}
+        outputs = precision.single(outputs)
+        values = {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}
         return {name: self._sum(value, weights, name).double().item() for name, value in values.items()}
 
     def _sum_over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
@@ -203,6 +233,11 @@ class TorchEngine:
 
     # parts
 
+    def _lower(self, model: nn.Module) -> None:
+        """Makes `model` compute in the job's precision."""
+        if precision.computes_in_bfloat16(self.task.config.precision, self.device):
+            precision.lower(model, self.device)
+
     def _build_model(self) -> nn.Module:
         """The whole model, with rank 0's numbers on every rank."""
         self._seed(0, position=0)
@@ -223,16 +258,14 @@ class TorchEngine:
         return make(self.model, config)
 
     def _seed(self, step: int, *, position: int | None = None) -> None:
-        """Random numbers are a function of (seed, step, position): nothing of them is saved. SeedSequence mixes the three."""
-        place = self.position if position is None else position
-        words = np.random.SeedSequence([self.task.config.seed, step, place]).generate_state(2, np.uint32)
-        torch.manual_seed(int(words[0]))
-        random.seed(int(words[1]))
-        np.random.seed(int(words[1]))
+        seed_all(self.task.config.seed, step, self.position if position is None else position)
 
-    def _read(self, data: Any, indices: np.ndarray) -> Any:
-        batch = read_batch(self.task, data, indices)
-        return pytree.tree_map(lambda one: torch.as_tensor(one, device=self.device), batch)
+    def _reading(self, data: Any, requests: Iterable[Request]) -> Iterator[Any]:
+        pinned = self.device.type == "cuda"
+        return batches_of(self.task, data, requests, spec=self.spec.input, position=self.position, pinned=pinned)
+
+    def _on_device(self, batch: Any) -> Any:
+        return pytree.tree_map(lambda one: one.to(self.device, non_blocking=True), batch)
 
     def _sum(self, values: Any, weights: np.ndarray, name: str) -> torch.Tensor:
         """The sum over the samples that count, of a value per sample or of their mean."""

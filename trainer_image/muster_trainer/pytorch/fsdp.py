@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from muster_trainer.contract import BadConfiguration
-from muster_trainer.pytorch import fsdp_on_cpu
+from muster_trainer.pytorch import fsdp_on_cpu, precision
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.tensor_parallel import cut_matrices, separate_groups
@@ -36,9 +37,12 @@ class Fsdp(TorchEngine):
         mended = fsdp_on_cpu.NEEDED and self.device.type == "cpu"
         if mended:
             fsdp_on_cpu.mend()
+        policy = MixedPrecisionPolicy()
+        if precision.computes_in_bfloat16(self.task.config.precision, self.device):
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for layer in layers(model):
-            fully_shard(layer, mesh=sharding, reshard_after_forward=not mended)
-        return fully_shard(model, mesh=sharding, reshard_after_forward=False)
+            fully_shard(layer, mesh=sharding, mp_policy=policy, reshard_after_forward=not mended)
+        return fully_shard(model, mesh=sharding, mp_policy=policy, reshard_after_forward=False)
 
     def _sharding(self, mesh: DeviceMesh) -> DeviceMesh:
         shard = int((self.spec.options.get("mesh") or {}).get("shard") or self.ways)

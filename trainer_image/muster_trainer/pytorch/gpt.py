@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from muster_trainer.contract import BadConfiguration
 from muster_trainer.tasks.config import Config
-from muster_trainer.tasks.gpt import CHARACTERS, dataset
+from muster_trainer.tasks.gpt import CHARACTERS, check, dataset
 
 __all__ = ["build_model", "dataset", "loss", "metrics", "tensor_parallel_plan"]
 
@@ -60,10 +59,7 @@ class Block(nn.Module):
 
 
 def build_model(config: Config) -> nn.Module:
-    if config.width % config.heads:
-        raise BadConfiguration(f"spec.trainer.config.heads: {config.heads} heads do not divide the width {config.width}")
-    if config.dropout >= 1:
-        raise BadConfiguration(f"spec.trainer.config.dropout: a number below 1 is needed, found {config.dropout}")
+    check(config)
     blocks = [Block(config) for _ in range(config.layers)]
     return nn.Sequential(Embedding(config), *blocks, nn.LayerNorm(config.width), nn.Linear(config.width, CHARACTERS))
 

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import nn
 
+from muster_trainer.pytorch.rates import set_rates
+
 
 class ParameterServer:
     """A part of the model with its optimizer (None where there is nothing to hold). Calls come from several threads.
@@ -27,14 +29,14 @@ class ParameterServer:
         with self._lock:
             return self.version, {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
-    def push(self, worker: int, version: int, gradients: Mapping[str, torch.Tensor], *, update: bool) -> int:
+    def push(self, worker: int, version: int, gradients: Mapping[str, torch.Tensor], *, update: bool, rate: float) -> int:
         """Takes a worker's gradients, computed with `version`, and uses them at once where `update` says so; gives the
-        updates that there have been since that version."""
+        updates that there have been since that version. `rate` is the share of the learning rate."""
         with self._lock:
             stale = self.version - version
             self._sent[worker] = gradients
             if update:
-                self.update(1.0)
+                self.update(1.0, rate=rate)
             return stale
 
     def square(self) -> float:
@@ -43,7 +45,7 @@ class ParameterServer:
             self._add_up()
             return sum(one.grad.double().square().sum().item() for one in self.parameters.values() if one.grad is not None)
 
-    def update(self, factor: float | None) -> None:
+    def update(self, factor: float | None, *, rate: float) -> None:
         """One update with the sum of the gradients that were sent, times `factor`; None: they are dropped."""
         with self._lock:
             self._add_up()
@@ -53,6 +55,7 @@ class ParameterServer:
             for parameter in self.parameters.values():
                 if parameter.grad is not None:
                     parameter.grad *= factor
+            set_rates(self.optimizer, rate)
             self.optimizer.step()
             self.version += 1
 

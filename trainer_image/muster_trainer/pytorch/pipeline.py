@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from muster_trainer.contract import BadConfiguration, TrainerSpec, UserError
 from muster_trainer.data import portions
 from muster_trainer.pytorch.engine import TorchEngine
+from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.world import peers
 from muster_trainer.tasks.module import describe
@@ -47,6 +48,8 @@ class Pipeline(TorchEngine):
         for part in parts:
             self._lower(part)
         part = parts[self.stage]
+        if self.counts:
+            part.register_forward_hook(_of_its_own)
         shapes = self._shapes_between(parts)
         self.schedule = self._schedule(part, shapes, loss=True)
         self.forward_only = self._schedule(part, shapes, loss=False)
@@ -58,7 +61,7 @@ class Pipeline(TorchEngine):
         Found by one pass through the whole model on each rank, so that a model that does not run ends all of them alike.
         """
         indices = np.zeros(self.rows // self.micro_batches, dtype=np.int64)
-        values = self._read(self.task.train, indices)[0]
+        values = self._on_device(next(read_in_line(self.task, self.task.train, [(0, indices)], position=self.position)))[0]
         shapes = []
         with torch.no_grad():
             for number, part in enumerate(parts):
@@ -85,23 +88,29 @@ class Pipeline(TorchEngine):
         )
         return ScheduleGPipe(stage, self.micro_batches, loss_fn=self._loss if loss else None, **_UNSCALED)
 
-    def _differentiate(self, indices: np.ndarray) -> torch.Tensor:
-        share = portions(indices, self.ways)[self.position]
-        count = min(self.accumulation, -(-len(indices) // self.ways))
+    def _share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each portion filled up to `rows` samples."""
+        samples, weights = [], []
+        for piece in portions(portions(indices, self.ways)[self.position], self._count(indices)):
+            first = piece[:1] if len(piece) else indices[:1]
+            samples += [piece, np.repeat(first, self.rows - len(piece))]
+            weights.append(np.arange(self.rows) < len(piece))
+        return np.concatenate(samples), np.concatenate(weights).astype(np.float32)
+
+    def _differentiate(self, indices: np.ndarray, samples: Any) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for piece in portions(share, count):
+        for batch, weights in self._pieces(indices, samples):
             losses: list[torch.Tensor] = []
-            self._flow(self.schedule, self.task.train, piece if len(piece) else indices[:1], real=len(piece), losses=losses)
+            self._flow(self.schedule, batch, weights, losses=losses)
             total += sum((loss.detach().double() for loss in losses), torch.zeros_like(total))
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= len(indices)
         return total
 
-    def _flow(self, schedule: ScheduleGPipe, data: Any, indices: np.ndarray, *, real: int, losses: list[torch.Tensor] | None) -> Any:
-        """Sends samples through the stages, the first `real` of which count; gives the outputs in the last stage."""
-        filled = np.concatenate([indices, np.repeat(indices[:1], self.rows - len(indices))])
-        self.batch, self.real = self._read(data, filled), real
+    def _flow(self, schedule: ScheduleGPipe, batch: Any, weights: np.ndarray, *, losses: list[torch.Tensor] | None) -> Any:
+        """Sends a portion through the stages; gives the outputs in the last stage."""
+        self.batch, self.real = batch, int(weights.sum())
         arguments = (self.batch[0],) if self.stage == 0 else ()
         target = torch.arange(self.rows, device=self.device) if self.counts and losses is not None else None
         with peers(self.rank):
@@ -117,14 +126,13 @@ class Pipeline(TorchEngine):
         batch = pytree.tree_map(lambda one: one[rows[:count]], self.batch)
         return self._sum(self._losses(outputs[:count], batch), np.ones(count, dtype=np.float32), "loss")
 
-    def _evaluate_batch(self, indices: np.ndarray) -> dict[str, float]:
-        share = portions(indices, self.ways)[self.position]
+    def _evaluate_batch(self, indices: np.ndarray, samples: Any) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for piece in portions(share, self.accumulation):
-            outputs = self._flow(self.forward_only, self.task.test, piece if len(piece) else indices[:1], real=len(piece), losses=None)
-            if self.counts and len(piece):
-                batch = pytree.tree_map(lambda one, count=len(piece): one[:count], self.batch)
-                for name, value in self._measure(outputs[: len(piece)], batch, np.ones(len(piece), dtype=np.float32)).items():
+        for batch, weights in self._pieces(indices, samples):
+            outputs = self._flow(self.forward_only, batch, weights, losses=None)
+            if self.counts and self.real:
+                counted = pytree.tree_map(lambda one: one[: self.real], batch)
+                for name, value in self._measure(outputs[: self.real], counted, weights[: self.real]).items():
                     sums[name] = sums.get(name, 0.0) + value
         return sums
 
@@ -134,6 +142,12 @@ class Pipeline(TorchEngine):
     def _share_buffers(self) -> None:
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=dist.get_global_rank(self.data_group, 0), group=self.data_group)
+
+
+def _of_its_own(part: nn.Module, inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
+    """Torch 2.6 detaches what the last stage gives in place, which a view of something else (a dense layer's output for
+    sequences, say) does not allow."""
+    return outputs.clone() if outputs._is_view() else outputs
 
 
 def micro_batches(spec: TrainerSpec, *, ways: int, stages: int) -> int:

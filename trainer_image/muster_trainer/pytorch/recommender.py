@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 from muster_trainer.tasks.config import Config
-from muster_trainer.tasks.recommender import dataset
+from muster_trainer.tasks.recommender import FIRST_SCALE, dataset
 
 __all__ = ["build_model", "dataset", "loss", "metrics"]
-
-FIRST_SCALE = 0.3  # of the embeddings' first numbers: products begin near zero, yet not so near that nothing moves
 
 
 class Factors(nn.Module):

@@ -15,8 +15,10 @@ import copy
 import json
 import os
 import queue
+import threading
+import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
 
-from muster_trainer.contract import BadConfiguration, ExitCode, PeerLost, TrainerError, UserError
+from muster_trainer.contract import BadConfiguration, ExitCode, PeerLost, TrainerError, error_of
 from muster_trainer.data import Order
-from muster_trainer.engine import StepOutcome
+from muster_trainer.engine import StepOutcome, warm_up
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.engine import TorchEngine
+from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.parameter_server import ParameterServer, keep, place
 from muster_trainer.pytorch.world import TIMEOUT, peers
 from muster_trainer.tasks.module import describe
 
-_KINDS = {kind.code: kind for kind in (UserError, BadConfiguration, PeerLost)}
 _here: RpcEngine | None = None
 """What remote calls to this process are about."""
 
@@ -61,13 +63,14 @@ class RpcEngine(TorchEngine):
         self.ways = len(self.workers) if self.synchronous else 1
         self.position = self.workers.index(self.rank) if self.synchronous and self.rank in self.workers else 0
         self.counts = self.rank == 0
-        self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size)
+        self.told = threading.Event()  # the chief's first call may come before this rank knows what to read
         self.next_step: int | None = None
         self.idle = list(self.workers)
         self.results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.pending = {"stop": False, "save": False}
         self.replica = copy.deepcopy(model) if self.rank not in self.servers else model
         self.owners = place({name: parameter.numel() for name, parameter in model.named_parameters()}, self.servers)
+        self._lower(self.replica)
         own = keep(model, [name for name, server in self.owners.items() if server == self.rank])
         _here = self
         self._connect()
@@ -100,21 +103,28 @@ class RpcEngine(TorchEngine):
         self.server = ParameterServer(self.model, optimizer)
         return optimizer
 
+    def expect(self, order: Order, steps: range) -> None:
+        """An asynchronous worker learns its next batch when it is free for it; else workers read ahead."""
+        self.order = order
+        if self.synchronous and self.rank in self.workers:
+            super().expect(order, steps)
+        self.told.set()
+
     # the chief
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
-        loss, staleness, in_flight, failure = 0.0, 0, 0, None
+        loss, staleness, waited, in_flight, failure = 0.0, 0, 0.0, 0, None
         if self.rank == 0:
             try:
                 with peers(self.rank):
-                    loss, staleness = self._together(indices, step) if self.synchronous else self._next(step)
+                    loss, staleness, waited = self._together(indices, step) if self.synchronous else self._next(step)
                 in_flight = len(self.workers) - len(self.idle)
             except TrainerError as error:
                 failure = error
-        tally = torch.tensor([loss, staleness, in_flight, failure is not None, stop, save], dtype=torch.float64)
+        tally = torch.tensor([loss, staleness, waited, in_flight, failure is not None, stop, save], dtype=torch.float64)
         with peers(self.rank):
             dist.all_reduce(tally)
-        loss, staleness, in_flight, failed, stops, saves = tally.tolist()
+        loss, staleness, waited, in_flight, failed, stops, saves = tally.tolist()
         if failed:
             self._fail(failure)
         self.pending = {"stop": self.pending["stop"] or stops > 0, "save": self.pending["save"] or saves > 0}
@@ -124,6 +134,7 @@ class RpcEngine(TorchEngine):
             stop=settled and self.pending["stop"],
             save=settled and self.pending["save"],
             staleness=None if self.synchronous else int(staleness),
+            input_seconds=waited,
         )
         if outcome.save:
             self.pending["save"] = False
@@ -133,12 +144,13 @@ class RpcEngine(TorchEngine):
         """Raises the chief's error on every rank."""
         text = json.dumps({"code": failure.code, "message": str(failure)}) if failure else ""
         said = json.loads(self.broadcast(text))
-        raise _KINDS.get(ExitCode(said["code"]), UserError)(said["message"])
+        raise error_of(said["code"], said["message"])
 
-    def _together(self, indices: np.ndarray, step: int) -> tuple[float, int]:
-        """One batch, shared by all workers; one update. The mean loss."""
+    def _together(self, indices: np.ndarray, step: int) -> tuple[float, int, float]:
+        """One batch, shared by all workers; one update. The mean loss, no staleness, and the longest wait for samples."""
         calls = [self._call(worker, _train, indices, step) for worker in self.workers]
-        loss = sum(_answer(call)[0] for call in calls) / len(indices)
+        sums, _, _, waits = zip(*(_answer(call) for call in calls), strict=True)
+        loss = sum(sums) / len(indices)
         factor: float | None = 1.0
         most = self.task.config.gradientClipNorm
         if not np.isfinite(loss) and self.task.config.nanLoss == "Skip":
@@ -146,15 +158,16 @@ class RpcEngine(TorchEngine):
         elif most:
             norm = sum(_answer(call) for call in [self._call(server, _square) for server in self.servers]) ** 0.5
             factor = most / norm if norm > most else 1.0
-        for call in [self._call(server, _update, factor) for server in self.servers]:
+        rate = warm_up(self.task.config, step)
+        for call in [self._call(server, _update, factor, rate) for server in self.servers]:
             _answer(call)
-        return loss, 0
+        return loss, 0, max(waits)
 
-    def _next(self, step: int) -> tuple[float, int]:
-        """Keeps the workers busy, and waits for the next batch that is through: its mean loss and its staleness."""
+    def _next(self, step: int) -> tuple[float, int, float]:
+        """Keeps the workers busy, and waits for the next batch that is through: its mean loss, staleness and wait for samples."""
         if self.next_step is None:
             self.next_step = step
-        limit = self._boundary(step)
+        limit = self.order.boundary(step, self.spec.checkpoint.every_steps if self.spec.checkpoint else None)
         while self.idle and self.next_step < limit and not any(self.pending.values()):
             worker = self.idle.pop(0)
             indices = self.order.batch_indices(self.next_step)
@@ -163,39 +176,41 @@ class RpcEngine(TorchEngine):
             self.next_step += 1
         worker, done = self.results.get(timeout=TIMEOUT.total_seconds())
         self.idle.append(worker)
-        loss, count, staleness = _answer(done)
-        return loss / count, staleness
-
-    def _boundary(self, step: int) -> int:
-        """The step up to which batches may be handed out: the end of the epoch, or the next checkpoint."""
-        epoch_end = (self.order.epoch(step) + 1) * self.order.steps_per_epoch
-        every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
-        return epoch_end if every is None else min(epoch_end, (step // every + 1) * every)
+        loss, count, staleness, waited = _answer(done)
+        return loss / count, staleness, waited
 
     def _call(self, rank: int, function: Callable[..., Any], *arguments: Any) -> torch.futures.Future[Any]:
         return rpc.rpc_async(_name(rank), function, args=arguments)
 
     # a worker
 
-    def train(self, indices: np.ndarray, step: int) -> tuple[float, int, int]:
-        """A worker's part of a step: sum of losses, number of samples, staleness."""
+    def train(self, indices: np.ndarray, step: int) -> tuple[float, int, int, float]:
+        """A worker's part of a step: sum of losses, number of samples, staleness, seconds that it waited for samples."""
         if self.task.config.deterministic:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))  # of this thread
+        self.told.wait(TIMEOUT.total_seconds())
+        began = time.monotonic()
+        samples = next(self.coming if self.synchronous else self._read(indices, step))
+        waited = time.monotonic() - began
         versions = self._fetch()
         self._seed(step, position=self.position)
         self.replica.train()
         self.replica.zero_grad(set_to_none=True)
-        total = self._differentiate(indices).item()
+        total = self._differentiate(indices, samples).item()
         gradients = {name: parameter.grad for name, parameter in self.replica.named_parameters() if parameter.grad is not None}
         if not self.synchronous:
             if not np.isfinite(total) and self.task.config.nanLoss == "Skip":
-                return total, len(indices), 0
+                return total, len(indices), 0, waited
             self._clip(gradients)
         calls = []
+        rate = warm_up(self.task.config, step)
         for server in self.servers:
             own = {name: gradient for name, gradient in gradients.items() if self.owners[name] == server}
-            calls.append(self._call(server, _push, self.rank, versions[server], own, not self.synchronous))
-        return total, len(indices), max(_answer(call) for call in calls)
+            calls.append(self._call(server, _push, self.rank, versions[server], own, not self.synchronous, rate))
+        return total, len(indices), max(_answer(call) for call in calls), waited
+
+    def _read(self, indices: np.ndarray, step: int) -> Iterator[Any]:
+        return read_in_line(self.task, self.task.train, [(step, self._share(indices)[0])], position=self.position)
 
     def _clip(self, gradients: Mapping[str, torch.Tensor]) -> None:
         """By the norm over the whole model, which a worker's gradient is."""
@@ -230,11 +245,16 @@ class RpcEngine(TorchEngine):
             self.replica.eval()
         return super().evaluate(batches)
 
-    def _evaluate_batch(self, indices: np.ndarray) -> dict[str, float]:
+    def _test_share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All of it; next to nothing for the others."""
+        read = indices if self.rank == 0 else indices[:1]
+        return read, np.ones(len(read), dtype=np.float32)
+
+    def _evaluate_batch(self, indices: np.ndarray, samples: Any) -> dict[str, float]:
         if self.rank != 0:
             return {}
-        batch = self._read(self.task.test, indices)
-        return self._measure(self.replica(batch[0]), batch, np.ones(len(indices), dtype=np.float32))
+        batch = self._on_device(samples)
+        return self._measure(self.replica(batch[0]), batch, self._test_share(indices)[1])
 
     def save(self, directory: Path) -> None:
         with peers(self.rank):
@@ -273,7 +293,7 @@ def _answer(call: torch.futures.Future[Any]) -> Any:
         raise PeerLost(f"a remote call failed: {' '.join(str(error).split())[:500]}") from error
     if kind == "error":
         code, message = value
-        raise _KINDS.get(ExitCode(code), UserError)(message)
+        raise error_of(code, message)
     return value
 
 
@@ -283,7 +303,7 @@ def _engine() -> RpcEngine:
 
 
 @_remote
-def _train(indices: np.ndarray, step: int) -> tuple[float, int, int]:
+def _train(indices: np.ndarray, step: int) -> tuple[float, int, int, float]:
     return _engine().train(indices, step)
 
 
@@ -293,8 +313,8 @@ def _pull() -> tuple[int, dict[str, torch.Tensor]]:
 
 
 @_remote
-def _push(worker: int, version: int, gradients: Mapping[str, torch.Tensor], update: bool) -> int:
-    return _engine().server.push(worker, version, gradients, update=update)
+def _push(worker: int, version: int, gradients: Mapping[str, torch.Tensor], update: bool, rate: float) -> int:
+    return _engine().server.push(worker, version, gradients, update=update, rate=rate)
 
 
 @_remote
@@ -303,8 +323,8 @@ def _square() -> float:
 
 
 @_remote
-def _update(factor: float | None) -> None:
-    _engine().server.update(factor)
+def _update(factor: float | None, rate: float) -> None:
+    _engine().server.update(factor, rate=rate)
 
 
 def _name(rank: int) -> str:

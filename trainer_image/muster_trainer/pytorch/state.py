@@ -9,6 +9,7 @@ config gives them. A rank writes and reads what it holds: a shard of a DTensor, 
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +43,19 @@ def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | N
         raise _cause(error, directory) from error
 
 
-def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def load_alone(directory: Path, model: nn.Module) -> None:
+    """Reads a whole model, by this process without the others of its world. Raises BadConfiguration where it does not fit."""
+    load(directory, model, None, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, alone=True)
+
+
+def load(
+    directory: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    alone: bool = False,
+) -> None:
     """Reads this rank's part of the table back, whatever world wrote it. `shapes` are those of the whole model, by name.
 
     Raises BadConfiguration where the table does not fit the model: on all ranks, since all see the same index.
@@ -52,9 +65,12 @@ def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | N
     stored = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
     try:
         _check(_below(stored, "model."), shapes)
-        slots = _empty_slots(model, stored, shapes)
+        slots = _empty_slots(model, stored, shapes) if optimizer else {}
         table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()} | slots
-        dcp.load(table, storage_reader=reader)
+        if alone:
+            _read_alone(table, reader)
+        else:
+            dcp.load(table, storage_reader=reader)
         if optimizer:
             _load_optimizer(optimizer, model, _below(slots, "optimizer."))
     except dcp.api.CheckpointException as error:
@@ -64,6 +80,13 @@ def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | N
             f"checkpoint {directory} does not fit the model or optimizer of this job: {' '.join(str(error).split())}. "
             "Put them back as they were, or write `resume: Never` or another checkpoint.name to start over"
         ) from error
+
+
+def _read_alone(table: dict[str, torch.Tensor], reader: dcp.FileSystemReader) -> None:
+    """`dcp.load` takes no_dist only since torch 2.7; its forerunner is there in all versions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dcp.load_state_dict(table, storage_reader=reader, no_dist=True)
 
 
 def _check(stored: Mapping[str, TensorStorageMetadata], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -10,15 +10,17 @@ from muster_trainer.contract import TrainerError, UserError
 from muster_trainer.tasks.module import Task, describe
 
 
-def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, Any]:
-    """(inputs, targets) of the samples `indices`, each an array (or nest of arrays) with n rows."""
+def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, ...]:
+    """(inputs, targets) of the samples `indices`, or (inputs, targets, weights): each an array (or nest of arrays) with n rows."""
     try:
         if hasattr(data, "batch"):
-            inputs, targets = data.batch(indices)
-            return inputs, targets
-        samples = [data[int(index)] for index in indices]
-        inputs, targets = zip(*samples, strict=True)
-        return stack(inputs), stack(targets)
+            batch = tuple(data.batch(indices))
+        else:
+            samples = [data[int(index)] for index in indices]
+            batch = tuple(stack(column) for column in zip(*samples, strict=True))
+        if len(batch) not in (2, 3):
+            raise ValueError(f"a sample has {len(batch)} parts; give (inputs, targets) or (inputs, targets, weight)")
+        return batch
     except TrainerError:
         raise
     except Exception as error:

@@ -44,6 +44,14 @@ def flag(name: str, *, default: bool) -> Key:
     return Key(name, default, "true or false", lambda value: isinstance(value, bool))
 
 
+def folder(name: str) -> Key:
+    def holds(value: Any) -> bool:
+        parts = value.split("/") if isinstance(value, str) else [".."]
+        return not ({"..", "."} & set(parts) or parts[0] == "attempts" or parts[0].startswith("step-") or value.endswith("/"))
+
+    return Key(name, "", "the name of a folder (such as model), or an absolute path,", holds)
+
+
 def widths(name: str, default: list[int]) -> Key:
     def holds(value: Any) -> bool:
         return isinstance(value, list) and 1 <= len(value) <= 16 and all(_whole(one) and one >= 1 for one in value)
@@ -54,6 +62,7 @@ def widths(name: str, default: list[int]) -> Key:
 COMMON_KEYS: tuple[Key, ...] = (
     whole("epochs", 15, least=1),
     number("learningRate", 0.05, positive=True),
+    whole("warmupSteps", 0, least=0),  # steps over which the learning rate grows from near 0
     choice("optimizer", "SGD", "Adam", "AdamW"),
     number("momentum", 0.9),  # of SGD
     number("weightDecay", 0.0),  # L2 for SGD and Adam, decoupled for AdamW
@@ -61,7 +70,8 @@ COMMON_KEYS: tuple[Key, ...] = (
     choice("nanLoss", "Stop", "Skip", "Continue"),  # what a loss that is no finite number does to the training
     whole("seed", 0, least=0),
     flag("deterministic", default=True),
-    choice("precision", "Float32"),
+    choice("precision", "Float32", "BFloat16"),  # what the forward pass computes in; all else is float32
+    folder("export"),  # below the checkpoint directory: where the trained model goes in the end; "": nowhere
     whole("evaluateEveryEpochs", 0, least=0),  # 0: at the end alone
     number("stepDelaySeconds", 0.0),  # slows each step down, to try faults by hand
 )
@@ -95,16 +105,16 @@ class Config(Mapping[str, Any]):
         return Config(self._values | values)
 
 
-def read_config(values: Mapping[str, Any], keys: tuple[Key, ...], *, others_allowed: bool) -> Config:
-    """`values` checked against `keys`, with defaults. Raises BadConfiguration that names the key and the remedy."""
+def read_config(values: Mapping[str, Any], keys: tuple[Key, ...], *, others_allowed: bool, where: str = "spec.trainer.config") -> Config:
+    """`values`, which stand at `where`, checked against `keys`, with defaults. Raises BadConfiguration that names key and remedy."""
     known = {key.name: key for key in keys}
     if not others_allowed:
         for name in values:
             if name not in known:
-                raise BadConfiguration(f"spec.trainer.config.{name}: there is no such key; {_suggestion(name, known)}")
+                raise BadConfiguration(f"{where}.{name}: there is no such key; {_suggestion(name, known)}")
     for name, key in known.items():
         if name in values and not key.holds(values[name]):
-            raise BadConfiguration(f"spec.trainer.config.{name}: {key.needed} is needed, found {values[name]!r}")
+            raise BadConfiguration(f"{where}.{name}: {key.needed} is needed, found {values[name]!r}")
     return Config({name: key.default for name, key in known.items()} | dict(values))
 
 

@@ -1,7 +1,7 @@
 """The bundled task `gpt`: a small language model over characters, on the English text that scikit-learn ships.
 
 The text is that of its data set descriptions, some 45,000 characters; a sample is `context` characters with the ones that
-follow each. Everything here is free of a framework; `pytorch/gpt.py` builds the model.
+follow each. Everything here is free of a framework; `pytorch/gpt.py` and `tensorflow/gpt.py` build the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from muster_trainer.contract import BadConfiguration
-from muster_trainer.tasks.config import COMMON_KEYS, Key, number, whole
+from muster_trainer.tasks.config import COMMON_KEYS, Config, Key, number, whole
 
 CHARACTERS = 128  # ASCII
 TEST_EVERY = 10
@@ -45,6 +45,14 @@ class Windows:
 
     def batch(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         return self.characters[indices, :-1], self.characters[indices, 1:]
+
+
+def check(config: Config) -> None:
+    """What no key can tell by itself. Raises BadConfiguration."""
+    if config.width % config.heads:
+        raise BadConfiguration(f"spec.trainer.config.heads: {config.heads} heads do not divide the width {config.width}")
+    if config.dropout >= 1:
+        raise BadConfiguration(f"spec.trainer.config.dropout: a number below 1 is needed, found {config.dropout}")
 
 
 def dataset(config: Mapping[str, Any], split: str) -> Windows:

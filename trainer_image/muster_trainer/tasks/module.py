@@ -7,9 +7,13 @@ has these functions, the same for both frameworks:
     dataset(config, split)            a map-style data set for split "train" or "test": __len__, and __getitem__(i) that
                                       gives (inputs, targets), each an array or a dict, list or tuple of arrays.
                                       Optional: batch(indices) that gives the pair for many samples at once, stacked.
+                                      With (inputs, targets, weight) each sample's loss is multiplied by its weight, and
+                                      the sum still divided by the number of samples (Keras' sum_over_batch_size).
                                       May give None for "test"; `dataset(config)` alone means there is no test set.
     loss(outputs, batch)              a loss per sample, shape (n,); a scalar is taken as the mean of the batch.
-                                      `batch` is the pair (inputs, targets), as tensors on the device
+                                      `batch` is (inputs, targets), as tensors on the device, and the weights where
+                                      the data set gives some: Muster multiplies by them, the loss must not.
+                                      Keras: what layers add (regularisers, add_loss) is added once, whatever the world
     optimizer(model, config)          optional: a torch.optim.Optimizer or keras Optimizer; without it the config's keys
                                       optimizer, learningRate, momentum and weightDecay make one. `config.learningRate`
                                       is scaled already as batch.learningRateScaling says
@@ -26,21 +30,23 @@ A bundled task is a module too, with its config typed.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from muster_trainer.contract import BadConfiguration, Framework, TrainerError, TrainerSpec, UserError
-from muster_trainer.tasks import digits, gpt, recommender
+from muster_trainer.data.files.cache import cached
+from muster_trainer.tasks import digits, gpt, recommender, skewed
 from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
+from muster_trainer.tasks.files import DATA, dataset_in_files
 
-BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender}
-_PACKAGES: Mapping[Framework, str] = {"torch": "pytorch", "tensorflow": "tensorflow"}
+BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender, "skewed": skewed}
+PACKAGES: Mapping[Framework, str] = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,14 @@ class Task:
     identity: Mapping[str, Any]
     tensor_parallel_plan: Callable[[Any], Mapping[str, Any]] | None = None
 
+    def weights_for(self, values: Any, batch: Any) -> Any:
+        """The weights of the samples of `batch`, to multiply the losses `values` by: shape (n,). Raises UserError."""
+        if len(getattr(values, "shape", ())) != 1:
+            raise UserError(f"{self.title}: the data set gives weights of samples, so loss must give a value per sample, shape (n,)")
+        if values.shape != batch[2].shape:
+            raise UserError(f"{self.title}: the weight of a sample must be one number; a batch of {values.shape} has {batch[2].shape}")
+        return batch[2]
+
 
 def load_task(spec: TrainerSpec, framework: Framework) -> Task:
     """The task or module of a job. Raises BadConfiguration or UserError that names module and function."""
@@ -68,17 +82,17 @@ def load_task(spec: TrainerSpec, framework: Framework) -> Task:
                 f"spec.trainer.task: there is no task {spec.task!r}; write one of {', '.join(BUNDLED)}, or module: your_module for your own"
             )
         bundled = BUNDLED[spec.task]
-        config = read_config(spec.config, bundled.KEYS, others_allowed=False)
-        name = f"muster_trainer.{_PACKAGES[framework]}.{spec.task}"
-        if importlib.util.find_spec(name) is None:
-            raise BadConfiguration(f"spec.trainer.task: {spec.task} is not there for {framework}; write digits, or use another strategy")
+        config = read_config(spec.config, (*bundled.KEYS, DATA), others_allowed=False)
+        name = f"muster_trainer.{PACKAGES[framework]}.{spec.task}"
         module = importlib.import_module(name)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
-        return _task(module, f"task {spec.task}", config, identity=identity)
+        in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
+        return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache)
     if spec.module is None:
         raise BadConfiguration(f"spec.trainer.{spec.entry_point} is run by the supervisor and not by a bundled strategy")
     config = read_config(spec.config, COMMON_KEYS, others_allowed=True)
-    return _task(_import(spec.module), f"module {spec.module}", config, identity={"spec.trainer.module": spec.module})
+    identity = {"spec.trainer.module": spec.module}
+    return _task(_import(spec.module), f"module {spec.module}", config, identity=identity, cache=spec.input.cache)
 
 
 def _import(name: str) -> ModuleType:
@@ -99,16 +113,25 @@ def _import(name: str) -> ModuleType:
         raise UserError(f"module {name} cannot be imported: {describe(error)}") from error
 
 
-def _task(module: ModuleType, title: str, config: Config, *, identity: Mapping[str, Any]) -> Task:
+def _task(
+    module: ModuleType,
+    title: str,
+    config: Config,
+    *,
+    identity: Mapping[str, Any],
+    cache: Path | None,
+    dataset: Callable[[Config, str], Any] | None = None,
+) -> Task:
+    """`dataset` where it is not that of the module."""
     take = partial(_function, module, title)
-    build_model, dataset, loss = take("build_model", 1), take("dataset", 2, 1), take("loss", 2)
-    train = _dataset(title, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
+    build_model, dataset, loss = take("build_model", 1), dataset or take("dataset", 2, 1), take("loss", 2)
+    train = _dataset(title, cache, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
     test = dataset(config, "test") if _accepts(dataset, 2) else None
     return Task(
         title=title,
         config=config,
         train=train,
-        test=None if test is None else _dataset(title, test),
+        test=None if test is None else _dataset(title, cache, test),
         build_model=build_model,
         loss=loss,
         metrics=take("metrics", 2) if hasattr(module, "metrics") else _no_metrics,
@@ -158,12 +181,12 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _dataset(title: str, data: Any) -> Any:
+def _dataset(title: str, cache: Path | None, data: Any) -> Any:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise BadConfiguration(f"{title}: dataset must give an object with __len__ and __getitem__; it gave {type(data).__name__}")
     if len(data) < 1:
         raise BadConfiguration(f"{title}: dataset gave no samples")
-    return data
+    return data if cache is None else cached(data, cache, title=title)
 
 
 def _no_metrics(outputs: Any, batch: Any) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """The bundled task `recommender`: who likes what, from made-up tastes, with an embedding for each user and item.
 
 Most parameters are in the embeddings, which is what parameter servers are for. Everything here is free of a framework;
-`pytorch/recommender.py` builds the model.
+`pytorch/recommender.py` and `tensorflow/recommender.py` build the model.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from muster_trainer.tasks.config import COMMON_KEYS, Key, whole
 
 TASTES = 4  # true dimensions of users and items
 NOISE = 0.05  # share of opinions that are turned round
+FIRST_SCALE = 0.3  # of the embeddings' first numbers: products begin near zero, yet not so near that nothing moves
 DATA_SEED = 20261121  # fixed: the data are the same for every seed of the training
 TEST_EVERY = 10
 

@@ -15,8 +15,6 @@ from muster_trainer.tensorflow.world import Membership
 def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     """Before anything else touches TensorFlow: logical devices, deterministic kernels, and a fixed number of threads, since
     that decides the order in which floats are added."""
-    if spec.options.get("loop", "Custom") != "Custom":
-        raise BadConfiguration("spec.options.loop: the bundled trainer has no Keras fit; leave it out, or run your own with script:")
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     logical = spec.options.get("logicalDevices")

@@ -5,9 +5,11 @@ Keras 3's `fit` cannot run under MultiWorkerMirroredStrategy (keras-team/keras#2
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,18 +19,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerSpec, UserError
-from muster_trainer.data import portions, weighted_share
-from muster_trainer.engine import StepOutcome, scaled_learning_rate
+from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerError, TrainerSpec, UserError, error_of
+from muster_trainer.data import Order, portions, weighted_share
+from muster_trainer.engine import StepOutcome, scaled_learning_rate, warm_up
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
+from muster_trainer.tensorflow import tpu
+from muster_trainer.tensorflow.input import Reading, Share
 from muster_trainer.tensorflow.machine import central_storage, mirrored, one_device, prepare
-from muster_trainer.tensorflow.world import Membership, join, one_line, peers
+from muster_trainer.tensorflow.precision import computing_in, single
+from muster_trainer.tensorflow.world import Membership, fingerprint, join, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
 PREFIX = "state"
-_STORAGE_ERRORS = (
+STORAGE_ERRORS = (
     tf.errors.ResourceExhaustedError,
     tf.errors.PermissionDeniedError,
     tf.errors.NotFoundError,
@@ -43,6 +48,7 @@ class Synchronous:
     def __init__(self, task: Task, spec: TrainerSpec, *, join: Callable[[TrainerSpec], Membership]) -> None:
         self.task = task
         self.accumulation = spec.batch.accumulation_steps
+        self.input = spec.input
         prepare(spec, deterministic=task.config.deterministic)
         self.rank, self.world, self.strategy = join(spec)
         self.devices = self.strategy.num_replicas_in_sync
@@ -51,17 +57,22 @@ class Synchronous:
         keras.utils.set_random_seed(task.config.seed % 2**32)
         config = task.config.replaced(learningRate=self.learning_rate)
         with peers(self.rank), self.strategy.scope():
-            self.model = task.build_model(task.config)
+            with computing_in(task.config.precision):
+                self.model = task.build_model(task.config)
             if not isinstance(self.model, keras.Model):
                 kind = type(self.model).__name__
                 raise UserError(f"{task.title}: build_model must give a keras.Model; it gave {kind}")
             self._build()
             self.optimizer = task.optimizer(self.model, config) if task.optimizer else _optimizer(config)
-            self.optimizer.build(self.model.trainable_variables)
+            self.trainables = self._trainables()
+            self.optimizer.build(self.trainables)
+            self.full_rate = self._full_rate()
         self.decay = 0.0 if task.optimizer or config.optimizer == "AdamW" else config.weightDecay
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
+        self.files = tf.train.CheckpointOptions()
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
         self.clip_norm = task.config.gradientClipNorm
+        self.keeps_rows = False
         self.skips = task.config.nanLoss == "Skip"
         # Batches differ in size only at the end of an epoch; relaxed shapes keep that from being a trace of its own.
         self._train = tf.function(self._train_all, reduce_retracing=True, autograph=False)
@@ -70,55 +81,53 @@ class Synchronous:
         self._sum = tf.function(self._sum_all, reduce_retracing=True, autograph=False)
 
     def fingerprint(self) -> Mapping[str, Any]:
-        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")[:1]
-        return {
-            "framework": "tensorflow",
-            "version": tf.__version__,
-            "libraries": {"keras": keras.__version__, "numpy": np.__version__},
-            "devices": [device.device_type.lower() for device in devices],
-            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        }
+        return fingerprint()
 
-    def broadcast(self, text: str) -> str:
+    def broadcast(self, text: str, *, source: int = 0) -> str:
         if self.world == 1:
             return text
         content = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
-        length = int(self._total(np.array([len(content) if self.rank == 0 else 0], dtype=np.int32))[0])
+        length = int(self._total(np.array([len(content) if self.rank == source else 0], dtype=np.int32))[0])
         padded = np.zeros(max(length, 1), dtype=np.int32)
-        if self.rank == 0:
+        if self.rank == source:
             padded[: len(content)] = content
         return self._total(padded)[:length].astype(np.uint8).tobytes().decode()
 
+    def expect(self, order: Order, steps: range) -> None:
+        self.readings = self._readings(self.task.train, order.batch_indices, steps)
+
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
         self._seed(step)
+        self._warm_up(step)
         votes = tf.constant([stop, save], dtype=tf.float32) / self.local_devices
-        batches = self._distributed(self.task.train, indices, pieces=self.accumulation)
+        shares, waited = self._take(self.readings)
+        batches = self._distributed(shares, pieces=self.accumulation)
         with peers(self.rank):
             loss_sum, votes, gradients = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
             if gradients and np.isfinite(loss_sum.numpy()):
                 self._apply(gradients)
         stops, saves = votes.numpy().tolist()
-        return StepOutcome(loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0)
+        return StepOutcome(loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited)
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         sums: dict[str, float] = {}
-        count = 0
-        for indices in batches:
-            count += len(indices)
-            (share,) = self._distributed(self.task.test, indices, pieces=1)
+        steps = list(batches)
+        readings = self._readings(self.task.test, steps.__getitem__, range(len(steps)))
+        for _ in steps:
+            (share,) = self._distributed(self._take(readings)[0], pieces=1)
             with peers(self.rank):
                 values = self._measure(share)
             for name, value in values.items():
                 sums[name] = sums.get(name, 0.0) + float(value.numpy())
-        return {name: value / count for name, value in sums.items()}
+        return {name: value / sum(map(len, steps)) for name, value in sums.items()}
 
     def save(self, directory: Path) -> None:
         """Every worker must write, since reading mirrored variables is collective; only the chief's files are kept."""
         scratch = None if self.rank == 0 else Path(tempfile.mkdtemp(prefix="muster-"))
         try:
             with peers(self.rank):
-                self.checkpoint.write(str((scratch or directory) / PREFIX))
-        except _STORAGE_ERRORS as error:
+                self.checkpoint.write(str((scratch or directory) / PREFIX), options=self.files)
+        except STORAGE_ERRORS as error:
             raise StorageUnavailable(f"checkpoint storage {scratch or directory}: {one_line(error)}") from error
         finally:
             if scratch is not None:
@@ -126,13 +135,13 @@ class Synchronous:
 
     def load(self, directory: Path) -> None:
         try:
-            self.checkpoint.read(str(directory / PREFIX)).assert_consumed()
+            self.checkpoint.read(str(directory / PREFIX), options=self.files).assert_consumed()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise BadConfiguration(
                 f"checkpoint {directory} does not fit the model or optimizer of this job: {one_line(error)}. "
                 "Put them back as they were, or write `resume: Never` or another checkpoint.name to start over"
             ) from error
-        except _STORAGE_ERRORS as error:
+        except STORAGE_ERRORS as error:
             raise StorageUnavailable(f"checkpoint storage {directory}: {one_line(error)}") from error
 
     def close(self) -> None:
@@ -151,32 +160,39 @@ class Synchronous:
 
     def _gradients_one(self, batches: Any, count: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """One device's part: gradients of the sum over its samples, by the number of samples in the whole step."""
-        variables = [variable.value for variable in self.model.trainable_variables]
+        variables = [variable.value for variable in self.trainables]
         gradients: list[Any] | None = None
         total = tf.zeros(())
         for batch, weights in batches:
             with tf.GradientTape() as tape:
-                outputs = self.model(batch[0], training=True)
-                loss = self._weighed(self.task.loss(outputs, batch), weights, "loss")
-            found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            gradients = found if gradients is None else [a + b for a, b in zip(gradients, found, strict=True)]
+                outputs = single(self.model(batch[0], training=True))
+                loss = self._weighed(self._losses(outputs, batch), weights, "loss") + self._added(weights)
+                part = loss / count
+            found = tape.gradient(part, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            if not self.keeps_rows:
+                found = [tf.convert_to_tensor(one) for one in found]  # an embedding's names rows
+            gradients = found if gradients is None else [tf.add_n(pair) for pair in zip(gradients, found, strict=True)]
             total += loss
-        return total, [gradient / count for gradient in gradients or []]
+        return total, gradients or []
 
     def _apply_all(self, gradients: Any) -> None:
         self.strategy.run(self._apply_one, args=(gradients,))
 
     def _apply_one(self, gradients: list[tf.Tensor]) -> None:
-        """Keras' optimizer adds the gradients up over the devices. The norm to clip by is that of their sum."""
+        """Keras' optimizer adds the gradients up over the devices."""
+        self.optimizer.apply_gradients(zip(self._prepared(gradients), self.trainables, strict=True))
+
+    def _prepared(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """One device's gradients, clipped and with its share of the weight decay. The norm to clip by is that of all devices' sum."""
         if self.clip_norm:
             summed = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
             factor = self.clip_norm / tf.maximum(tf.linalg.global_norm(summed), self.clip_norm)
             gradients = [gradient * factor for gradient in gradients]
         if self.decay:
             share = self.decay / self.devices
-            variables = [variable.value for variable in self.model.trainable_variables]
+            variables = [variable.value for variable in self.trainables]
             gradients = [g + share * v for g, v in zip(gradients, variables, strict=True)]
-        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        return gradients
 
     def _measure_all(self, share: Any) -> dict[str, tf.Tensor]:
         sums = self.strategy.run(self._measure_one, args=(share,))
@@ -184,14 +200,43 @@ class Synchronous:
 
     def _measure_one(self, share: Any) -> dict[str, tf.Tensor]:
         batch, weights = share
-        outputs = self.model(batch[0], training=False)
-        values = {"loss": self.task.loss(outputs, batch), **self.task.metrics(outputs, batch)}
+        outputs = single(self.model(batch[0], training=False))
+        values = {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}
         return {name: self._weighed(value, weights, name) for name, value in values.items()}
+
+    def _losses(self, outputs: Any, batch: Any) -> Any:
+        """What the task's loss gives, times the weight of each sample where the data set gives one."""
+        values = self.task.loss(outputs, batch)
+        if len(batch) == 2:
+            return values
+        return tf.cast(values, tf.float32) * tf.cast(self.task.weights_for(values, batch), tf.float32)
+
+    def _added(self, weights: tf.Tensor) -> tf.Tensor:
+        """The share of the samples that count in what the layers add to the loss (regularisers, add_loss): the shares of all
+        devices and portions make up the whole."""
+        added = [tf.cast(one, tf.float32) for one in self.model.losses]
+        return tf.add_n(added) * tf.reduce_sum(weights) if added else tf.zeros(())
 
     def _sum_all(self, values: Any) -> tf.Tensor:
         return self.strategy.reduce(SUM, self.strategy.run(tf.identity, args=(values,)), axis=None)
 
     # what surrounds them
+
+    def _full_rate(self) -> float:
+        """The learning rate that warm-up leads up to."""
+        if self.task.config.warmupSteps and not hasattr(self.optimizer.learning_rate, "assign"):
+            raise BadConfiguration(
+                f"spec.trainer.config.warmupSteps: {self.task.title}'s optimizer has a schedule of its own; leave one of them out"
+            )
+        return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
+
+    def _trainables(self) -> list[keras.Variable]:
+        """What is trained, in the order of the gradients."""
+        return list(self.model.trainable_variables)
+
+    def _warm_up(self, step: int) -> None:
+        if step < self.task.config.warmupSteps:
+            self.optimizer.learning_rate.assign(self.full_rate * warm_up(self.task.config, step))
 
     def _build(self) -> None:
         """A model made of layers without an input shape gets its variables from a first call."""
@@ -210,18 +255,42 @@ class Synchronous:
         numbers = iter(range(self.local_devices))
         return self.strategy.experimental_distribute_values_from_function(lambda _: value_of(next(numbers)))
 
-    def _distributed(self, data: Any, indices: np.ndarray, *, pieces: int) -> list[Any]:
+    def _readings(self, data: Any, indices_of: Callable[[int], np.ndarray], steps: range) -> list[Reading]:
+        """What each local device will read in each step, begun to be read."""
+        readings = []
+        for place, device in enumerate(self.strategy.extended.worker_devices, self.rank * self.local_devices):
+            share: Share = lambda step, place=place: weighted_share(indices_of(step), self.devices, place)  # noqa: E731
+            readings.append(Reading(self.task, data, share, spec=self.input, device=device))
+            readings[-1].expect(steps)
+        return readings
+
+    def _take(self, readings: list[Reading]) -> tuple[list[Any], float]:
+        """What each local device has read for the next step, and the longest time in seconds that a worker waited for it.
+
+        All workers meet here before each step, so that what one cannot read ends all of them, with one message.
+        """
+        shares, failure, began = [], None, time.monotonic()
+        try:
+            shares = [reading.take() for reading in readings]
+        except TrainerError as error:
+            failure = error
+        told = np.zeros((2, self.world), dtype=np.float32)
+        told[:, self.rank] = time.monotonic() - began, failure is not None
+        waits, failures = self._total(told) if self.world > 1 else told
+        if failures.any():
+            said = json.dumps([failure.code, str(failure)]) if failure else ""
+            raise error_of(*json.loads(self.broadcast(said, source=int(failures.argmax()))))
+        return shares, float(waits.max())
+
+    def _distributed(self, shares: list[Any], *, pieces: int) -> list[Any]:
         """The samples of each local device in at most `pieces` portions: [((inputs, targets), weights), ...]."""
-        first = self.rank * self.local_devices
-        shares = [weighted_share(indices, self.devices, first + number) for number in range(self.local_devices)]
-        pieces = min(pieces, min(len(share) for share, _ in shares))
-        places = [portions(np.arange(len(share)), pieces) for share, _ in shares]
+        lengths = [len(weights) for _, weights in shares]
+        pieces = min(pieces, *lengths)
+        places = [portions(np.arange(length), pieces) for length in lengths]
 
         def portion(number: int, piece: int) -> Any:
-            share, weights = shares[number]
-            place = places[number][piece]
-            batch = read_batch(self.task, data, share[place])
-            return tf.nest.map_structure(tf.convert_to_tensor, batch), tf.constant(weights[place])
+            rows = slice(places[number][piece][0], places[number][piece][-1] + 1)
+            return shares[number] if pieces == 1 else tf.nest.map_structure(lambda one: one[rows], shares[number])
 
         if self.local_devices == 1:
             return [portion(0, piece) for piece in range(pieces)]
@@ -259,3 +328,4 @@ OneDevice = partial(Synchronous, join=one_device)
 Mirrored = partial(Synchronous, join=mirrored)
 CentralStorage = partial(Synchronous, join=central_storage)
 MultiWorkerMirrored = partial(Synchronous, join=join)
+Tpu = partial(Synchronous, join=tpu.join)

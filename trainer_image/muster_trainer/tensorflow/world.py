@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -28,16 +29,51 @@ _LOST = (
 )
 
 
-def task_index() -> tuple[int, int]:
-    """(index, number) of the workers in TF_CONFIG; a worker alone needs none. Raises BadConfiguration."""
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        return 0, 1
+class Place(NamedTuple):
+    """This process's place in the cluster of TF_CONFIG: {role: addresses}, its own role and its index there."""
+
+    cluster: dict[str, list[str]]
+    role: str
+    index: int
+
+
+def place() -> Place:
+    """Where TF_CONFIG puts this process. Raises BadConfiguration."""
+    text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
-        return int(config["task"]["index"]), len(config["cluster"]["worker"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadConfiguration(f"TF_CONFIG names no task index and cluster of workers ({error!r}): {text[:200]}") from None
+        found = Place(config["cluster"], config["task"]["type"], int(config["task"]["index"]))
+        found.cluster[found.role][found.index].rpartition(":")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BadConfiguration(f"TF_CONFIG names no cluster and no task of it ({error!r}): {text[:200]}") from None
+    return found
+
+
+def task_index() -> tuple[int, int]:
+    """(index, number) of the workers in TF_CONFIG; a worker alone needs none. Raises BadConfiguration."""
+    if not os.environ.get("TF_CONFIG"):
+        return 0, 1
+    found = place()
+    if "worker" not in found.cluster:
+        raise BadConfiguration(f"TF_CONFIG names no workers, but {', '.join(found.cluster)}")
+    return found.index, len(found.cluster["worker"])
+
+
+def cannot_listen(error: tf.errors.OpError, address: str) -> PeerLost:
+    """What an error of starting a server means: another attempt gets another port, or the old one is free by then."""
+    return PeerLost(f"cannot listen at {address}: {one_line(error)[:200]}; is the port in use by another program?")
+
+
+def fingerprint() -> Mapping[str, Any]:
+    """What this process computes with, as the contract's event tells it."""
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")[:1]
+    return {
+        "framework": "tensorflow",
+        "version": tf.__version__,
+        "libraries": {"keras": version("keras"), "numpy": version("numpy")},
+        "devices": [device.device_type.lower() for device in devices],
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+    }
 
 
 class Membership(NamedTuple):
@@ -53,9 +89,10 @@ def join(spec: TrainerSpec) -> Membership:
     communication = spec.communication
     if communication not in COMMUNICATION:
         known = ", ".join(COMMUNICATION)
-        raise BadConfiguration(f"communication: {communication!r} is none of {known} for MultiWorkerMirrored")
+        raise BadConfiguration(f"spec.communication: {communication!r} is none of {known} for MultiWorkerMirrored")
     if communication == "NCCL" and not tf.config.list_physical_devices("GPU"):
-        raise BadConfiguration("communication: NCCL needs GPUs, and there are none; write Ring or Auto")
+        raise BadConfiguration("spec.communication: NCCL needs GPUs, and there are none; write Ring or Auto")
+    refuse_logical_devices(spec)
     index, workers = task_index()
     if workers > 1:
         # There is no public way to set these; the default takes minutes to notice a silent worker that never came up.
@@ -70,10 +107,15 @@ def join(spec: TrainerSpec) -> Membership:
         try:
             return Membership(index, workers, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
         except tf.errors.UnknownError as error:
-            address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][index]
-            raise PeerLost(
-                f"worker {index} cannot listen at {address}: {error.message[:200]}; is the port in use by another program?"
-            ) from error
+            raise cannot_listen(error, place().cluster["worker"][index]) from error
+
+
+def refuse_logical_devices(spec: TrainerSpec) -> None:
+    """Raises BadConfiguration: the strategies of several machines list no CPU but the first."""
+    if spec.options.get("logicalDevices"):
+        raise BadConfiguration(
+            "spec.options.logicalDevices: tf.distribute takes the GPUs of a worker, or its CPU as one; leave it out, or use Mirrored"
+        )
 
 
 @contextmanager

@@ -1,0 +1,83 @@
+"""What a job may choose beside the strategy, in TensorFlow: warm-up, bundled tasks, weights of samples, regularisers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+from worlds import World, trainer, world
+
+pytestmark = pytest.mark.tensorflow
+THREE = {"logicalDevices": 3}
+
+
+def test_the_learning_rate_grows_to_the_scaled_one_and_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    warm = {"epochs": 2, "warmupSteps": 30}
+    one = proofs.uninterrupted("OneDevice", {**warm, "learningRate": 0.15}, size=1)
+    linear = {"globalSize": 64, "learningRateScaling": "Linear"}
+    config = {**warm, "learningRate": 0.05, **proofs.SLOW}
+    many = proofs.uninterrupted("Mirrored", config, size=1, batch=linear, options=THREE)
+    proofs.losses_are_equal_to_a_millionth(one, many)
+    document = trainer(tmp_path, config=config, batch=linear, options=THREE)
+    with world("Mirrored", document, size=1) as first:
+        first.wait_for_step(24)
+        first.kill(0)
+        first.finish()
+    second = proofs.second_attempt("Mirrored", document, size=1)
+    assert second.of("resumed")[0]["step"] == 20
+    assert {**first.losses(), **second.losses()} == many.losses()
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "config"),
+    [
+        ("gpt", 128, {"width": 32, "heads": 2, "context": 32, "optimizer": "AdamW", "learningRate": 0.003}),
+        ("recommender", 512, {"epochs": 2, "optimizer": "Adam", "learningRate": 0.02, "gradientClipNorm": 0.5}),
+        ("skewed", 128, {"gradientClipNorm": 1.0}),
+    ],
+)
+def test_each_task_is_trained_alike_by_one_device_and_by_three(task: str, size: int, config: dict[str, Any]) -> None:
+    runs = []
+    for strategy, options in (("OneDevice", {}), ("Mirrored", THREE)):
+        document = {**trainer(None, config={"epochs": 1, **config}, options=options, batch={"globalSize": size}), "task": task}
+        with world(strategy, document, size=1) as running:
+            assert running.finish() == [0], running.story()
+        runs.append(running)
+    proofs.losses_are_equal_to_a_millionth(*runs)
+    assert float(runs[0].of("step")[-1]["loss"]) < float(runs[0].of("step")[0]["loss"])
+
+
+WEIGHED = """
+import keras
+import numpy as np
+
+def dataset(config): return [(np.full(2, i, np.float32) / 20, np.float32(i % 3), np.float32(i % 4)) for i in range(19)]
+
+def build_model(config):
+    dense = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=keras.regularizers.L2(0.5))
+    return keras.Sequential([keras.Input((2,)), dense, keras.layers.ActivityRegularization(l2=0.1), keras.layers.Reshape(())])
+
+def loss(outputs, batch): return (outputs - batch[1]) ** 2
+"""
+
+
+def weighed(directory: Path, strategy: str, **fields: Any) -> World:
+    (directory / "weighed.py").write_text(WEIGHED)
+    document = trainer(None, module="weighed", config={"epochs": 2, "learningRate": 0.01}, batch={"globalSize": 8}, **fields)
+    with world(strategy, document, size=1, PYTHONPATH=str(directory)) as running:
+        assert running.finish() == [0], running.story()
+    return running
+
+
+def test_weights_of_samples_and_regularisers_count_once_whatever_the_world(tmp_path: Path) -> None:
+    from muster_trainer.data import Order
+
+    one, three = weighed(tmp_path, "OneDevice"), weighed(tmp_path, "Mirrored", options=THREE)
+    first = Order(7, 19, 8).batch_indices(0)
+    outputs = {i: 2 * i / 20 for i in first}  # the kernel begins with ones
+    losses = sum((i % 4) * (outputs[i] - i % 3) ** 2 for i in first) / 8
+    activity = 0.1 * sum(value**2 for value in outputs.values()) / 8
+    assert float(one.of("step")[0]["loss"]) == pytest.approx(losses + 0.5 * 2 + activity, rel=1e-5)
+    proofs.losses_are_equal_to_a_millionth(one, three)

@@ -1,0 +1,107 @@
+"""What a job may choose beside the strategy, in PyTorch: warm-up, precision, compressed gradients, weights of samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+from worlds import trainer, world
+
+pytestmark = pytest.mark.torch
+TARGET = 0.9
+
+
+def test_the_learning_rate_grows_to_the_scaled_one_alike_in_every_world() -> None:
+    warm = {"epochs": 1, "warmupSteps": 12}
+    one = proofs.uninterrupted("DDP", {**warm, "learningRate": 0.1}, size=1)
+    linear = {"globalSize": 64, "accumulationSteps": 2, "learningRateScaling": "Linear"}
+    proofs.losses_are_equal_to_a_millionth(one, proofs.uninterrupted("DDP", {**warm, "learningRate": 0.05}, size=2, batch=linear))
+    servers = proofs.uninterrupted("RPC", {**warm, "learningRate": 0.1}, size=3, options={"synchronous": True})
+    proofs.losses_are_equal_to_a_millionth(one, servers)
+    assert one.losses() != proofs.uninterrupted("DDP", {"epochs": 1, "learningRate": 0.1}, size=1).losses()
+
+
+def test_a_world_killed_while_it_warms_up_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    proofs.killed_world_continues_bit_for_bit("FSDP", tmp_path, {"warmupSteps": 40})
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
+def test_bfloat16_reaches_the_target_with_parameters_in_float32(strategy: str, tmp_path: Path) -> None:
+    import torch
+
+    config = {"epochs": 6, "hidden": [64, 32], "precision": "BFloat16", "export": "model"}
+    with world(strategy, trainer(tmp_path, config=config)) as lower:
+        assert lower.finish() == [0, 0], lower.story()
+    single = proofs.uninterrupted("DDP", {**config, "precision": "Float32", "export": ""}, size=1)
+    assert 1e-6 < abs(float(lower.of("step")[20]["loss"]) - float(single.of("step")[20]["loss"])) < 0.02
+    assert lower.metrics()["accuracy"] > TARGET
+    state = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
+    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("how", ["FP16", "BF16", "PowerSGD"])
+def test_compressed_gradients_lose_something_and_reach_the_target_all_the_same(how: str) -> None:
+    config = {"epochs": 6}
+    whole = proofs.uninterrupted("DDP", config)
+    compressed = proofs.uninterrupted("DDP", config, options={"gradientCompression": how})
+    assert compressed.losses() != whole.losses()
+    assert abs(float(compressed.of("step")[20]["loss"]) - float(whole.of("step")[20]["loss"])) < 0.1
+    assert compressed.metrics()["accuracy"] > TARGET
+
+
+def test_powersgd_is_refused_where_its_memory_would_keep_what_is_no_number() -> None:
+    document = trainer(None, config={"nanLoss": "Skip"}, options={"gradientCompression": "PowerSGD"})
+    with world("DDP", document) as refused:
+        assert refused.finish() == [11, 11], refused.story()
+    assert all("nanLoss: Skip cannot be combined with PowerSGD" in error["message"] for error in refused.of("error"))
+    assert len(refused.of("error")) == 2
+
+
+WEIGHED = """
+import numpy as np
+import torch
+
+def dataset(config): return [(np.full(2, i, np.float32) / 20, np.float32(i % 3), np.float32(i % 4)) for i in range(19)]
+
+def build_model(config):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Flatten(0))
+    torch.nn.init.zeros_(model[0].weight), torch.nn.init.zeros_(model[0].bias)
+    return model
+
+def loss(outputs, batch): return (outputs - batch[1]) ** 2
+"""
+
+
+def weighed(directory: Path, **fields: Any) -> dict[str, Any]:
+    (directory / "weighed.py").write_text(WEIGHED)
+    return trainer(None, module="weighed", config={"epochs": 2, "learningRate": 0.01}, **fields)
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "Pipeline"])
+def test_each_loss_counts_by_the_weight_of_its_sample(strategy: str, tmp_path: Path) -> None:
+    from muster_trainer.data import Order
+
+    batch = {"globalSize": 8, "accumulationSteps": 2}
+    runs = []
+    for name, size in (("DDP", 1), (strategy, 2)):
+        document = weighed(tmp_path, batch=batch)
+        if name == "Pipeline":
+            document["options"] = {"mesh": {"data": 2}}
+        with world(name, document, size=size, PYTHONPATH=str(tmp_path)) as running:
+            assert running.finish() == [0] * size, running.story()
+        runs.append(running)
+    first = Order(7, 19, 8).batch_indices(0)  # the model begins with 0 for every sample
+    assert float(runs[0].of("step")[0]["loss"]) == pytest.approx(sum((i % 4) * (i % 3) ** 2 for i in first) / 8)
+    proofs.losses_are_equal_to_a_millionth(*runs)
+
+
+def test_weights_need_a_loss_per_sample(tmp_path: Path) -> None:
+    document = weighed(tmp_path)
+    (tmp_path / "weighed.py").write_text(WEIGHED + "\ndef loss(outputs, batch): return ((outputs - batch[1]) ** 2).mean()")
+    with world("DDP", document, PYTHONPATH=str(tmp_path)) as refused:
+        assert refused.finish() == [10, 10], refused.story()
+    assert {error["message"] for error in refused.of("error")} == {
+        "module weighed: the data set gives weights of samples, so loss must give a value per sample, shape (n,)"
+    }

@@ -1,0 +1,112 @@
+"""The trained model as files of its own: whole, whatever strategy trained it, checked, and put in place at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worlds import trainer, world
+
+EXPORTING = {"epochs": 1, "hidden": [64, 32], "export": "model"}
+
+
+def checked(export: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "muster_trainer.export", str(export)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("strategy", "size"), [("FSDP", 2), ("TensorParallel", 2), ("Pipeline", 2), ("RPC", 3)])
+def test_a_model_that_was_cut_up_is_exported_whole(strategy: str, size: int, tmp_path: Path) -> None:
+    import torch
+
+    with world(strategy, trainer(tmp_path, config=EXPORTING), size=size) as running:
+        assert running.finish() == [0] * size, running.story()
+    (notice,) = running.of("notice")
+    assert f"exported to {tmp_path / 'model'}; read anew it predicts as the trained model does: loss" in notice["message"]
+    state = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
+    assert [tuple(tensor.shape) for tensor in state.values()] == [(64, 64), (64,), (32, 64), (32,), (10, 32), (10,)]
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("step-")) == ["attempts", "model"]
+
+
+@pytest.mark.torch
+def test_an_export_is_checked_in_a_fresh_process_and_made_anew_when_the_job_is_run_again(tmp_path: Path) -> None:
+    document = trainer(tmp_path, config=EXPORTING)
+    with world("DDP", document) as first:
+        assert first.finish() == [0, 0], first.story()
+    weights = tmp_path / "model" / "model.pt"
+    assert "predicts as the trained model does" in checked(weights.parent).stdout
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    damaged = checked(weights.parent)
+    assert (damaged.returncode, damaged.stdout) == (30, "")
+    assert "model.pt is not as it was written" in damaged.stderr
+    with world("DDP", document, attempt=1) as second:
+        assert second.finish() == [0, 0], second.story()
+    assert checked(weights.parent).returncode == 0
+
+
+@pytest.mark.torch
+def test_a_place_that_cannot_take_the_export_is_refused_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "file").touch()
+    told = [
+        (trainer(None, config=EXPORTING), 11, "the job has no storage; write checkpoint.storage"),
+        (trainer(tmp_path, config=EXPORTING), 11, f"{tmp_path / 'model'} is there, and is no export; name another folder"),
+        (trainer(tmp_path, config={**EXPORTING, "export": f"{tmp_path}/file/model"}), 31, "a file stands where a directory is needed"),
+    ]
+    for document, code, said in told:
+        with world("DDP", document) as refused:
+            assert refused.finish() == [code, code], refused.story()
+        assert not refused.of("step")
+        assert all(said in error["message"] for error in refused.of("error")), refused.of("error")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(("strategy", "size"), [("Mirrored", 1), ("MultiWorkerMirrored", 2)])
+def test_a_keras_model_is_exported_as_saved_model_and_keras_file(strategy: str, size: int, tmp_path: Path) -> None:
+    options = {"logicalDevices": 2} if strategy == "Mirrored" else {}
+    with world(strategy, trainer(tmp_path, config=EXPORTING, options=options), size=size) as running:
+        assert running.finish() == [0] * size, running.story()
+    (notice,) = running.of("notice")
+    assert "predicts as the trained model does" in notice["message"]
+    assert "(saved_model, model.keras)" in notice["message"]
+    again = checked(tmp_path / "model")
+    assert again.returncode == 0, again.stderr
+    program = "import sys, tensorflow as tf; served = tf.saved_model.load(sys.argv[1]); print(served.serve(tf.zeros((3, 64))).shape)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model" / "saved_model")], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert loaded.stdout == "(3, 10)\n"
+
+
+OWN_CLASS = """
+import keras
+import numpy as np
+
+class Own(keras.Model):
+    def __init__(self, width):
+        super().__init__()
+        self.inner, self.last = keras.layers.Dense(width), keras.layers.Dense(1)
+    def call(self, inputs): return self.last(self.inner(inputs["x"]))[:, 0]
+
+def dataset(config): return [({"x": np.float32([i, 1])}, np.float32(i)) for i in range(16)]
+def build_model(config): return Own(4)
+def loss(outputs, batch): return (outputs - batch[1]) ** 2
+"""
+
+
+@pytest.mark.tensorflow
+def test_a_class_that_keras_cannot_make_again_is_exported_as_saved_model_alone(tmp_path: Path) -> None:
+    (tmp_path / "own_class.py").write_text(OWN_CLASS)
+    config = {"epochs": 1, "learningRate": 0.001, "export": str(tmp_path / "elsewhere" / "model")}
+    document = trainer(tmp_path / "checkpoints", module="own_class", config=config, batch={"globalSize": 8})
+    with world("OneDevice", document, size=1, PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == [0], running.story()
+    exported, left_out = (notice["message"] for notice in running.of("notice"))
+    assert "(saved_model)" in exported
+    assert "model.keras is left out" in left_out
+    assert sorted(path.name for path in (tmp_path / "elsewhere" / "model").iterdir()) == ["export.json", "saved_model"]

@@ -1,0 +1,273 @@
+"""Samples in files: what is written is read, and what is damaged is refused by name and never trained on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.data.files import FORMATS, Column, FileSet, open_files
+from muster_trainer.data.files.cache import cached
+from muster_trainer.data.files.crc32c import crc32c
+from muster_trainer.data.write import write
+
+SHAPES = st.sampled_from([(), (1,), (3,), (2, 2)])
+DTYPES = st.sampled_from(["float32", "float64", "int64", "int32", "uint8"])
+
+
+class Samples:
+    """Map-style, from two arrays."""
+
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.inputs[index], self.targets[index]
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def numbers(count: int, shape: tuple[int, ...], dtype: str, *, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    if dtype == "float32":
+        return random.normal(size=(count, *shape)).astype(np.float32)
+    if dtype == "float64":
+        return random.normal(size=(count, *shape)).astype(np.float32).astype(np.float64)  # TFRecords hold no more
+    low, high = (0, 256) if dtype == "uint8" else (-(2**31), 2**31)
+    return random.integers(low, high, size=(count, *shape)).astype(dtype)
+
+
+def column(part: str, array: np.ndarray, form: str) -> Column:
+    shape = array.shape[1:]
+    names = tuple(f"{part}.{place}" for place in range(int(np.prod(shape)))) if form == "CSV" and shape else part
+    return Column(names, str(array.dtype), shape)
+
+
+def opened(place: Path, data: Samples, form: str) -> FileSet:
+    settings = {"format": form, "train": str(place / "train-*")}
+    found = open_files(settings, "train", column("inputs", data.inputs, form), column("targets", data.targets, form))
+    assert found is not None
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(FORMATS), st.integers(1, 40), st.integers(1, 5), SHAPES, SHAPES, DTYPES, DTYPES, st.integers(0, 1000))
+def test_what_is_written_is_read_in_any_order_and_number_of_files(
+    form: str, count: int, files: int, shape: tuple[int, ...], other: tuple[int, ...], dtype: str, kind: str, seed: int
+) -> None:
+    data = Samples(numbers(count, shape, dtype, seed=seed), numbers(count, other, kind, seed=seed + 1))
+    with folder() as place:
+        write(data, place, "train", form=form, files=min(files, count))
+        found = opened(place, data, form)
+        indices = np.random.default_rng(seed).integers(0, count, size=7)
+        inputs, targets = found.batch(indices)
+        assert len(found) == count
+        assert inputs.dtype == dtype
+        assert targets.dtype == kind
+        np.testing.assert_array_equal(inputs, data.inputs[indices])
+        np.testing.assert_array_equal(targets, data.targets[indices])
+        one = found[int(indices[0])]
+        np.testing.assert_array_equal(one[0], data.inputs[indices[0]])
+
+
+@given(st.binary(max_size=700))
+def test_the_checksum_is_that_of_the_definition(data: bytes) -> None:
+    state = 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = state >> 1 ^ 0x82F63B78 * (state & 1)
+    assert crc32c(data) == state ^ 0xFFFFFFFF
+
+
+DATA = Samples(numbers(12, (3,), "float32"), numbers(12, (), "int64"))
+
+
+def read_all(place: Path, form: str) -> tuple[np.ndarray, np.ndarray]:
+    found = opened(place, DATA, form)
+    inputs, targets = found.batch(np.arange(len(found)))
+    return inputs, targets
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(FORMATS), st.data())
+def test_a_file_cut_anywhere_is_refused_by_name_or_holds_the_samples_before(form: str, choices: st.DataObject) -> None:
+    with folder() as place:
+        (path,) = write(DATA, place, "train", form=form, files=1)
+        content = path.read_bytes()
+        path.write_bytes(content[: choices.draw(st.integers(0, len(content) - 1))])
+        try:
+            inputs, _ = read_all(place, form)
+        except BadConfiguration as error:
+            refusal = str(error)
+            inputs = np.empty((0, 3))
+        else:
+            refusal = str(path)
+        assert str(path) in refusal
+        whole = len(inputs) - (form == "CSV")  # the last number of a line may have lost digits
+        np.testing.assert_array_equal(inputs[: max(whole, 0)], DATA.inputs[: max(whole, 0)])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_in_a_tfrecord_is_never_trained_on(choices: st.DataObject) -> None:
+    with folder() as place:
+        (path,) = write(DATA, place, "train", form="TFRecord", files=1)
+        content = bytearray(path.read_bytes())
+        content[choices.draw(st.integers(0, len(content) - 1))] ^= 1 << choices.draw(st.integers(0, 7))
+        path.write_bytes(content)
+        with pytest.raises(BadConfiguration, match=str(path)):
+            read_all(place, "TFRecord")
+
+
+def test_tensorflow_reads_what_is_written_and_the_other_way_round(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    (path,) = write(DATA, tmp_path, "train", form="TFRecord", files=1)
+    features = {"inputs": tf.io.FixedLenFeature((3,), tf.float32), "targets": tf.io.FixedLenFeature((), tf.int64)}
+    read = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(str(path))]
+    np.testing.assert_array_equal(np.stack([one["inputs"].numpy() for one in read]), DATA.inputs)
+    np.testing.assert_array_equal([one["targets"].numpy() for one in read], DATA.targets)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for inputs, target in zip(DATA.inputs, DATA.targets, strict=True):
+            raw = tf.train.Feature(bytes_list=tf.train.BytesList(value=[inputs.tobytes()]))
+            whole = tf.train.Feature(int64_list=tf.train.Int64List(value=[target]))
+            example = tf.train.Example(features=tf.train.Features(feature={"inputs": raw, "targets": whole}))
+            writer.write(example.SerializeToString())
+    again, targets = read_all(tmp_path, "TFRecord")
+    np.testing.assert_array_equal(again, DATA.inputs)
+    np.testing.assert_array_equal(targets, DATA.targets)
+
+
+def lines(*rows: str) -> Callable[[Path], None]:
+    return lambda place: (place / "train-0.csv").write_text("\n".join(rows) + "\n") and None
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (("inputs.0,inputs.1,targets", "1,2,3"), "no column 'inputs.2'; it has inputs.0, inputs.1, targets"),
+        (("inputs.0,inputs.1,inputs.2,targets", "1,2,3,4", "1,2,3"), "record 2: it has 3 columns, and the header 4"),
+        (("inputs.0,inputs.1,inputs.2,targets", "1,2,x,4"), "record 1: column inputs.2 has 'x', and float32 is needed"),
+        (("inputs.0,inputs.1,inputs.2,targets", "1,2,3,4.5"), "column targets has '4.5', and int64 is needed"),
+        (("inputs.0,inputs.1,inputs.2,targets",), "the files hold no samples"),
+        (("",), "is empty; it needs a line with the names of its columns"),
+    ],
+)
+def test_a_csv_file_that_does_not_fit_is_refused_by_line_and_column(rows: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    lines(*rows)(tmp_path)
+    with pytest.raises(BadConfiguration, match=said):
+        read_all(tmp_path, "CSV")
+
+
+def test_csv_quotes_line_ends_empty_lines_and_a_byte_order_mark_are_no_matter(tmp_path: Path) -> None:
+    text = '\ufefftargets,"inputs.0",note,inputs.1,inputs.2\r\n4,1,"two\nlines, ""quoted""",2,3\r\n\r\n8,"5",,6,7'
+    (tmp_path / "train-0.csv").write_bytes(text.encode())
+    inputs, targets = read_all(tmp_path, "CSV")
+    assert inputs.tolist() == [[1, 2, 3], [5, 6, 7]]
+    assert targets.tolist() == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("save", "said"),
+    [
+        (lambda path: np.savez(path, inputs=DATA.inputs), "no array 'targets'; it has inputs"),
+        (lambda path: np.savez_compressed(path, inputs=DATA.inputs, targets=DATA.targets), "is compressed"),
+        (
+            lambda path: np.savez(path, inputs=DATA.inputs[:, :2], targets=DATA.targets),
+            r"inputs has the shape \(2,\)",
+        ),
+        (lambda path: np.savez(path, inputs=DATA.inputs[:5], targets=DATA.targets), "number of rows: inputs 5, targets 12"),
+        (lambda path: np.savez(path, inputs=DATA.inputs, targets=DATA.inputs[:, 0]), "targets is of float32, and int64 is needed"),
+        (lambda path: path.write_bytes(b"PK"), "no whole .npz file"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(save: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
+    save(tmp_path / "train-0.npz")
+    with pytest.raises(BadConfiguration, match=said):
+        read_all(tmp_path, "Arrays")
+
+
+def test_npy_files_lie_side_by_side(tmp_path: Path) -> None:
+    for run in (0, 6):
+        np.save(tmp_path / f"train-{run}-inputs.npy", DATA.inputs[run : run + 6])
+        np.save(tmp_path / f"train-{run}-targets.npy", DATA.targets[run : run + 6])
+    np.testing.assert_array_equal(read_all(tmp_path, "Arrays")[1], DATA.targets)
+    (tmp_path / "train-6-targets.npy").unlink()
+    with pytest.raises(BadConfiguration, match=r"train-6-targets.npy cannot be opened: No such file"):
+        read_all(tmp_path, "Arrays")
+
+
+def test_a_tfrecord_that_does_not_fit_is_refused_by_feature(tmp_path: Path) -> None:
+    write(DATA, tmp_path, "train", form="TFRecord", files=1)
+    other = {"format": "TFRecord", "train": str(tmp_path / "*")}
+    with pytest.raises(BadConfiguration, match="record 1: the feature inputs has 3 numbers, and 64 are needed"):
+        open_files(other, "train", Column("inputs", shape=(64,)), Column("targets", "int64"))
+    with pytest.raises(BadConfiguration, match="there is no feature 'pixels'; it has inputs, targets"):
+        open_files(other, "train", Column("pixels", shape=(3,)), Column("targets", "int64"))
+    with pytest.raises(BadConfiguration, match="the feature inputs cannot be read as int64: it holds fractions"):
+        open_files(other, "train", Column("inputs", "int64", (3,)), Column("targets", "int64"))
+
+
+def test_files_that_are_not_there_are_named_with_what_is(tmp_path: Path) -> None:
+    (tmp_path / "test-0.csv").write_text("a")
+    with pytest.raises(BadConfiguration, match=r"data.train: there is no file .*/train-\*; the folder has test-0.csv"):
+        open_files({"format": "CSV", "train": str(tmp_path / "train-*")}, "train")
+    with pytest.raises(BadConfiguration, match=r"the folder .*/missing does not exist; mount the volume"):
+        open_files({"format": "CSV", "train": str(tmp_path / "missing" / "train")}, "train")
+    with pytest.raises(BadConfiguration, match=r"data.format: one of TFRecord, CSV, Arrays is needed, found 'csv'"):
+        open_files({"format": "csv", "train": "x"}, "train")
+    with pytest.raises(BadConfiguration, match="is no file; write a pattern"):
+        open_files({"format": "CSV", "train": str(tmp_path)}, "train", Column("a"), Column("b"))
+    assert open_files({"format": "CSV", "train": "x"}, "test") is None
+
+
+def test_inputs_may_be_several_arrays_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", user=DATA.targets, item=DATA.targets + 1, liked=DATA.inputs[:, 0], weight=DATA.inputs[:, 1])
+    parts = {"user": Column("user", "int64"), "item": Column("item", "int64")}, Column("liked"), Column("weight")
+    found = open_files({"format": "Arrays", "train": str(tmp_path / "*.npz")}, "train", *parts)
+    assert found is not None
+    inputs, targets, weights = found.batch([3, 1])
+    assert inputs["item"].tolist() == (DATA.targets[[3, 1]] + 1).tolist()
+    assert targets.tolist() == DATA.inputs[[3, 1], 0].tolist()
+    assert weights.tolist() == DATA.inputs[[3, 1], 1].tolist()
+    assert found[2][0]["user"] == DATA.targets[2]
+
+
+def test_a_cache_is_decoded_once_and_again_when_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = write(DATA, tmp_path / "data", "train", form="CSV", files=1)
+    cache = tmp_path / "cache"
+    first = cached(opened(path.parent, DATA, "CSV"), cache, title="task")
+    np.testing.assert_array_equal(first.batch(range(12))[0], DATA.inputs)
+    source = opened(path.parent, DATA, "CSV")
+    monkeypatch.setattr(source, "arrays", None)
+    again = cached(source, cache, title="task")
+    np.testing.assert_array_equal(again.batch([5, 3])[1], DATA.targets[[5, 3]])
+    path.write_text(path.read_text() + "1,2,3,77\n")
+    changed = cached(opened(path.parent, DATA, "CSV"), cache, title="task")
+    assert changed[12][1] == 77
+    with pytest.raises(BadConfiguration, match=r"spec.trainer.input.cache: the samples of task gpt are not in files"):
+        cached([1, 2], cache, title="task gpt")
+
+
+def test_a_cache_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
+    (path,) = write(DATA, tmp_path / "data", "train", form="Arrays", files=1)
+    cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
+    (copy,) = [one for one in tmp_path.iterdir() if one.is_dir() and one.name != "data"]
+    copy.rename(copy.with_suffix(".part"))
+    found = cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
+    np.testing.assert_array_equal(found.batch(range(12))[0], DATA.inputs)

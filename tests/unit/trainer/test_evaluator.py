@@ -1,0 +1,115 @@
+"""Which commits the evaluator measures, and when it ends; an engine that only notes what it is told computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_trainer import evaluator
+from muster_trainer.checkpoint import Fence, Manifest, Store, select
+from muster_trainer.contract import CheckpointSpec, ExitCode
+
+CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
+PERIODIC = Manifest(0, 0, 0, 0, 1, "ParameterServer", 0, {}, {}, "Periodic", "2026-11-21T11:16:14+00:00")
+
+
+class Stage:
+    """A checkpoint directory, and an evaluator that follows it. `on_load` is called with each commit that is read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.stop = SimpleNamespace(requested=False, training=False)
+        self.on_load = lambda path: None
+        self.checkpoint: CheckpointSpec | None = CheckpointSpec(directory)
+        self.test: Any = [0, 1, 2]
+
+    def commit(self, step: int, reason: str = "Periodic", *, earlier: int = 0) -> Path:
+        store = Store(self.directory, Fence(CREATED - timedelta(seconds=earlier), 0), keep=9)
+        if not list(self.directory.glob(f"attempts/{store.fence}.json")):
+            store.register(select(CheckpointSpec(self.directory), store.fence))
+        path = store.begin(step)
+        (path / "weights").write_text(str(step))
+        store.commit(path, replace(PERIODIC, step=step, reason=reason))
+        return path
+
+    def run(self) -> ExitCode:
+        engine = SimpleNamespace(load=lambda path: self.on_load(path), evaluate=lambda batches: {"samples": sum(map(len, batches))})
+        return evaluator.Evaluator(
+            spec=SimpleNamespace(checkpoint=self.checkpoint, batch=SimpleNamespace(global_size=2)),  # type: ignore[arg-type]
+            env=SimpleNamespace(created=CREATED, tensorboard_dir=None, attempt=0),  # type: ignore[arg-type]
+            task=SimpleNamespace(title="task", test=self.test),  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
+            events=SimpleNamespace(emit=lambda event, **fields: self.told.append((event, fields)), say=lambda text: None),  # type: ignore[arg-type]
+            stop=self.stop,  # type: ignore[arg-type]
+        ).run()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.told if event == kind]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(evaluator, "LOOK_SECONDS", 0.0)
+    return Stage(tmp_path)
+
+
+def test_commits_are_measured_in_their_order_as_they_come_until_the_final_one(stage: Stage) -> None:
+    stage.commit(10)
+    following = {10: (20, "Periodic"), 20: (30, "Final")}
+
+    def training_goes_on(path: Path) -> None:
+        step = int((path / "weights").read_text())
+        if step in following:
+            stage.commit(*following[step])
+
+    stage.on_load = training_goes_on
+    assert stage.run() is ExitCode.COMPLETED
+    assert [(event["step"], event["metrics"]) for event in stage.of("evaluation")] == [(step, {"samples": 3}) for step in (10, 20, 30)]
+
+
+def test_commits_of_an_earlier_job_are_none_of_its_business(stage: Stage) -> None:
+    stage.commit(10, "Final", earlier=100)
+    stage.commit(20, "Final")
+    assert stage.run() is ExitCode.COMPLETED
+    assert [event["step"] for event in stage.of("evaluation")] == [20]
+
+
+def test_a_damaged_commit_is_passed_over_and_the_user_is_told_while_a_removed_one_is_not_missed(stage: Stage) -> None:
+    (stage.commit(10) / "weights").write_text("else")
+    removed = stage.commit(20)
+    stage.commit(30, "Final")
+
+    def taken_away(path: Path) -> None:
+        if path == removed:
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+            raise OSError("gone")
+
+    stage.on_load = taken_away
+    assert stage.run() is ExitCode.COMPLETED
+    assert [event["step"] for event in stage.of("evaluation")] == [30]
+    (notice,) = stage.of("notice")
+    assert "step-00000010" in notice["message"]
+    assert "4 bytes in place of 2" in notice["message"]
+
+
+def test_asked_to_stop_it_measures_the_newest_commit_and_ends(stage: Stage) -> None:
+    for step in (10, 20, 30):
+        stage.commit(step)
+    stage.stop.requested = True
+    assert stage.run() is ExitCode.PREEMPTED
+    assert [event["step"] for event in stage.of("evaluation")] == [30]
+
+
+@pytest.mark.parametrize(("lacking", "said"), [("test", "no test set"), ("checkpoint", "no checkpoint storage")])
+def test_with_nothing_to_measure_it_says_so_and_ends_well(stage: Stage, lacking: str, said: str) -> None:
+    setattr(stage, lacking, None)
+    assert stage.run() is ExitCode.COMPLETED
+    assert said in stage.of("notice")[0]["message"]

@@ -1,0 +1,33 @@
+"""Deadlines for what would wait for ever. Nothing here needs TensorFlow."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from muster_trainer.contract import PeerLost
+from muster_trainer.tensorflow.waiting import wait_for, within
+
+
+def test_a_call_in_time_gives_its_answer_or_its_own_error() -> None:
+    assert within(10, "adding", lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        within(10, "dividing", lambda: 1 // 0)
+
+
+def test_a_call_that_does_not_end_is_given_up_by_name() -> None:
+    with pytest.raises(PeerLost, match=r"connecting took more than 0\.05 s"):
+        within(0.05, "connecting", threading.Event().wait)
+
+
+def test_members_are_waited_for_until_they_listen_and_the_one_that_never_does_is_named() -> None:
+    with socket.socket() as there, socket.socket() as held:
+        there.bind(("127.0.0.1", 0))
+        there.listen()
+        held.bind(("127.0.0.1", 0))  # taken, and not listened at: as a port that waits for its process
+        ports = [one.getsockname()[1] for one in (there, held)]
+        wait_for({"ps 0": f"127.0.0.1:{ports[0]}"}, 10)
+        with pytest.raises(PeerLost, match=rf"waited 0\.1 s for worker 1, and nothing listens at 127\.0\.0\.1:{ports[1]}"):
+            wait_for({"ps 0": f"127.0.0.1:{ports[0]}", "worker 1": f"127.0.0.1:{ports[1]}"}, 0.1)

@@ -1,0 +1,131 @@
+"""Arrays of numpy: `.npz` files with an array for each column, or `.npy` files side by side. Rows are samples.
+
+Numbers are read at their place, so an .npz must be written by `np.savez`: what `savez_compressed` writes has no places.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.data.files.columns import Column, Part
+from muster_trainer.data.files.fileset import FileSet
+from muster_trainer.data.files.opened import OpenFile
+
+_ZIP_HEADER = 30  # bytes of a local file header before its name (PKWARE APPNOTE, 4.3.7)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of an array lie in a file."""
+
+    file: OpenFile
+    begin: int
+    count: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def length(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def read(self, rows: Sequence[int]) -> np.ndarray:
+        content = b"".join(self.file.read(self.begin + row * self.length, self.length) for row in rows)
+        return np.frombuffer(content, dtype=self.dtype).reshape(len(rows), *self.shape)
+
+
+class Arrays(FileSet):
+    """Samples are rows. `beside` gives the .npy file of another column next to that of the first."""
+
+    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part], *, beside: Mapping[tuple[Path, str], OpenFile]) -> None:
+        self._beside = beside
+        self._rows: list[list[Rows]] = []
+        super().__init__(files, parts)
+
+    def _index(self, file: OpenFile) -> int:
+        rows = []
+        for column in self.columns:
+            if file.path.suffix == ".npz":
+                found = _rows(file, _member(file, column.name))
+            else:
+                found = _rows(self._beside[file.path, column.name], 0)
+            _check(found, column)
+            rows.append(found)
+        counts = {found.count for found in rows}
+        if len(counts) > 1:
+            each = ", ".join(f"{column.name} {found.count}" for column, found in zip(self.columns, rows, strict=True))
+            raise BadConfiguration(f"data file {file.path}: its arrays differ in their number of rows: {each}")
+        self._rows.append(rows)
+        return counts.pop()
+
+    def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
+        places = self._places(indices)
+        found = [np.empty((len(indices), *column.shape), dtype=column.type) for column in self.columns]
+        numbers = np.array([number for number, _ in places])
+        for number in set(numbers.tolist()):
+            own = np.flatnonzero(numbers == number)
+            rows = [places[place][1] for place in own]
+            for array, source in zip(found, self._rows[number], strict=True):
+                array[own] = source.read(rows)
+        return found
+
+
+def paths_beside(first: Path, columns: Sequence[Column]) -> dict[tuple[Path, str], Path]:
+    """The .npy file of each column: the name of that of the first one with another ending, as in train-inputs.npy, train-targets.npy."""
+    stem = first.name.removesuffix(f"{columns[0].name}.npy")
+    return {(first, column.name): first.with_name(f"{stem}{column.name}.npy") for column in columns}
+
+
+def _member(file: OpenFile, name: str) -> int:
+    """Where the .npy file of an array begins within an .npz."""
+    try:
+        with zipfile.ZipFile(file.path) as archive:
+            entry = archive.getinfo(f"{name}.npy")
+    except KeyError:
+        there = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
+        raise BadConfiguration(f"data file {file.path} has no array {name!r}; it has {there}") from None
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BadConfiguration(f"data file {file.path} is no whole .npz file ({error}); it may be truncated: write it again") from error
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise BadConfiguration(f"data file {file.path} is compressed, and rows are read at random; write it with np.savez")
+    header = file.read(entry.header_offset, _ZIP_HEADER)
+    names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    return entry.header_offset + _ZIP_HEADER + names
+
+
+def _rows(file: OpenFile, begin: int) -> Rows:
+    """Reads the header of the .npy file that begins at `begin` in `file`."""
+    head = io.BytesIO(file.read(begin, min(file.size - begin, 1 << 16)))
+    try:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(head)]
+        shape, fortran, dtype = read(head)
+    except (KeyError, ValueError, EOFError) as error:
+        raise BadConfiguration(f"data file {file.path} is no array of numpy ({error}); write it with np.save or np.savez") from error
+    if not shape or dtype.hasobject or (fortran and len(shape) > 1):
+        raise BadConfiguration(
+            f"data file {file.path}: an array of numbers with a row per sample, in C order, is needed; it has {dtype} {shape}"
+        )
+    return Rows(file, begin + head.tell(), shape[0], tuple(shape[1:]), dtype)
+
+
+def _check(rows: Rows, column: Column) -> None:
+    if rows.shape != column.shape:
+        raise BadConfiguration(
+            f"data file {rows.file.path}: a row of {column.name} has the shape {rows.shape}, and {column.shape} is needed"
+        )
+    if not np.can_cast(rows.dtype, column.type, "same_kind") or rows.dtype.kind not in "biuf":
+        raise BadConfiguration(f"data file {rows.file.path}: {column.name} is of {rows.dtype}, and {column.dtype} is needed")
+
+
+def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes samples, which are arrays by name, to an .npz file; they pass through memory."""
+    rows = list(samples)
+    np.savez(path, **{name: np.stack([row[name] for row in rows]) for name in rows[0]})

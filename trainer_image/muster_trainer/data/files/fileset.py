@@ -1,0 +1,83 @@
+"""A map-style data set over files, at constant memory: all that it holds is where each sample lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.data.files.columns import Part, assembled, columns_of
+from muster_trainer.data.files.opened import OpenFile
+
+
+class FileSet(ABC):
+    """Samples numbered over all files, in their order. Several processes and threads may read at once."""
+
+    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
+        self.files, self.parts = files, parts
+        self.columns = columns_of(parts)
+        self._begins = np.concatenate([[0], np.cumsum([self._index(file) for file in files])])
+        """number of the first sample of each file, and of all"""
+        for number in range(len(files)):
+            first, last = int(self._begins[number]), int(self._begins[number + 1]) - 1
+            if first <= last:
+                self.batch([first, last])  # what does not fit is refused at the start
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        found = self.arrays(np.array([index]))
+        return assembled(self.parts, lambda column: found[self.columns.index(column)][0])
+
+    def batch(self, indices: Sequence[int]) -> tuple[Any, ...]:
+        """The samples stacked: arrays of shape (n, *shape)."""
+        found = self.arrays(np.asarray(indices))
+        return assembled(self.parts, lambda column: found[self.columns.index(column)])
+
+    def _places(self, indices: np.ndarray) -> list[tuple[int, int]]:
+        """(number of the file, number in it) of each sample."""
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"there are {len(self)} samples")
+        numbers = np.searchsorted(self._begins, indices, side="right") - 1
+        return list(zip(numbers.tolist(), (indices - self._begins[numbers]).tolist(), strict=True))
+
+    @abstractmethod
+    def _index(self, file: OpenFile) -> int:
+        """Finds the samples of a file; gives their number. Raises BadConfiguration where it is damaged."""
+
+    @abstractmethod
+    def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
+        """An array for each column. Raises BadConfiguration that names file and record."""
+
+
+class Records(FileSet):
+    """Each sample is a run of bytes in one file."""
+
+    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
+        self._starts: list[np.ndarray] = []
+        self._lengths: list[np.ndarray] = []
+        super().__init__(files, parts)
+
+    def _remember(self, starts: np.ndarray, lengths: np.ndarray) -> int:
+        self._starts.append(starts)
+        self._lengths.append(lengths)
+        return len(starts)
+
+    def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
+        places = self._places(indices)
+        rows = [self._decoded(number, record, self._bytes(number, record)) for number, record in places]
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+
+    def _bytes(self, number: int, record: int) -> bytes:
+        return self.files[number].read(int(self._starts[number][record]), int(self._lengths[number][record]))
+
+    def _wrong(self, number: int, record: int, what: str) -> BadConfiguration:
+        return BadConfiguration(f"data file {self.files[number].path}, record {record + 1}: {what}")
+
+    @abstractmethod
+    def _decoded(self, number: int, record: int, content: bytes) -> list[np.ndarray]:
+        """The arrays of one sample, one for each column."""

@@ -1,0 +1,54 @@
+"""Opening the data files that a job's `config.data` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.data.files.arrays import Arrays, paths_beside
+from muster_trainer.data.files.columns import Part, columns_of
+from muster_trainer.data.files.fileset import FileSet
+from muster_trainer.data.files.opened import OpenFile, matching, open_all
+from muster_trainer.data.files.table import Table
+from muster_trainer.data.files.tfrecord import TFRecords
+
+FORMATS = ("TFRecord", "CSV", "Arrays")
+
+
+def open_files(settings: Mapping[str, Any], split: str, *parts: Part, where: str = "spec.trainer.config.data") -> FileSet | None:
+    """The samples of a split, with its `parts` (inputs, targets, and weights where there are some), from `settings` such as
+    {"format": "CSV", "train": "data/train-*.csv", "test": "data/test.csv"}. None where the settings do not name the split.
+
+    Raises BadConfiguration where files are missing, damaged, or do not hold what the parts say. `where` the settings are is said.
+    """
+    if not isinstance(settings, Mapping) or settings.get("format") not in FORMATS:
+        found = settings.get("format") if isinstance(settings, Mapping) else settings
+        raise BadConfiguration(f"{where}.format: one of {', '.join(FORMATS)} is needed, found {found!r}")
+    if settings.get(split) is None:
+        if split == "train":
+            raise BadConfiguration(f"{where}.train: the files to train on are needed, such as data/train-*")
+        return None
+    paths = matching(settings[split], f"{where}.{split}")
+    if settings["format"] == "Arrays":
+        found_set = _arrays(paths, parts)
+    else:
+        found_set = (TFRecords if settings["format"] == "TFRecord" else Table)(open_all(paths), parts)
+    if not len(found_set):
+        raise BadConfiguration(f"{where}.{split}: the files hold no samples: {', '.join(map(str, paths[:5]))}")
+    return found_set
+
+
+def _arrays(paths: list[Path], parts: tuple[Part, ...]) -> FileSet:
+    columns = columns_of(parts)
+    first = [path for path in paths if path.suffix == ".npz" or path.name.endswith(f"{columns[0].name}.npy")]
+    if not first:
+        raise BadConfiguration(
+            f"data file {paths[0]}: Arrays are .npz files, or .npy files whose names end in {columns[0].name}.npy and {columns[1].name}.npy"
+        )
+    beside: dict[tuple[Path, str], OpenFile] = {}
+    for path in first:
+        if path.suffix == ".npy":
+            beside |= {key: OpenFile(other) for key, other in paths_beside(path, columns).items()}
+    return Arrays(open_all(first), parts, beside=beside)

@@ -1,0 +1,109 @@
+"""CSV files: a header with the names of the columns, then a line of numbers for each sample (RFC 4180)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.data.files.columns import Column, Part
+from muster_trainer.data.files.fileset import Records
+from muster_trainer.data.files.opened import OpenFile
+
+_WINDOW = 1 << 22  # bytes read at once while lines are looked for
+
+
+class Table(Records):
+    """Samples are lines."""
+
+    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
+        self._header: list[str] = []
+        self._positions: list[list[int]] = []
+        super().__init__(files, parts)
+
+    def _index(self, file: OpenFile) -> int:
+        """Finds the ends of lines; a newline within quotes is none."""
+        ends, quotes = [], 0
+        for place in range(0, file.size, _WINDOW):
+            window = np.frombuffer(file.read(place, min(_WINDOW, file.size - place)), dtype=np.uint8)
+            inside = np.cumsum(window == ord('"')) + quotes
+            ends.append(np.flatnonzero((window == ord("\n")) & (inside % 2 == 0)) + place + 1)
+            quotes = int(inside[-1]) % 2
+        stops = np.unique(np.concatenate([*ends, [file.size]]))
+        starts = np.concatenate([[0], stops[:-1]])
+        filled = stops - starts > 2  # the end of an empty line has one or two bytes, and two columns have three
+        starts, lengths = starts[filled], (stops - starts)[filled]
+        if not len(starts):
+            raise BadConfiguration(f"data file {file.path} is empty; it needs a line with the names of its columns")
+        self._read_header(file, _fields(file.read(int(starts[0]), int(lengths[0]))))
+        return self._remember(starts[1:], lengths[1:])
+
+    def _read_header(self, file: OpenFile, names: list[str]) -> None:
+        """All files have the columns of the first one."""
+        if self._header:
+            if names != self._header:
+                raise BadConfiguration(f"data file {file.path} has other columns than {self.files[0].path}; give all files the same header")
+            return
+        named = [_named(column) for column in self.columns]
+        taken = {name for one in named for name in one}
+        for column, own in zip(self.columns, named, strict=True):
+            wanted = own or [name for name in names if name not in taken]
+            for name in wanted:
+                if name not in names:
+                    raise BadConfiguration(f"data file {file.path} has no column {name!r}; it has {_some(names)}")
+            if len(wanted) != column.size:
+                raise BadConfiguration(f"data file {file.path} has {len(wanted)} columns ({_some(wanted)}) where {column.size} are needed")
+            self._positions.append([names.index(name) for name in wanted])
+        self._header = names
+
+    def _decoded(self, number: int, record: int, content: bytes) -> list[np.ndarray]:
+        fields = _fields(content)
+        if len(fields) != len(self._header):
+            what = f"it has {len(fields)} columns, and the header {len(self._header)}; the file may be truncated"
+            raise self._wrong(number, record, what)
+        arrays = []
+        for column, positions in zip(self.columns, self._positions, strict=True):
+            chosen = [fields[position] for position in positions]
+            try:
+                arrays.append(np.array(chosen, dtype=np.str_).astype(column.type).reshape(column.shape))
+            except (ValueError, OverflowError) as error:
+                name = next(self._header[place] for place in positions if not _reads(fields[place], column))
+                text = fields[self._header.index(name)]
+                raise self._wrong(number, record, f"column {name} has {text!r}, and {column.dtype} is needed") from error
+        return arrays
+
+
+def _fields(line: bytes) -> list[str]:
+    text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
+    return next(csv.reader([text]), []) if '"' in text else text.split(",")
+
+
+def _named(column: Column) -> list[str]:
+    return [column.names] if isinstance(column.names, str) else list(column.names)
+
+
+def _reads(text: str, column: Column) -> bool:
+    try:
+        np.array(text, dtype=np.str_).astype(column.type)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes samples, which are arrays by name; an array of several numbers gets a column for each: name.0, name.1, ..."""
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        for number, arrays in enumerate(samples):
+            flat = {name: np.asarray(array).ravel() for name, array in arrays.items()}
+            if number == 0:
+                shapes = {name: np.shape(array) for name, array in arrays.items()}
+                lines.writerow(f"{name}.{place}" if shapes[name] else name for name, one in flat.items() for place in range(len(one)))
+            lines.writerow(number for one in flat.values() for number in one.tolist())

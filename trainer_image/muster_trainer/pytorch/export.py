@@ -1,0 +1,49 @@
+"""The trained model as a state dict in one file, which `torch.load(path, weights_only=True)` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from muster_trainer.pytorch import state
+from muster_trainer.tasks.batches import read_batch
+from muster_trainer.tasks.module import Task
+
+FILE = "model.pt"
+
+
+def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
+    """By this process alone, on the CPU, whatever world wrote the checkpoint."""
+    model: nn.Module = task.build_model(task.config)
+    state.load_alone(checkpoint, model)
+    save(model.state_dict(), directory / FILE)
+    return []
+
+
+def save(table: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raises OSError where it cannot be written, which torch's writer hides behind an error of its own."""
+    try:
+        with path.open("wb") as file:
+            torch.save(table, file)
+    except RuntimeError as error:
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+@torch.no_grad()
+def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict[str, dict[str, float]]:
+    model: nn.Module = task.build_model(task.config)
+    model.load_state_dict(torch.load(directory / FILE, map_location="cpu", weights_only=True))
+    model.eval()
+    batch = pytree.tree_map(torch.as_tensor, read_batch(task, data, indices))
+    outputs = model(batch[0])
+    losses = task.loss(outputs, batch)
+    if len(batch) > 2:
+        losses = losses * task.weights_for(losses, batch)
+    values = {"loss": losses, **task.metrics(outputs, batch)}
+    return {FILE: {name: torch.as_tensor(value).double().mean().item() for name, value in values.items()}}

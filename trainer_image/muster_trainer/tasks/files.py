@@ -1,0 +1,51 @@
+"""`config.data` of a bundled task: samples from the user's files in place of the task's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from muster_trainer.data.files import FORMATS, Column, open_files
+from muster_trainer.tasks.config import Config, Key, choice, read_config
+
+WHERE = "spec.trainer.config.data"
+
+
+def _names(value: Any) -> bool:
+    return (isinstance(value, str) and value != "") or (isinstance(value, list) and value != [] and all(map(_names, value)))
+
+
+DATA = Key("data", None, "an object with format and train", lambda value: value is None or isinstance(value, dict))
+_FILES = "a file name, a pattern such as data/train-*, or a list of these"
+_KEYS = (
+    choice("format", *FORMATS),
+    Key("train", None, _FILES, _names),
+    Key("test", None, _FILES, _names),  # without it nothing is evaluated
+    Key("inputs", None, "a name, or a list of names of CSV columns", _names),
+    Key("targets", None, "a name, or a list of names of CSV columns", _names),
+)
+
+
+def dataset_in_files(own: Callable[[Config, str], Any]) -> Callable[[Config, str], Any]:
+    """The `dataset` of a task whose samples lie in files: of the types and shapes that its `own` samples have."""
+
+    def dataset(config: Config, split: str) -> Any:
+        settings = read_config(config.data, _KEYS, others_allowed=False, where=WHERE)
+        inputs, targets = own(config, "train")[0]
+        parts = _column(settings, "inputs", inputs), _column(settings, "targets", targets)
+        return open_files(settings, split, *parts, where=WHERE)
+
+    return dataset
+
+
+def _column(settings: Mapping[str, Any], part: str, like: Any) -> Column:
+    array = np.asarray(like)
+    named = settings[part]
+    if isinstance(named, list):
+        named = tuple(named)
+    elif named is None and settings["format"] == "CSV":
+        # as muster_trainer.data.write names them; inputs are all that is no target
+        named = () if part == "inputs" else tuple(f"{part}.{place}" for place in range(array.size)) if array.shape else part
+    return Column(part if named is None else named, str(array.dtype), array.shape)

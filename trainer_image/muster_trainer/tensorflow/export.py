@@ -1,0 +1,67 @@
+"""The trained model as a SavedModel, which needs no code to predict, and as a Keras file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from muster_trainer.contract import BadConfiguration, StorageUnavailable
+from muster_trainer.tasks.batches import read_batch
+from muster_trainer.tasks.module import Task, describe
+from muster_trainer.tensorflow.synchronous import PREFIX, STORAGE_ERRORS
+from muster_trainer.tensorflow.world import one_line
+
+SAVED_MODEL = "saved_model"
+KERAS = "model.keras"
+
+
+def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
+    """On the CPU, by a model outside of any strategy."""
+    with tf.device("/CPU:0"):
+        model = task.build_model(task.config)
+        model(tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, task.train, np.arange(1))[0]))
+        try:
+            tf.train.Checkpoint(model=model).read(str(checkpoint / PREFIX)).expect_partial().assert_existing_objects_matched()
+        except AssertionError as error:
+            raise BadConfiguration(f"checkpoint {checkpoint} does not fit the model: {one_line(error)}") from error
+        try:
+            model.export(directory / SAVED_MODEL, verbose=False)
+            return _write_keras(model, directory / KERAS)
+        except STORAGE_ERRORS as error:
+            raise StorageUnavailable(f"export {directory}: {one_line(error)}") from error
+
+
+def _write_keras(model: keras.Model, path: Path) -> list[str]:
+    """A model of a class without get_config has no Keras file; its SavedModel predicts all the same."""
+    try:
+        model.save(path)
+        keras.models.load_model(path, compile=False)
+    except STORAGE_ERRORS:
+        raise
+    except Exception as error:  # noqa: BLE001 (what classes of the user raise)
+        path.unlink(missing_ok=True)
+        return [f"{path.name} is left out of the export, since Keras cannot make the model again from it: {describe(error)[:300]}"]
+    return []
+
+
+def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict[str, dict[str, float]]:
+    with tf.device("/CPU:0"):
+        batch = tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, data, indices))
+        served = tf.saved_model.load(str(directory / SAVED_MODEL))  # its variables go with it
+        found = {SAVED_MODEL: _measure(task, served.serve(batch[0]), batch)}
+        if (directory / KERAS).exists():
+            model = keras.models.load_model(directory / KERAS, compile=False)
+            found[KERAS] = _measure(task, model(batch[0], training=False), batch)
+    return found
+
+
+def _measure(task: Task, outputs: Any, batch: Any) -> dict[str, float]:
+    losses = task.loss(outputs, batch)
+    if len(batch) > 2:
+        losses = tf.cast(losses, tf.float32) * tf.cast(task.weights_for(losses, batch), tf.float32)
+    values = {"loss": losses, **task.metrics(outputs, batch)}
+    return {name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in values.items()}

@@ -1,0 +1,93 @@
+"""Reading the samples of coming steps ahead with tf.data.
+
+Parallel readers (an interleave, one lane of steps each) call the data set, and their batches are fetched ahead up to the
+device. The order is that of the steps whatever runs first, so the readers decide nothing but the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from muster_trainer.contract import InputSpec, TrainerError
+from muster_trainer.data.files import workers_for
+from muster_trainer.tasks.batches import read_batch
+from muster_trainer.tasks.module import Task
+
+AUTOTUNE = tf.data.AUTOTUNE
+MOST_LANES = 16  # among which AUTOTUNE chooses
+
+Share = Callable[[int], tuple[np.ndarray, np.ndarray]]
+"""The samples to read for a step, and the weight of each in the loss: int64 and float32, both of shape (n >= 1,)."""
+
+
+class Reading:
+    """The samples of one device, step by step. `share` is a pure function; `device` is where the batches are wanted, such as
+    `/device:GPU:0`; None: in the memory of the host."""
+
+    def __init__(self, task: Task, data: Any, share: Share, *, spec: InputSpec, device: str | None = None) -> None:
+        self.task, self.data, self.share, self.spec, self.device = task, data, share, spec, device
+        self._failures: dict[int, TrainerError] = {}
+        self._steps = range(0)
+        self._batches: Iterator[Any] | None = None
+
+    def expect(self, steps: range) -> None:
+        """What `take` will be asked for. Reading begins with the first call of `take`."""
+        self._steps = steps
+        self._batches = None
+
+    def take(self) -> tuple[Any, tf.Tensor]:
+        """(samples, weights) of the next step, once they are read. Raises what reading them raised."""
+        step, self._steps = self._steps[0], self._steps[1:]
+        if workers_for(self.data, self.spec, automatic=AUTOTUNE) == 0:
+            return tf.nest.map_structure(tf.convert_to_tensor, self._read(step))
+        if self._batches is None:
+            self._batches = iter(self.dataset(range(step, step + 1 + len(self._steps))))
+        try:
+            return next(self._batches)
+        except tf.errors.OpError:
+            if step not in self._failures:
+                raise
+            raise self._failures[step] from None
+
+    @property
+    def failure(self) -> TrainerError | None:
+        """What reading a step has raised, if any has."""
+        return next(iter(self._failures.values()), None)
+
+    def dataset(self, steps: range) -> tf.data.Dataset:
+        """(samples, weights) of each of `steps`, which are at least one, in their order."""
+        workers = workers_for(self.data, self.spec, automatic=AUTOTUNE)
+        lanes = min(MOST_LANES if workers == AUTOTUNE else max(workers, 1), len(steps))
+        samples, weights = self.share(steps[0])
+        example = read_batch(self.task, self.data, samples[:1]), weights[:1]
+        kinds = [tf.TensorSpec([None, *np.shape(one)[1:]], np.asarray(one).dtype) for one in tf.nest.flatten(example)]
+
+        def read(step: tf.Tensor) -> Any:
+            parts = tf.numpy_function(self._flat, [step], [kind.dtype for kind in kinds], stateful=False)
+            return tf.nest.pack_sequence_as(example, [tf.ensure_shape(part, kind.shape) for part, kind in zip(parts, kinds, strict=True)])
+
+        def lane(number: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.Dataset.range(steps.start + number, steps.stop, lanes).map(read)
+
+        found = tf.data.Dataset.range(lanes).interleave(
+            lane, cycle_length=lanes, block_length=1, num_parallel_calls=AUTOTUNE if workers == AUTOTUNE else lanes, deterministic=True
+        )
+        ahead = self.spec.prefetch or AUTOTUNE
+        if self.device is None or "GPU" not in self.device:
+            return found.prefetch(ahead)
+        return found.prefetch(ahead).apply(tf.data.experimental.prefetch_to_device(self.device))
+
+    def _read(self, step: int) -> tuple[Any, np.ndarray]:
+        samples, weights = self.share(step)
+        return read_batch(self.task, self.data, samples), weights
+
+    def _flat(self, step: np.ndarray) -> list[np.ndarray]:
+        try:
+            return [np.asarray(part) for part in tf.nest.flatten(self._read(int(step)))]
+        except TrainerError as error:
+            self._failures[int(step)] = error
+            raise

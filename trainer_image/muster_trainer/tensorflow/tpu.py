@@ -1,0 +1,54 @@
+"""tf.distribute.TPUStrategy on a TPU slice of Google Kubernetes Engine.
+
+Each host of the slice runs a TensorFlow server; the process of host 0 drives the chips of all, and the others run
+`server.serve_host`. A call that meets no TPU may block for ever in TensorFlow (`experimental_connect_to_cluster` does), so
+that each has a deadline. There was no TPU to try this on: what runs behind `initialize_tpu_system` is not proved.
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_trainer.tensorflow import server
+from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for, within
+from muster_trainer.tensorflow.world import Membership, one_line, peers
+
+FIND_SECONDS = 60.0
+CONNECT_SECONDS = 120.0
+INITIALIZE_SECONDS = 300.0
+LOCAL = "local"
+
+
+def join(spec: TrainerSpec) -> Membership:
+    """Raises BadConfiguration where there is no TPU, and PeerLost where a host of the slice does not answer."""
+    hosts = server.hosts()
+    if hosts:
+        server.start({"worker": hosts}, "worker", 0)
+        wait_for({f"host {index} of the TPU slice": address for index, address in enumerate(hosts)}, START_SECONDS)
+    resolver = within(FIND_SECONDS, "finding the TPU", lambda: _resolver(named=bool(hosts)))
+    with peers(0):
+        try:
+            within(CONNECT_SECONDS, "connecting to the TPU hosts", lambda: tf.config.experimental_connect_to_cluster(resolver))
+            within(INITIALIZE_SECONDS, "initialising the TPU", lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
+        except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+            raise BadConfiguration(
+                f"TPU: TensorFlow finds no TPU on this host ({one_line(error)}). The image needs a TensorFlow that is built for TPUs, with "
+                "libtpu, and the pod a node with the chips of spec.options.tpu; without TPUs, use Mirrored or MultiWorkerMirrored"
+            ) from error
+        return Membership(0, 1, tf.distribute.TPUStrategy(resolver))
+
+
+def _resolver(*, named: bool) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    """By KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, which TensorFlow reads itself, else by TPU_NAME; `local` are the chips of this host."""
+    name = os.environ.get("TPU_NAME")
+    if not named and not name:
+        raise BadConfiguration(
+            f"TPU: neither {server.ENDPOINTS} nor TPU_NAME is set, and nothing says where the TPU is; write TPU_NAME=local for this host's"
+        )
+    try:
+        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=None if named else name)
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise BadConfiguration(f"TPU: TPU_NAME={name!r} cannot be found: {one_line(error)}") from error
