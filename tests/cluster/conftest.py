@@ -96,8 +96,7 @@ def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
 
 
 def _remove(cluster: harness.Cluster, namespace: str) -> None:
-    if not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name"):
-        return
-    cluster.kubectl("delete", "namespace", namespace, "--timeout=150s", timeout=160)
+    if cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name"):
+        cluster.kubectl("delete", "namespace", namespace, "--timeout=150s", timeout=160)
     cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{namespace}-{training.CLAIM}")
     shutil.rmtree(cluster.places.shared / namespace, ignore_errors=True)

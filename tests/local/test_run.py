@@ -60,6 +60,7 @@ def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(place: Plac
     first, second = place.status()["attempts"]
     assert (first["class"], first["replica"]) == ("Infrastructure", "worker-1")
     assert second["stepResumed"] >= 5
+    assert [path.name for path in (place.run / "attempts").iterdir()] == ["0"]  # in the replicas that were there
 
 
 def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(place: Place) -> None:
@@ -74,6 +75,7 @@ def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(place:
         code, output = finish(run)
     assert code == 0, output
     assert place.status()["attempts"][0]["replica"] == "worker-0"
+    assert [path.name for path in (place.run / "attempts/1").iterdir()] == ["worker-0"]  # worker-1 was kept
 
 
 def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: Place) -> None:
@@ -187,14 +189,15 @@ def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next
 
 
 def test_a_second_run_at_the_same_time_is_refused_with_the_pid_of_the_first(place: Place) -> None:
-    place.write(job())
+    place.write(job(trainer={"script": "train.py 12000 0.01"}))
     with place.running("job.yaml") as run:
         place.wait_for_commit()
         for option in ("--resume", "--fresh"):
             code, output = place.muster_run_beside("job.yaml", option)
             assert code == 11
             assert f"pid {run.pid}" in output
-        assert finish(run)[0] == 0
+        run.send_signal(signal.SIGINT)
+        assert finish(run)[0] == 21
 
 
 def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(place: Place) -> None:

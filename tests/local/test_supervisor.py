@@ -68,6 +68,7 @@ class Run:
         trainer = {**entry, "config": {}, "batch": {"globalSize": 8}, "checkpoint": None, "graceSeconds": grace}
         return {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "MUSTER_JOB": "default/test",
             "MUSTER_JOB_UID": "job-uid",
             "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
@@ -466,6 +467,7 @@ class Coordinator(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.reports: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
+        self.reply: dict[str, Any] = {"attempt": 3, "intervalSeconds": 0.3}
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -487,7 +489,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.reports.put((self.path, self.headers.get("Authorization", ""), json.loads(body)))
-        reply = b'{"attempt": 3, "intervalSeconds": 0.3}'
+        reply = json.dumps(self.server.reply).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(reply)))
         self.end_headers()
@@ -610,3 +612,74 @@ def test_a_coordinator_that_never_comes_to_an_end_does_not_hold_up_ours(run: Run
             over.set()
             socket.create_connection(server.getsockname()).close()  # in case none ever came
             thread.join()
+
+
+GIVES_UP = "import os\nprint('attempt', os.environ['MUSTER_ATTEMPT'], os.environ['MASTER_PORT'], flush=True)\nraise SystemExit(20)\n"
+
+
+def follows(coordinator: Coordinator, **orders: Any) -> None:
+    coordinator.reply = {"intervalSeconds": 0.2, "graceSeconds": 0.0, "end": False, "attempt": 3, **orders}
+
+
+def world(attempt: int, port: int) -> dict[str, str]:
+    return {"MUSTER_ATTEMPT": str(attempt), "MASTER_PORT": str(port)}
+
+
+def test_a_replica_outlives_its_processes_and_starts_those_of_the_next_attempt(run: Run, coordinator: Coordinator) -> None:
+    follows(coordinator)
+    run.start(GIVES_UP, MUSTER_COORDINATOR=coordinator.url)
+    ended = coordinator.until(lambda report: report.get("waiting"))
+    assert (ended["attempt"], ended["lastWords"]["code"], ended["inPlace"]) == (3, 20, True)
+    follows(coordinator, attempt=4)
+    acknowledged = coordinator.until(lambda report: report["attempt"] == 4)
+    assert (acknowledged["waiting"], acknowledged["processes"]) == (True, [])
+    assert (acknowledged["lastWords"]["attempt"], acknowledged["resumed"], acknowledged["checkpoint"]) == (3, None, None)
+    follows(coordinator, attempt=4, world=world(4, 29504))
+    assert coordinator.until(lambda report: report.get("waiting") and report["lastWords"]["attempt"] == 4)["attempt"] == 4
+    follows(coordinator, attempt=4, end=True)
+    assert run.wait() == 20
+    assert run.out.read_text().splitlines() == ["attempt 3 29500", "attempt 4 29504"]
+    assert run.words()["attempt"] == 4
+
+
+def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_before_it_is_acknowledged(
+    run: Run, coordinator: Coordinator
+) -> None:
+    follows(coordinator)
+    run.start(IGNORES_SIGTERM, MUSTER_COORDINATOR=coordinator.url)
+    [process] = coordinator.until(lambda report: report["processes"])["processes"]
+    follows(coordinator, attempt=5)
+    acknowledged = coordinator.until(lambda report: report["attempt"] == 5)
+    assert (acknowledged["waiting"], acknowledged["lastWords"]) == (True, None)
+    assert not psutil.pid_exists(process["pid"])
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 22  # whatever was done since the last commit is lost
+
+
+def test_a_world_that_changes_as_planned_gives_the_processes_time_to_save(run: Run, coordinator: Coordinator) -> None:
+    follows(coordinator)
+    run.start(SAVES_ON_SIGTERM, MUSTER_COORDINATOR=coordinator.url)
+    wait_for(lambda: "ready" in run.out.read_text(), "the process")
+    follows(coordinator, attempt=4, graceSeconds=20.0)
+    coordinator.until(lambda report: report["attempt"] == 4)
+    events = [json.loads(line) for line in (run.state / "events.jsonl").read_text().splitlines()]
+    assert ("commit", 7) in [(event["event"], event.get("step")) for event in events]
+    follows(coordinator, attempt=4, end=True)
+    run.wait()
+
+
+def test_a_request_to_stop_ends_a_replica_that_waits_with_what_it_had_to_say(run: Run, coordinator: Coordinator) -> None:
+    follows(coordinator)
+    run.start(GIVES_UP, MUSTER_COORDINATOR=coordinator.url)
+    coordinator.until(lambda report: report.get("waiting"))
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 20
+
+
+def test_a_coordinator_that_gives_no_orders_keeps_nobody_waiting(run: Run, coordinator: Coordinator) -> None:
+    assert run.start(GIVES_UP, MUSTER_COORDINATOR=coordinator.url).wait() == 20
+
+
+def test_what_cannot_run_as_written_does_not_wait_for_another_attempt(run: Run, coordinator: Coordinator) -> None:
+    follows(coordinator)
+    assert run.start("raise SystemExit(11)", MUSTER_COORDINATOR=coordinator.url).wait() == 11

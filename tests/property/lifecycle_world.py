@@ -13,6 +13,7 @@ from muster.api.job import TrainingJob
 from muster.api.reports import LastWords, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.spec import RoleName
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.lifecycle import in_place
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
@@ -78,13 +79,26 @@ class Pod:
     asked: bool = False
     """The caller asked for its deletion."""
     sent: list[Report] = field(default_factory=list)
+    trains: int | None = None
+    """The attempt whose processes run in it."""
+    attempt: int = 0
+    """The one that it has come to, whether anybody knows or not."""
+    frozen: bool = False
+    """Its node is: nothing of it runs or answers, and nobody is told."""
+    said: LastWords | None = None
+    """How its processes last ended, where its supervisor outlived them."""
+
+    @property
+    def lives(self) -> bool:
+        return self.view.phase is ReplicaPhase.RUNNING and not self.frozen
 
 
 class World:
     """Truth. `job` is what the API server holds; everything the caller sees comes from here, late or at once."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], *, in_place: bool = False) -> None:
         self.now = START
+        self.in_place = in_place
         self.job = TrainingJob.model_validate(
             {"metadata": {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}, "spec": spec}
         )
@@ -171,14 +185,74 @@ class World:
     # the kubelet and the rest of the cluster
 
     def start(self, name: str) -> None:
-        if self.pods[name].view.phase is ReplicaPhase.PENDING and self.pods[name].view.deleting is None:
+        pod = self.pods[name]
+        if pod.view.phase is ReplicaPhase.PENDING and pod.view.deleting is None:
+            pod.trains = pod.attempt
             self._change(name, phase=ReplicaPhase.RUNNING)
+            if self.in_place:
+                self.speak(name)
+
+    # supervisors that outlive their processes
+
+    def speak(self, name: str) -> None:
+        """The supervisor posts a report that has no news of steps, and is heard at once."""
+        pod = self.pods[name]
+        newest = pod.sent[-1] if pod.sent and pod.sent[-1].attempt == pod.attempt else None
+        report = Report(
+            job=self.job.key,
+            pod=pod.view.name,
+            role=pod.view.role.value,
+            index=pod.view.index,
+            attempt=pod.attempt,
+            sequence=len(pod.sent),
+            progress=newest.progress if newest else None,
+            checkpoint=newest.checkpoint if newest else None,
+            resumed=newest.resumed if newest else None,
+            waiting=pod.trains is None,
+            last_words=pod.said,
+            in_place=True,
+        )
+        pod.sent.append(report)
+        self._change(name, report=report, reported=self.now)
+
+    def break_down(self, name: str, how: str) -> None:
+        """Its processes end, and its supervisor lives on, says how, and waits."""
+        pod, end = self.pods[name], ENDS[how]
+        if not (self.in_place and pod.lives and pod.trains is not None and end.code and end.justifies) or pod.view.deleting:
+            return
+        self._justify(pod.attempt, end.justifies)
+        pod.trains = None
+        pod.said = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(pod.attempt), attempt=pod.attempt)
+        self.speak(name)
+
+    def heed(self, name: str) -> None:
+        """It hears what the status says now: of a newer attempt, so that it ends its processes; or that the world is complete."""
+        pod, status = self.pods[name], self.job.status
+        if not (self.in_place and pod.lives) or pod.view.deleting:
+            return
+        if status.phase.final:
+            if pod.trains is None:
+                self.finish(name, "user error")
+        elif status.attempt > pod.attempt:
+            pod.attempt, pod.trains = status.attempt, None
+            self.speak(name)
+        elif (
+            pod.trains is None
+            and not (pod.said and pod.said.attempt == pod.attempt)
+            and in_place.handed_out(status, pod.view.uid)
+            and pod.attempt == status.attempt
+        ):
+            pod.trains, pod.said = pod.attempt, None
+            if pod.attempt not in self.created_for:
+                self._realise(pod.attempt)
+            self.speak(name)
 
     def finish(self, name: str, how: str) -> None:
         pod, end = self.pods[name], ENDS[how]
         if pod.view.phase.ended:
             return
-        attempt = pod.view.attempt
+        attempt = pod.attempt
+        pod.trains = None
         ended_well = end.exit_code == 0
         words = None
         if end.code is not None:
@@ -200,31 +274,32 @@ class World:
 
     def disrupt(self, name: str) -> None:
         """The condition comes, perhaps long after the pod's end."""
-        self._justify(self.pods[name].view.attempt, PREEMPTION)
+        self._justify(self.pods[name].attempt, PREEMPTION)
         self._change(name, disruption="DeletionByTaintManager")
 
     def delete(self, name: str) -> None:
         """Somebody else deletes it, gracefully."""
         if self.pods[name].view.deleting is None:
-            self._justify(self.pods[name].view.attempt, PREEMPTION)
+            self._justify(self.pods[name].attempt, PREEMPTION)
             self._change(name, deleting=self.now)
 
     def remove(self, name: str) -> None:
         """Its object goes: after its deletion, or by force."""
         pod = self.pods.pop(name)
         if pod.view.deleting is None:
-            self._justify(pod.view.attempt, PREEMPTION)
+            self._justify(pod.attempt, PREEMPTION)
         self._remember()
 
     def train(self, steps: int, *, commit: bool) -> None:
         """The current world does some steps, and worker 0 (or the chief) has a report of it to send."""
         speaker = next((pod for pod in self.pods.values() if pod.view.index == 0 and pod.view.role in _RANK_0), None)
-        if speaker is None or speaker.view.phase is not ReplicaPhase.RUNNING:
+        if speaker is None or not speaker.lives or speaker.trains is None:
             return
-        attempt = speaker.view.attempt
+        attempt = speaker.trains
         step = self.steps.get(attempt, self.commit) + steps
         self.steps[attempt] = step
-        resumed = Resumed(found=self.commit or None, step=speaker.sent[0].resumed.step if _resumed(speaker) else self.commit)
+        before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
+        resumed = before or Resumed(found=self.commit or None, step=self.commit)
         self.commit = step if commit else self.commit
         speaker.sent.append(
             Report(
@@ -238,14 +313,21 @@ class World:
                 progress=ReportedProgress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
                 checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}") if self.commit else None,
                 resumed=resumed,
+                in_place=self.in_place,
             )
         )
 
     def deliver(self, name: str, which: int) -> None:
-        """One of its reports arrives: the newest, or one that was late or came twice."""
-        sent = self.pods[name].sent
-        if sent:
-            self._change(name, report=sent[-1 - which % len(sent)], reported=self.now)
+        """One of its reports arrives: the newest, or one that was late or came twice, and is not taken for news then."""
+        sent, known = self.pods[name].sent, self.pods[name].view.report
+        report = sent[-1 - which % len(sent)] if sent else None
+        if report and (known is None or (report.attempt, report.sequence) > (known.attempt, known.sequence)):
+            self._change(name, report=report, reported=self.now)
+
+    def forget_reports(self) -> None:
+        """Another leader takes over, who has heard nobody yet."""
+        for name in self.pods:
+            self._change(name, report=None, reported=None)
 
     def obey(self, how: str = "preempted") -> None:
         """All that are being deleted end and go; all that wait start."""
@@ -255,6 +337,16 @@ class World:
                 self.remove(name)
             else:
                 self.start(name)
+                self.heed(name)
+
+    def freeze(self, name: str) -> None:
+        self.pods[name].frozen = self.pods[name].view.phase is ReplicaPhase.RUNNING
+
+    def evict_frozen(self) -> None:
+        """What a cluster does in the end, to those that belong to the current attempt: others are Muster's to replace."""
+        for name, pod in self.pods.items():
+            if pod.frozen and pod.attempt == self.job.status.attempt:
+                self.delete(name)
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -291,7 +383,7 @@ class World:
     def _create(self, action: CreateReplica) -> None:
         name = f"digits-{action.role.value}-{action.index}"
         status = self.job.status
-        older = [pod.view.name for pod in self.pods.values() if pod.view.attempt < action.attempt]
+        older = [pod.view.name for pod in self.pods.values() if pod.attempt < action.attempt]
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
         check(not status.phase.final, "final", f"{name} is made for a job that has ended")
@@ -303,7 +395,7 @@ class World:
             self._realise(action.attempt)
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
-        self.pods[name] = Pod(view)
+        self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         count = sum(pod.view.role is action.role for pod in self.pods.values())
         allowed = self.planned[action.attempt].get(action.role.value, 0)
@@ -347,10 +439,6 @@ class World:
 
 
 _RANK_0 = (RoleName.CHIEF, RoleName.WORKER)
-
-
-def _resumed(pod: Pod) -> bool:
-    return bool(pod.sent) and pod.sent[0].resumed is not None
 
 
 def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
@@ -399,10 +487,20 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
     for record in new.attempts:
         if record.failure_class is None or record.attempt in settled:
             continue
-        ended = [view for view in observed.replicas if view.attempt == record.attempt and view.role is not RoleName.EVALUATOR]
+        views = in_place.seen(observed, old).replicas
+        ended = [view for view in views if view.attempt == record.attempt and view.role is not RoleName.EVALUATOR]
         ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
         if any(view.disruption or view.reason == "Evicted" for view in ended):
             check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
+        spoken = [
+            view.report.last_words for view in views if view.report and view.report.last_words and view.role is not RoleName.EVALUATOR
+        ]
+        if any(words.attempt == record.attempt and words.code != 20 for words in spoken):
+            check(
+                record.reason is not Reason.PEER_LOST,
+                "root cause",
+                f"attempt {record.attempt} lost more than a peer, as one says that goes on",
+            )
         if any(view.last_words is None or view.last_words.code != 20 for view in ended):
             check(record.reason is not Reason.PEER_LOST, "root cause", f"attempt {record.attempt} lost more than a peer")
 
@@ -443,8 +541,8 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     failed = next(record for record in status.attempts if record.attempt == judged)
     assert failed.end_time
     if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
-        others = [pod.view for pod in world.pods.values() if pod.view.attempt == judged and pod.view.role is not RoleName.EVALUATOR]
-        check(all(view.phase.ended for view in others), "settled first", f"given up for {reason} while replicas still run")
+        others = [pod for pod in world.pods.values() if pod.attempt == judged and pod.view.role is not RoleName.EVALUATOR]
+        check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
         check(total[APPLICATION] == recovery.application.limit + 1, "budget", f"given up after {total[APPLICATION]} application failures")
@@ -475,8 +573,11 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    attempts = {pod.view.attempt for pod in world.pods.values()}
-    check(len(attempts) <= 1, "fence", f"pods of attempts {attempts} at once")
+    attempts = {pod.trains for pod in world.pods.values() if pod.trains is not None and not pod.frozen}
+    check(len(attempts) <= 1, "fence", f"attempts {attempts} train at once")
+    if not world.in_place:
+        attempts = {pod.view.attempt for pod in world.pods.values()}
+        check(len(attempts) <= 1, "fence", f"pods of attempts {attempts} at once")
     check(not (world.job.status.phase is Phase.SUSPENDED and world.pods), "suspension", f"suspended with {list(world.pods)}")
 
 
@@ -490,10 +591,11 @@ def finish_quietly(world: World, how: str, rounds: int = 300) -> None:
         if world.job.status.phase.final:
             break
         views = [pod.view for pod in world.pods.values()]
+        world.evict_frozen()
         world.obey()
         for name, pod in list(world.pods.items()):
             endless = how == "completed" and pod.view.role is RoleName.PS
-            if pod.view.phase is ReplicaPhase.RUNNING and pod.view in views and not endless:
+            if pod.lives and pod.trains is not None and pod.view in views and not endless:
                 world.finish(name, how)
         if before == (world.version, world._uids, dict(world.pods)) and views == [pod.view for pod in world.pods.values()]:
             check(
@@ -509,6 +611,7 @@ def _stays_final(world: World) -> None:
     for _ in range(4):
         world.converge()
         world.obey()
+        world.pass_time(31)
     status = world.job.status
     stays = world.job.spec.clean_pod_policy == "None" and status.phase is Phase.SUCCEEDED
     running = (pod.view for pod in world.pods.values() if not pod.view.phase.ended)

@@ -58,9 +58,9 @@ AGE = st.one_of(st.integers(0, 3), st.integers(0, 60))
 class Lifecycle(RuleBasedStateMachine):
     """Rules are what may happen; what may not is checked by the world at each step."""
 
-    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]))
-    def apply(self, spec: dict[str, Any], suspended: bool) -> None:
-        self.world = World({**spec, "suspend": suspended})
+    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]), in_place=st.booleans())
+    def apply(self, spec: dict[str, Any], suspended: bool, in_place: bool) -> None:
+        self.world = World({**spec, "suspend": suspended}, in_place=in_place)
 
     def pod(self, pick: int) -> str:
         names = sorted(self.world.pods)
@@ -82,13 +82,15 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.pass_time(150)
         self.world.converge()
 
-    @rule(pick=PICK, how=st.sampled_from(list(ENDS)), stopped=st.sampled_from(STOPPED))
-    def come_up_and_break(self, pick: int, how: str, stopped: str) -> None:
+    @rule(pick=PICK, how=st.sampled_from(list(ENDS)), stopped=st.sampled_from(STOPPED), whole=st.booleans(), frozen=st.booleans())
+    def come_up_and_break(self, pick: int, how: str, stopped: str, whole: bool, frozen: bool) -> None:
         self.come_up(stopped)
         self.world.train(7, commit=pick % 2 == 0)
         if self.world.pods and ENDS[how].exit_code != 0:
             self.world.deliver(self.pod(0), 0)
-            self.world.finish(self.pod(pick), how)
+            (self.world.finish if whole else self.world.break_down)(self.pod(pick), how)
+            if frozen:
+                self.world.freeze(self.pod(pick + 1))
 
     @rule(view_age=AGE, job_age=st.integers(0, 4))
     def reconcile_stale(self, view_age: int, job_age: int) -> None:
@@ -143,6 +145,52 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.reconcile()
         if first in self.world.pods:
             self.world.finish(first, how)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, how=st.sampled_from(list(ENDS)), others=st.sampled_from(["", "peer lost", "user error"]))
+    def break_down(self, pick: int, how: str, others: str) -> None:
+        """Processes end and their supervisors live on: of one replica, and perhaps of all others before anybody has looked."""
+        first = self.pod(pick)
+        self.world.break_down(first, how)
+        for name in sorted(self.world.pods):
+            if others and name != first:
+                self.world.break_down(name, others)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, how=st.sampled_from(["user error", "storage away", "process killed"]))
+    def fall_one_by_one_in_place(self, pick: int, how: str) -> None:
+        """The others complain, the caller looks, and the one that broke says so together with its acknowledgement."""
+        first = self.pod(pick)
+        for name in sorted(self.world.pods):
+            if name != first:
+                self.world.break_down(name, "peer lost")
+        self.world.reconcile()
+        self.world.break_down(first, how)
+        self.world.heed(first)
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def heed(self, pick: int) -> None:
+        self.world.heed(self.pod(pick))
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def freeze(self, pick: int) -> None:
+        self.world.freeze(self.pod(pick))
+
+    @rule()
+    def another_leader(self) -> None:
+        self.world.forget_reports()
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def restart_in_place_before_another_leader_looks(self, pick: int) -> None:
+        self.come_up("completed")
+        if self.world.pods:
+            self.world.break_down(self.pod(pick), "process killed")
+        self.come_up("completed")
+        self.world.forget_reports()
+        self.world.reconcile()
 
     @precondition(has_pods)
     @rule(pick=PICK)
@@ -201,6 +249,6 @@ class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
 @pytest.mark.parametrize("how", ["completed", "user error"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape['strategy']}-{shape['roles']['worker']['replicas']}")
 def test_a_job_without_faults_reaches_its_end(shape: dict[str, Any], how: str, policy: str) -> None:
-    world = World({**shape, "trainer": {"task": "digits"}, "cleanPodPolicy": policy})
+    world = World({**shape, "trainer": {"task": "digits"}, "cleanPodPolicy": policy}, in_place=how == "completed")
     finish_quietly(world, how)
     assert world.job.status.phase == ("Succeeded" if how == "completed" else "Failed")

@@ -77,7 +77,7 @@ def _run(events: Events) -> NoReturn:
     events.emit("phase", phase="Starting")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    _quiet()
+    quiet()
     if serve := _server(env):
         _end(_made(serve, env)(spec, events, stop))
     evaluates = env.role == EVALUATOR
@@ -142,8 +142,8 @@ def _debug() -> bool:
     return os.environ.get("MUSTER_DEBUG") == "1"
 
 
-def _quiet() -> None:
-    """TensorFlow and gRPC log to stderr from C++, and read these when they are imported."""
+def quiet() -> None:
+    """To be called before a framework is imported. TensorFlow and gRPC log to stderr from C++, and read these when they are imported."""
     if not _debug():
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")

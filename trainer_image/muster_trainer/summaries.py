@@ -6,6 +6,7 @@ what older attempts wrote from that step on, so that a redone step is shown once
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,13 @@ from typing import Any
 _FLUSH_SECONDS = 5
 
 
+def import_writer() -> None:
+    """Imports what writes summaries, which takes a second. Raises ImportError where `tensorboard` is missing."""
+    # tensorboard.compat imports TensorFlow where it is installed, unless this module exists.
+    sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+    importlib.import_module("tensorboard.summary.writer.event_file_writer")
+
+
 class Summaries:
     """Scalars by step. Without a directory it writes nothing. Raises ImportError where `tensorboard` is missing."""
 
@@ -23,8 +31,7 @@ class Summaries:
         self._writer: Any = None
         if directory is None:
             return
-        # tensorboard.compat imports TensorFlow where it is installed, unless this module exists.
-        sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+        import_writer()
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 

@@ -93,10 +93,22 @@ class Report(WireModel):
     fingerprints: list[dict[str, Any]] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
     last_words: LastWords | None = None
+    """Of `attempt`, or, while the supervisor waits for the world of that, of the one before."""
+    waiting: bool = False
+    """All processes are reaped, and it waits: for the world of `attempt`, or after its last words for the next attempt."""
+    in_place: bool = False
+    """It can start the processes of another attempt in the same pod."""
 
 
 class Reply(WireModel):
-    """The answer to a report."""
+    """The answer to a report: the attempt that counts, and what a supervisor that can restart in place does about it.
+
+    One of an older attempt ends its processes, after `grace_seconds` for saving, reaps them and says so (`waiting`). Once all have,
+    `world` is the environment to start those of `attempt` with. `end`: nothing follows, the replica ends with what it had to say.
+    """
 
     attempt: int = Field(ge=0)
     interval_seconds: float = Field(default=1.0, gt=0)
+    grace_seconds: float = Field(default=0.0, ge=0)
+    world: dict[str, str] | None = None
+    end: bool = False

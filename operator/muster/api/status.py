@@ -112,6 +112,9 @@ class Member(ApiModel):
     role: str = Field(description="Role of the replica.")
     index: int = Field(ge=0, description="Index of the replica in its role.")
     uid: str = Field(default="", description="uid of its pod, once known.")
+    awaited: bool = Field(
+        default=False, description="Whether it is kept from the attempt before, and has not yet said that its old processes are gone."
+    )
     succeeded: bool = Field(default=False, description="Whether it ended well; kept, since its pod may be removed before the others end.")
 
 

@@ -14,7 +14,7 @@ from muster.control.errors import AlreadyExistsError, ClusterError, ConflictErro
 from muster.control.network_policy import network_policy
 from muster.control.store import Store
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
-from muster.render.addresses import ClusterAddresses
+from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Coordinator
 from muster.render.manifests import render_replica, render_service
 from muster.strategies.base import Framework
@@ -113,7 +113,7 @@ class Carrier:
             action.role,
             index=action.index,
             attempt=action.attempt,
-            addresses=ClusterAddresses(job.metadata.name, job.metadata.namespace),
+            addresses=addresses_of(job, action.attempt),
             images=self._images,
             coordinator=self._coordinator,
             defaults=self._defaults.template,

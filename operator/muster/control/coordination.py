@@ -26,14 +26,14 @@ JITTER = 0.2  # intervals differ by this share, so that supervisors started toge
 class Channel:
     """What the server needs of its owner.
 
-    `identify` gives the pod uid that a bearer token stands for, or None. `attempt_of` gives the attempt that the pod's job
-    is in, or None when no such job is known. `wake` is called with the pod's uid when it said something new. `random`
-    gives floats of [0, 1).
+    `identify` gives the pod uid that a bearer token stands for, or None. `orders_of` gives what the supervisor of a pod is to be
+    told in answer to its report, or None when no such job is known. `wake` is called with the pod's uid when it said something new.
+    `random` gives floats of [0, 1).
     """
 
     reports: Reports
     identify: Callable[[str], Awaitable[str | None]]
-    attempt_of: Callable[[str], int | None]
+    orders_of: Callable[[str, Report], Reply | None]
     wake: Callable[[str], None]
     now: Callable[[], datetime]
     random: Callable[[], float]
@@ -73,12 +73,13 @@ async def _report(channel: Channel, request: web.Request) -> web.Response:
         return _refused(400, f"this is no report: {where}: {first['msg']}")
     if report.pod_uid and report.pod_uid != pod_uid:
         return _refused(403, f"the token is that of pod {pod_uid}, the report speaks for {report.pod_uid}")
-    attempt = channel.attempt_of(pod_uid)
-    if attempt is None:
+    reply = channel.orders_of(pod_uid, report)
+    if reply is None:
         return _refused(404, f"no job is known that pod {pod_uid} belongs to")
     if channel.reports.record(pod_uid, report, channel.now()):
         channel.wake(pod_uid)
-    reply = Reply(attempt=attempt, interval_seconds=interval_seconds(len(channel.reports), channel.random()))
+    if not report.waiting:
+        reply = reply.model_copy(update={"interval_seconds": interval_seconds(len(channel.reports), channel.random())})
     return web.json_response(reply.wire())
 
 

@@ -77,6 +77,10 @@ class Reconciler:
         self._refused: dict[str, str] = {}
         self._uids: dict[str, str] = {}
 
+    def job_of(self, obj: Object) -> TrainingJob:
+        """The job as a pass would decide on it."""
+        return self._admission.admit(obj).job
+
     async def reconcile(self, key: str) -> float | None:
         """One pass. Seconds until the job wants to be looked at again; None: when something happens.
 

@@ -10,22 +10,27 @@ import logging
 import random
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from muster.api.reports import Report
+from muster.api.job import TrainingJob
+from muster.api.reports import Reply, Report
 from muster.control.cluster import Object
 from muster.control.coordination import Channel, coordination_app
 from muster.control.errors import ClusterError, NotFoundError
+from muster.control.orders import orders
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import CALM_SECONDS
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.leader import Requests
+from muster.render.addresses import addresses_of
 
 AUDIENCE = "muster"
+GATHER_SECONDS = 0.05  # how long the words of supervisors that wait are gathered: a recovery hangs on them
 PROGRESS_SECONDS = 5.0  # news that are only further steps may wait so long
 _KNOWN_SECONDS = 60.0
 _UNKNOWN_SECONDS = 5.0
@@ -76,15 +81,18 @@ class Tokens:
 class ClusterChannel:
     """Serves reports from `start` to `stop`."""
 
-    def __init__(self, requests: Requests, store: Store, *, queue: WorkQueue, reports: Reports) -> None:
+    def __init__(
+        self, requests: Requests, store: Store, *, queue: WorkQueue, reports: Reports, admit: Callable[[Object], TrainingJob]
+    ) -> None:
         self._store = store
+        self._admit = admit
         self._queue = queue
         self._reports = reports
         self._told: dict[str, tuple[Any, ...]] = {}
         channel = Channel(
             reports=reports,
             identify=Tokens(requests).identify,
-            attempt_of=self._attempt_of,
+            orders_of=self._orders_of,
             wake=self._wake,
             now=lambda: datetime.now(UTC),
             random=random.random,
@@ -98,19 +106,29 @@ class ClusterChannel:
     async def stop(self) -> None:
         await self._server.cleanup()
 
-    def _attempt_of(self, uid: str) -> int | None:
+    def _orders_of(self, uid: str, report: Report) -> Reply | None:
         key = self._store.key_of_pod(uid)
-        job = self._store.job(key) if key else None
-        return int((job.get("status") or {}).get("attempt", 0)) if job else None
+        obj = self._store.job(key) if key else None
+        if obj is None:
+            return None
+        attempt = int((obj.get("status") or {}).get("attempt", 0))
+        if report.attempt == attempt and not report.waiting:  # as nearly always: nothing to be told, and no job to be read for it
+            return Reply(attempt=attempt)
+        job = self._admit(obj)
+        return orders(job, uid, report, addresses_of(job, attempt))
 
     def _wake(self, uid: str) -> None:
         key, received = self._store.key_of_pod(uid), self._reports.of(uid)
         if key is None or received is None:
             return
-        told = _milestones(received.report)
+        report = received.report
+        told = _milestones(report)
         fresh = self._told.get(uid) != told
         self._told[uid] = told
-        self._queue.add_after(key, CALM_SECONDS if fresh else PROGRESS_SECONDS)
+        if report.waiting:
+            self._queue.add_after(key, GATHER_SECONDS)
+        else:
+            self._queue.add_after(key, CALM_SECONDS if fresh else PROGRESS_SECONDS)
 
     def forget(self) -> None:
         """Forgets pods that are no more."""
@@ -120,7 +138,16 @@ class ClusterChannel:
 def _milestones(report: Report) -> tuple[Any, ...]:
     """What of a report changes more than figures."""
     started = report.progress is not None and report.progress.step > 0
-    return report.attempt, started, report.phase, report.checkpoint, report.resumed, report.last_words, tuple(report.notices)
+    return (
+        report.attempt,
+        report.waiting,
+        started,
+        report.phase,
+        report.checkpoint,
+        report.resumed,
+        report.last_words,
+        tuple(report.notices),
+    )
 
 
 async def lead_here(requests: Requests, namespace: str, *, service: str, address: str, port: int) -> None:

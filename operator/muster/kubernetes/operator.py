@@ -83,7 +83,11 @@ class Operator:
         self._resync = Resync(
             gateway, self._store, queue=self._queue, reports=self._reports, now=_now, seconds=configuration.resync_seconds
         )
-        self._channel = ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports) if place.address else None
+        self._channel = (
+            ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports, admit=self._reconciler.job_of)
+            if place.address
+            else None
+        )
         self._probes = Probes(sick=self._sick, unready=self._unready, metrics=self._metrics)
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = asyncio.Event()

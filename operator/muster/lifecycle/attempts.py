@@ -11,7 +11,7 @@ from muster.lifecycle.budget import Verdict
 from muster.lifecycle.failure import Cause
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.records import amend, current, is_open, unsettled
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.situation import ALONE, Situation
 
 
 def begin(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -66,14 +66,14 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if record is None:
         return status
     views = case.trainers(record.attempt)
-    cause = failure.later_news(record, views)
+    cause = failure.later_news(record, [view for view in case.observed.replicas if view.role not in ALONE])
     assert cause is not None
     if cause.failure_class is not record.failure_class and record.attempt < status.attempt:
         status = budget.move(case, status, record, to=cause.failure_class)
         status = backoff.reconsider(case, status, cause.failure_class)
     done = max((step for step in (record.last_step, failure.spoken_step(views)) if step is not None), default=None)
     status = budget.note_progress(status, done, ended=False)
-    return amend(status, record.attempt, last_step=done, settled=_is_settled(case, record, views), **_blame(cause))
+    return amend(status, record.attempt, last_step=done, settled=_is_settled(case, status, record, views), **_blame(cause))
 
 
 def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> Verdict | None:
@@ -81,6 +81,14 @@ def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord 
     record = next((record for record in status.attempts if pending and record.attempt == pending.attempt), None)
     verdict = budget.verdict(case, status, record) if record else None
     return verdict if verdict and record and (record.settled or verdict.at_once) else None
+
+
+def close(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> tuple[TrainingJobStatus, Verdict | None]:
+    """The attempt after `pending` has ended too, before it had begun to train: what is known of `pending` now is what it stays at."""
+    if pending is None or pending.attempt == status.attempt:
+        return status, None
+    status = amend(status, pending.attempt, settled=True)
+    return status, given_up(case, status, pending)
 
 
 def abandon(case: Situation, status: TrainingJobStatus, verdict: Verdict) -> TrainingJobStatus:
@@ -102,10 +110,24 @@ def last_step(case: Situation, status: TrainingJobStatus) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _is_settled(case: Situation, record: AttemptRecord, views: Iterable[ReplicaView]) -> bool:
+def _is_settled(case: Situation, status: TrainingJobStatus, record: AttemptRecord, views: Iterable[ReplicaView]) -> bool:
+    return case.now >= _settles(case, record) or _followed(status, record) or (case.observed.live and all(view.over for view in views))
+
+
+def settles(case: Situation, status: TrainingJobStatus) -> datetime | None:
+    """When the failure that is still provisional is taken for what it looks like."""
+    record = unsettled(status)
+    return _settles(case, record) if record else None
+
+
+def _settles(case: Situation, record: AttemptRecord) -> datetime:
     assert record.end_time is not None
-    late = case.now >= record.end_time + timedelta(seconds=case.policy.settle_seconds)
-    return late or (case.observed.live and all(view.phase.ended for view in views))
+    return record.end_time + timedelta(seconds=case.policy.settle_seconds)
+
+
+def _followed(status: TrainingJobStatus, record: AttemptRecord) -> bool:
+    """Whether a later world is complete: then every replica of this one is gone, or has moved on and told its end."""
+    return status.world is not None and status.world.attempt > record.attempt and status.world.ready_time is not None
 
 
 def _blame(cause: Cause) -> dict[str, FailureClass | Reason | str | datetime]:

@@ -17,6 +17,7 @@ from muster.lifecycle import (
     failure,
     goodput,
     hang,
+    in_place,
     messages,
     phase,
     progress,
@@ -47,7 +48,7 @@ def decide(
     old = job.status
     if job.metadata.deletion_timestamp is not None or job.spec.managed_by != CONTROLLER:
         return Decision(old)
-    case = Situation(job, observed, now, problems, policy)
+    case = Situation(job, in_place.seen(observed, old), now, problems, policy)
     if _unsure(case, old):
         return Decision(old, (LookLive(),))
     status = old if old.phase.final else _advance(case, old)
@@ -72,15 +73,25 @@ def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     status = progress.read(case, status)
     if records.is_open(status) and success.succeeded(case, status):
         return _complete(case, status)
-    status = _end_attempt(case, status)
-    pending = records.unsettled(status)
-    status = attempts.correct(case, status)
-    verdict = attempts.given_up(case, status, pending) or deadline.missed(case, status)
+    status, verdict = _judge(case, status)
+    ended = status if verdict else _end_attempt(case, status)
+    if ended is not status:
+        status, verdict = attempts.close(case, ended, records.unsettled(status))
+        if verdict is None:
+            status, verdict = _judge(case, status)
+    verdict = verdict or deadline.missed(case, status)
     if verdict:
         return _give_up(case, status, verdict)
     if _wants_attempt(case, status):
         status = attempts.begin(case, status)
     return conditions.standing(case, phase.place(case, status))
+
+
+def _judge(case: Situation, status: TrainingJobStatus) -> tuple[TrainingJobStatus, Verdict | None]:
+    """What is seen now of a failure that is provisional, and whether the job is given up for it."""
+    pending = records.unsettled(status)
+    status = attempts.correct(case, status)
+    return status, attempts.given_up(case, status, pending)
 
 
 def _end_attempt(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -129,7 +140,13 @@ def _wanted(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
 def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> datetime | None:
     """The earliest moment at which time alone changes something."""
     if status.phase.final:
-        times = [ttl.due(case, status), *(stuck.removed_at(case, view) for view in case.observed.replicas)]
+        waiting = [success.leaves_by(status)] if any(view.spent for view in case.observed.replicas) else []
+        times = [ttl.due(case, status), *waiting, *(stuck.removed_at(case, view) for view in case.observed.replicas)]
     else:
-        times = [world.due(case, status), deadline.due(case, status), progress.due(case) if held_back else None]
+        times = [
+            world.due(case, status),
+            attempts.settles(case, status),
+            deadline.due(case, status),
+            progress.due(case) if held_back else None,
+        ]
     return min((time for time in times if time and time > case.now), default=None)

@@ -72,7 +72,7 @@ def last_words(view: ReplicaView) -> LastWords | None:
 
 def classify(view: ReplicaView, *, asked: bool) -> Cause | None:
     """Why this replica ended or is being removed; None where that says nothing. `asked`: we have asked its whole attempt to stop."""
-    if view.phase is ReplicaPhase.SUCCEEDED or not (view.phase is ReplicaPhase.FAILED or view.deleting):
+    if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
         return None
     taken_away = _taken_away(view)
     if taken_away:
@@ -94,13 +94,25 @@ def vanished(case: Situation, status: TrainingJobStatus) -> list[str]:
     """Members of the world that were seen and are not there now. Proof of anything only when the look was live."""
     there = {view.uid for view in case.observed.replicas}
     members = status.world.members if status.world else []
-    lost = (member for member in members if member.uid and not member.succeeded and member.uid not in there)
+    lost = (member for member in members if member.uid and not member.awaited and not member.succeeded and member.uid not in there)
     return [f"{member.role}-{member.index}" for member in lost if member.role not in ALONE]
 
 
 def later_news(record: AttemptRecord, views: Sequence[ReplicaView]) -> Cause | None:
-    """The root cause of an ended attempt, with what is seen now beside what was known."""
-    return root_cause([_known(record), *(cause for view in views if (cause := classify(view, asked=True)))])
+    """The root cause of an ended attempt, with what is seen now of its replicas beside what was known.
+
+    One that has moved on to a later attempt still tells how it ended in this one.
+    """
+    said = (classify(view, asked=True) if view.attempt == record.attempt else _told(view, record.attempt) for view in views)
+    return root_cause([_known(record), *(cause for cause in said if cause)])
+
+
+def _told(view: ReplicaView, attempt: int) -> Cause | None:
+    """How a replica ended in an earlier attempt, if that is the last that its supervisor has told; what became of it since says nothing."""
+    words = view.report.last_words if view.report else None
+    if words is None or words.attempt != attempt or words.code == 0:
+        return None
+    return _ended(replace(view, last_words=words, exit_code=None, oom_killed=False))
 
 
 def spoken_step(views: Iterable[ReplicaView]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.status import AttemptRecord, Phase, TrainingJobStatus
-from muster.lifecycle import records, stuck, suspend, world
+from muster.lifecycle import in_place, records, stuck, suspend, world
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -19,6 +19,9 @@ def describe(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
 def waiting(case: Situation, status: TrainingJobStatus) -> str:
     """What a world that does not run yet waits for, as `worker-3 (3 of 4 run): ImagePullBackOff: ...`."""
     total, running = len(world.trainers(status)), world.running(case, status)
+    kept = in_place.awaited(case, status) if status.world else ()
+    if kept:
+        return f"{_listed([view.label for view in kept])} to end what is left of the attempt before"
     older = [view for view in case.observed.replicas if view.attempt < status.attempt]
     if older:
         return f"{_listed([view.name for view in older])} of an older attempt to be gone{_stuck(case, older)}"

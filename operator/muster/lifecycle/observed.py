@@ -54,6 +54,13 @@ class ReplicaView:
     message: str = ""
     oom_killed: bool = False
     node: str = ""
+    spent: bool = False
+    """Its processes have ended, as its last words say, and its supervisor waits for what follows."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it trains any more."""
+        return self.phase.ended or self.spent
 
     @property
     def label(self) -> str:

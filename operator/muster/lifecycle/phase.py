@@ -52,7 +52,7 @@ def _role(case: Situation, status: TrainingJobStatus, role: RoleName) -> RoleSta
     return RoleStatus(
         name=role.value,
         desired=len(members),
-        ready=sum(view.phase is ReplicaPhase.RUNNING and view.deleting is None for view in views),
+        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
-        failed=sum(view.phase is ReplicaPhase.FAILED for view in views),
+        failed=sum(view.phase is ReplicaPhase.FAILED or view.spent for view in views),
     )

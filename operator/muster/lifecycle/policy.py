@@ -34,6 +34,8 @@ class Policy:
     """How long after an attempt's end later news may still correct its class: survivors die in seconds, DisruptionTarget comes late."""
     progress_seconds: float = 30
     """Progress alone changes the status at most so often."""
+    acknowledge_seconds: float = 15
+    """How long a replica that is kept may take to end the processes of the attempt before; then it is replaced."""
     look_seconds: float = 5
     """How long to wait between live looks for something to be gone, where no event says so."""
     evaluator_seconds: float = 30

@@ -63,8 +63,9 @@ def _resumed(case: Situation, status: TrainingJobStatus, told: list[Resumed]) ->
     changes: dict[str, object] = {"checkpoint": _read_back(status.checkpoint, resumed)}
     best = max(status.restarts.best_step, resumed.step)
     changes["restarts"] = status.restarts.model_copy(update={"best_step": best})
-    if status.progress and status.world and status.world.first_step_time is None:
-        changes["progress"] = status.progress.model_copy(update={"step": resumed.step})
+    known = status.progress or (Progress(updated_at=case.stamp) if resumed.step else None)
+    if known and status.world and status.world.first_step_time is None:
+        changes["progress"] = known.model_copy(update={"step": resumed.step})
     return status.model_copy(update=changes)
 
 

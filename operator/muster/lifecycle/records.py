@@ -17,7 +17,7 @@ def is_open(status: TrainingJobStatus) -> bool:
 
 
 def unsettled(status: TrainingJobStatus) -> AttemptRecord | None:
-    """The failed attempt whose class is still provisional; there is at most one, since the next one waits for its replicas to be gone."""
+    """The failed attempt whose class is still provisional; there is at most one (see `attempts.close`)."""
     return next((record for record in reversed(status.attempts) if record.failure_class and not record.settled), None)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, Reason, TrainingJobStatus
 from muster.lifecycle import attempts, world
 from muster.lifecycle.actions import Action
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.situation import Situation
+
+_LEAVE_SECONDS = 30
 
 
 def succeeded(case: Situation, status: TrainingJobStatus) -> bool:
@@ -34,10 +38,17 @@ def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in world.removal(view))
 
 
+def leaves_by(status: TrainingJobStatus) -> datetime | None:
+    """Until when a replica whose supervisor still waits may end by itself, so that its log and its exit code stay for people to read."""
+    return status.completion_time + timedelta(seconds=_LEAVE_SECONDS) if status.completion_time else None
+
+
 def _goes(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
     policy = case.spec.clean_pod_policy
     if policy is CleanPodPolicy.ALL:
         return True
+    if view.spent and (until := leaves_by(status)) and case.now < until:
+        return False
     if policy is CleanPodPolicy.RUNNING or status.phase is Phase.FAILED:
         return not view.phase.ended
     return not view.phase.ended and view.role is not case.strategy.decisive

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus, World
-from muster.lifecycle import backoff, failure, records
+from muster.lifecycle import backoff, failure, in_place, records
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
@@ -15,8 +16,14 @@ from muster.lifecycle.situation import ALONE, Situation
 def planned(case: Situation, attempt: int) -> World:
     """The world that the spec asks for, as the given attempt."""
     plan = case.strategy.plan(case.spec)
-    members = [Member(role=replica.role.value, index=replica.index) for replica in plan.replicas]
+    kept = in_place.kept(case)
+    members = [_planned(replica.role.value, replica.index, kept) for replica in plan.replicas]
     return World(attempt=attempt, size=plan.size, members=members, created_time=case.stamp)
+
+
+def _planned(role: str, index: int, kept: Mapping[tuple[str, int], str]) -> Member:
+    uid = kept.get((role, index), "")
+    return Member(role=role, index=index, uid=uid, awaited=bool(uid))
 
 
 def restarting(members: list[Member], role: RoleName) -> list[Member]:
@@ -48,7 +55,7 @@ def recognise(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     members = [_recognised(case, member, views) for member in status.world.members]
     status = status.model_copy(update={"world": status.world.model_copy(update={"members": members})})
     assert status.world is not None
-    if status.world.ready_time is None and running(case, status) == len(trainers(status)):
+    if status.world.ready_time is None and running(case, status) == len(trainers(status)) and not backoff.held(case, status):
         world = status.world.model_copy(update={"ready_time": case.stamp})
         start = status.start_time or case.stamp
         status = status.model_copy(update={"world": world, "start_time": start, "next_attempt_time": None})
@@ -77,6 +84,9 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     removals = (*_unneeded(case, status), *_broken_evaluators(case, status))
     older = [view for view in case.observed.replicas if view.attempt < status.attempt]
     absent = missing(case, status)
+    kept = in_place.awaited(case, status)
+    if len(kept) == len(older) == len(absent):  # they come by themselves
+        return (*removals, *_service(case))
     if not case.observed.live and (older or absent):
         return (*removals, *_service(case), LookLive())
     if older or not absent or backoff.held(case, status) or case.problems:
@@ -92,14 +102,17 @@ def removal(view: ReplicaView) -> tuple[DeleteReplica, ...]:
 
 def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs."""
-    removals = tuple(action for view in case.observed.replicas if not view.phase.ended for action in removal(view))
+    removals = tuple(action for view in case.observed.replicas if not view.over for action in removal(view))
     return removals if case.observed.live or records.unsettled(status) is None else (*removals, LookLive())
 
 
 def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
     """When to look again though no event came."""
     retries = [_retry_time(case, view) for view in case.replicas(status.attempt) if _evaluator_broke(view)]
-    if any(view.attempt < status.attempt or view.deleting for view in case.observed.replicas):
+    kept = in_place.awaited(case, status) if status.world else ()
+    if kept and (limit := in_place.due(case, status)):
+        retries.append(limit)
+    if any((view.attempt < status.attempt and view not in kept) or view.deleting for view in case.observed.replicas):
         retries.append(case.now + timedelta(seconds=case.policy.look_seconds))
     if status.next_attempt_time:
         retries.append(status.next_attempt_time)
@@ -112,7 +125,7 @@ def _places(world: World) -> list[tuple[str, int]]:
 
 def _view_of(member: Member, views: tuple[ReplicaView, ...]) -> ReplicaView | None:
     own = (view for view in views if view.role.value == member.role and view.index == member.index)
-    return next((view for view in own if member.uid in ("", view.uid)), None)
+    return next((view for view in own if member.awaited or member.uid in ("", view.uid)), None)
 
 
 def _runs(view: ReplicaView | None) -> bool:
@@ -125,13 +138,14 @@ def _recognised(case: Situation, member: Member, views: tuple[ReplicaView, ...])
     view = _view_of(member, views)
     if view is None or member.succeeded:
         return member
-    return member.model_copy(update={"uid": view.uid, "succeeded": view.phase is ReplicaPhase.SUCCEEDED})
+    return member.model_copy(update={"uid": view.uid, "awaited": False, "succeeded": view.phase is ReplicaPhase.SUCCEEDED})
 
 
 def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     assert status.world is not None
-    places = set(_places(status.world))
+    places, kept = set(_places(status.world)), in_place.awaited(case, status)
     strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or (view.role.value, view.index) not in places)
+    strangers = (view for view in strangers if view not in kept)
     return tuple(action for view in strangers for action in removal(view))
 
 

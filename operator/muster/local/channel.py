@@ -13,6 +13,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from muster.api.reports import Reply, Report
 from muster.control.coordination import Channel, coordination_app
 from muster.control.reports import Reports
 from muster.local.errors import StorageError
@@ -21,12 +22,12 @@ from muster.local.errors import StorageError
 class LocalChannel:
     """Serves from entering to leaving; `url` is what replicas are told."""
 
-    def __init__(self, reports: Reports, *, attempt: Callable[[], int], wake: Callable[[], None]) -> None:
+    def __init__(self, reports: Reports, *, orders_of: Callable[[str, Report], Reply], wake: Callable[[], None]) -> None:
         self._tokens: dict[str, str] = {}
         channel = Channel(
             reports=reports,
             identify=self._identify,
-            attempt_of=lambda _: attempt(),
+            orders_of=orders_of,
             wake=lambda _: wake(),
             now=lambda: datetime.now(UTC),
             random=random.random,

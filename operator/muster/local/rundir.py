@@ -65,6 +65,11 @@ class RunDirectory:
         """The folder of a replica (`worker-0`) in an attempt."""
         return self.path / "attempts" / str(attempt) / label
 
+    def log(self, attempt: int, label: str) -> Path | None:
+        """Where a replica wrote in an attempt: into the folder of the attempt that it was started for, be that an earlier one."""
+        logs = (self.replica(number, label) / "log.txt" for number in range(attempt, -1, -1))
+        return next((log for log in logs if log.exists()), None)
+
     def prepare(self, replica: Path) -> None:
         """Makes the folder of a replica that is to start. Raises StorageError where that fails."""
         try:

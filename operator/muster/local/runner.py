@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from muster.api.job import TrainingJob
+from muster.api.reports import Reply, Report
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
+from muster.control.orders import orders
 from muster.control.reports import Reports
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
@@ -86,7 +88,7 @@ class Runner:
         self._news = asyncio.Event()
         self._reports = Reports()
         self._table = ProcessTable(_now, self._news.set)
-        self._channel = LocalChannel(self._reports, attempt=lambda: self._job.status.attempt, wake=self._gather)
+        self._channel = LocalChannel(self._reports, orders_of=self._orders_of, wake=self._gather)
         self._service = False
         self._addresses: tuple[int, LoopbackAddresses, HeldPorts] | None = None
         self._asked: list[Replica] | None = None
@@ -205,6 +207,10 @@ class Runner:
                 self._display.line(text)
         return launch
 
+    def _orders_of(self, uid: str, report: Report) -> Reply:
+        job = self._runnable.model_copy(update={"status": self._job.status})
+        return orders(job, uid, report, self._addresses_of(job.status.attempt))
+
     def _addresses_of(self, attempt: int) -> LoopbackAddresses:
         """The addresses of the attempt's world: new ports for each, or the old ones where a range has no others."""
         known = self._addresses
@@ -252,7 +258,7 @@ class Runner:
     def _culprit(self) -> Path | None:
         """The log of the replica that failed first."""
         record = last_failure(self._job.status)
-        return self._directory.replica(record.attempt, record.replica) / "log.txt" if record and record.replica else None
+        return self._directory.log(record.attempt, record.replica) if record and record.replica else None
 
     async def _wait(self, wake: datetime | None) -> None:
         """Until something happens, or the time that the core wants to look again."""
@@ -300,7 +306,7 @@ class Runner:
         ranks = received.report.processes if received else []
         return {
             "replica": replica.identity.label,
-            "attempt": replica.identity.attempt,
+            "attempt": max(replica.identity.attempt, received.report.attempt if received else 0),
             "pid": replica.process.pid,
             "log": str(replica.identity.log),
             "processes": [{"rank": each.rank, "pid": each.pid, "state": each.state} for each in ranks],

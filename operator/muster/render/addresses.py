@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
+from muster.render.trainer import supervised
 from muster.strategies import tf_config, torchrun, tpu
 
 PORTS: Mapping[str, int] = MappingProxyType(
     {tf_config.PORT_NAME: tf_config.PORT, torchrun.PORT_NAME: torchrun.PORT, tpu.PORT_NAME: tpu.PORT}
 )
+
+ATTEMPT_PORTS = 100
+"""From how many ports on they are used again: those of the strategies lie further apart."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,21 @@ class ClusterAddresses:
 
     job: str
     namespace: str
+    shift: int = 0
+    """Added to every port."""
 
     def host(self, role: RoleName, index: int) -> str:
         return f"{role.value}-{index}.{self.job}.{self.namespace}.svc"
 
     def port(self, role: RoleName, index: int, name: str) -> int:
-        return PORTS[name]
+        return PORTS[name] + self.shift
+
+
+def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
+    """Where the replicas of an attempt are reached.
+
+    Where processes are replaced within their pods, each attempt has ports of its own, lest a socket of an older one meet the new world. A
+    pod without a supervisor runs one attempt only, and keeps the ports that everybody knows.
+    """
+    shift = attempt % ATTEMPT_PORTS if supervised(job.spec.trainer) else 0
+    return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import floor
 
 from muster.api.job import TrainingJob
-from muster.api.spec import RoleName
+from muster.api.spec import RoleName, TrainingJobSpec
 from muster.render.trainer import checkpoint_directory, muster_trainer
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
@@ -53,8 +53,6 @@ def environment_of(
         "MUSTER_STRATEGY": job.spec.strategy.value,
         "MUSTER_ROLE": replica.role.value,
         "MUSTER_INDEX": str(replica.index),
-        "MUSTER_ATTEMPT": str(attempt),
-        "MUSTER_PROCESSES": str(replica.processes),
         "MUSTER_TRAINER": muster_trainer(job.spec, directory),
         "MUSTER_STATE_DIR": STATE_PATH,
     }
@@ -62,7 +60,19 @@ def environment_of(
         env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
     if directory is not None and directory.startswith("/") and (replica.first_rank == 0 or replica.role is RoleName.EVALUATOR):
         env["MUSTER_TENSORBOARD_DIR"] = f"{directory}/tensorboard"
-    return {**env, **strategy.environment(job.spec, plan, replica, addresses), **_defaults(job, replica)}
+    return {
+        **env,
+        **world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses),
+        **_defaults(job, replica),
+    }
+
+
+def world_environment(
+    spec: TrainingJobSpec, replica: ReplicaPlan, *, strategy: Strategy, plan: WorldPlan, attempt: int, addresses: Addresses
+) -> dict[str, str]:
+    """What of a replica's environment changes with the world: the attempt, and what the framework reads."""
+    own = {"MUSTER_ATTEMPT": str(attempt), "MUSTER_PROCESSES": str(replica.processes)}
+    return {**own, **strategy.environment(spec, plan, replica, addresses)}
 
 
 def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:

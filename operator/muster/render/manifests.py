@@ -9,10 +9,10 @@ from typing import Any
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
-from muster.render.environment import Coordinator
+from muster.render.environment import Coordinator, world_environment
 from muster.render.filling import fill
 from muster.render.pods import labels_of, owner_of, pod_of
-from muster.strategies.base import Addresses, Framework
+from muster.strategies.base import Addresses, Framework, ReplicaPlan, WorldPlan
 from muster.strategies.registry import strategy_of
 
 Manifest = dict[str, Any]
@@ -54,12 +54,9 @@ def render_replica(
     replica, InvalidJobError for a template that cannot be laid over."""
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
-    replica = next((member for member in plan.of(role) if member.index == index), None)
-    if replica is None:
-        raise LookupError(f"{job.key} has no replica {role.value}-{index}")
     return pod_of(
         job,
-        replica,
+        _replica_of(job, plan, role, index),
         strategy=strategy,
         plan=plan,
         attempt=attempt,
@@ -68,6 +65,21 @@ def render_replica(
         coordinator=coordinator,
         defaults=defaults,
     )
+
+
+def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, addresses: Addresses) -> dict[str, str]:
+    """The variables that a replica which is there already starts the processes of another attempt with; LookupError as `render_replica`."""
+    strategy = strategy_of(job.spec.strategy)
+    plan = strategy.plan(job.spec)
+    replica = _replica_of(job, plan, role, index)
+    return world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses)
+
+
+def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:
+    replica = next((member for member in plan.of(role) if member.index == index), None)
+    if replica is None:
+        raise LookupError(f"{job.key} has no replica {role.value}-{index}")
+    return replica
 
 
 def render_service(job: TrainingJob, addresses: Addresses) -> Manifest:

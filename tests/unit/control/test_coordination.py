@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.api.reports import Reply
 from muster.control.coordination import LARGEST_REPORT, REPORTS_PER_SECOND, Channel, coordination_app, interval_seconds
 from muster.control.reports import Reports
 
@@ -53,7 +54,7 @@ class Server:
         self.channel = Channel(
             reports=self.reports,
             identify=identify,
-            attempt_of=lambda _: attempt,
+            orders_of=lambda uid, report: None if attempt is None else Reply(attempt=attempt),
             wake=self.woken.append,
             now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
             random=lambda: 0.5,
@@ -75,7 +76,7 @@ class Server:
 def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode())
-    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 1.0})
+    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 1.0, "graceSeconds": 0.0, "end": False})
     received = server.reports.of("pod")
     assert received is not None
     assert received.report.progress is not None

@@ -22,6 +22,14 @@ def test_the_figures_of_rank_0_become_the_progress() -> None:
     assert story.record.starting_seconds == 20
 
 
+def test_a_job_that_finds_all_done_stands_at_the_step_that_it_resumed_at() -> None:
+    story = running_story(1)
+    story.see(heard(resumed={"found": 100, "step": 100}, evaluation={"step": 100, "metrics": {"accuracy": 0.9}}), seconds=20)
+    progress = story.status.progress
+    assert progress is not None
+    assert (progress.step, progress.metrics) == (100, {"accuracy": 0.9})
+
+
 def test_progress_alone_is_written_only_so_often() -> None:
     story = running_story(1)
     story.see(heard(step=1), seconds=20)

@@ -67,7 +67,7 @@ def become_subreaper() -> None:
 
 
 def start(launch: Launch) -> Process:
-    """Start one process. To be called before any thread is: it runs code between fork and exec.
+    """Start one process. What runs between fork and exec takes no lock that a thread of ours could hold.
 
     Raises BadConfiguration where the program cannot be executed, UserError where the machine has no room for it.
     """
@@ -81,7 +81,7 @@ def start(launch: Launch) -> Process:
             stderr=subprocess.PIPE,
             pass_fds=[events_of_child],
             start_new_session=True,
-            preexec_fn=_die_with_parent(os.getpid()) if _libc is not None else None,
+            preexec_fn=die_with_parent(os.getpid()),
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         os.close(events)
@@ -98,10 +98,14 @@ def start(launch: Launch) -> Process:
     return process
 
 
-def _die_with_parent(supervisor: int) -> Callable[[], None]:
+def die_with_parent(supervisor: int) -> Callable[[], None] | None:
+    """What a child does between fork and exec, so that the kernel ends it with the supervisor; None where the kernel cannot."""
+    if _libc is None:
+        return None
+    libc = _libc
+
     def in_child() -> None:
-        assert _libc is not None
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != supervisor:  # it died before the line above
             os._exit(1)
 
@@ -124,9 +128,9 @@ def reap(processes: list[Process]) -> list[Process]:
             ended.append(by_pid[pid])
 
 
-def signal_descendants(number: int) -> int:
-    """Signal all that descends from this process (0: only look); give back how many there were."""
-    descendants = psutil.Process().children(recursive=True)
+def signal_descendants(number: int, *, spare: int | None = None) -> int:
+    """Signal all that descends from this process (0: only look) but `spare`; give back how many there were."""
+    descendants = [each for each in psutil.Process().children(recursive=True) if each.pid != spare]
     for descendant in descendants:
         _ignoring_gone(os.kill, descendant.pid, number)
     return len(descendants)

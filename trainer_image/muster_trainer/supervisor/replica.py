@@ -26,9 +26,11 @@ from muster_trainer.supervisor.last_words import LastWords
 from muster_trainer.supervisor.observations import Observations
 from muster_trainer.supervisor.outcome import STOPPED, End, judge, meaning
 from muster_trainer.supervisor.output import Output
-from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants, start
+from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter
 from muster_trainer.supervisor.signals import SignalInbox, signal_name
+from muster_trainer.supervisor.succession import Succession
+from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
@@ -41,29 +43,39 @@ LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
 
 
 def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
-    """Run the replica described by `environ`; give back the exit code. The last words are written before."""
-    attempt = None
+    """Run the replica described by `environ`, one attempt after the other; give back the exit code. The last words are written before."""
     try:
         replica = ReplicaEnv.from_environment(environ)
-        attempt = replica.attempt
-        reporter = Reporter(replica, say)
     except TrainerError as error:
-        words = LastWords.of_error(error, attempt)
+        words = LastWords.of_error(error, None)
         _tell(words, environ)
         return words.code
-    report: Mapping[str, Any] = {}
-    try:
-        spec = trainer_spec_of(environ)
-        launches = plan(environ, replica, spec)
-        life = Replica(replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter)
-        words = life.run()
-        report = life.report()
-    except TrainerError as error:
-        words = LastWords.of_error(error, attempt)
-        report = {"processes": [], **Observations([]).as_report()}
+    reporter, starter = Reporter(replica, say, inbox.wake), Starter(inbox)
+    while True:
+        words, report = _live(environ, inbox, reporter, starter)
+        succession = Succession(reporter, inbox, words, report)
+        world = succession.await_world()
+        if world is None:
+            words = succession.words
+            break
+        environ = {**environ, **world}
+    starter.close()
     _tell(words, environ)
     reporter.finish({**report, "lastWords": words.as_json()}, seconds=REPORT_SECONDS)
     return words.code
+
+
+def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, starter: Starter) -> tuple[LastWords, Mapping[str, Any]]:
+    """One attempt: how it ended, and what there is to report of it."""
+    replica = ReplicaEnv.from_environment(environ)
+    try:
+        spec = trainer_spec_of(environ)
+        launches = plan(environ, replica, spec)
+        life = Replica(replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter, starter=starter)
+        return life.run(), life.report()
+    except TrainerError as error:
+        nothing = {"attempt": replica.attempt, "processes": [], **Observations([]).as_report()}
+        return LastWords.of_error(error, replica.attempt), nothing
 
 
 def say(message: str) -> None:
@@ -121,6 +133,7 @@ class Replica:
         inbox: SignalInbox,
         log: EventLog,
         reporter: Reporter,
+        starter: Starter,
     ) -> None:
         self._replica = replica
         self._spec = spec
@@ -128,6 +141,7 @@ class Replica:
         self._inbox = inbox
         self._log = log
         self._reporter = reporter
+        self._starter = starter
         self._observed = Observations([launch.rank for launch in launches])
         self._processes: list[Process] = []
         self._readers: list[EventReader] = []
@@ -145,6 +159,7 @@ class Replica:
             while any(process.running for process in self._processes):
                 ended = self._turn(self._ending.wait(time.monotonic()))
                 self._heed_stops()
+                self._heed_orders()
                 self._heed_ends(ended)
                 self._carry_out_ending()
         finally:
@@ -165,12 +180,13 @@ class Replica:
             }
             for process in self._processes
         ]
-        return {"processes": processes, **self._observed.as_report()}
+        return {"attempt": self._replica.attempt, "processes": processes, **self._observed.as_report()}
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
-        for launch in self._launches:
-            process = start(launch)
+        self._publish()
+        bundled = self._spec.task is not None or self._spec.module is not None
+        for process in self._starter.start(self._launches, bundled=bundled):
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
             self._readers.append(reader)
@@ -220,6 +236,13 @@ class Replica:
         if self._stops_seen > 1:
             self._ending.by(now, now)
 
+    def _heed_orders(self) -> None:
+        """A newer attempt counts: this one's processes have no more to do than to save, where there is time for that."""
+        orders = self._reporter.orders
+        if orders is not None and orders.attempt > self._replica.attempt:
+            now = time.monotonic()
+            self._ending.by(now, now + orders.grace)
+
     def _heed_ends(self, ended: list[Ended]) -> None:
         """Once a process has failed, or the world was asked to stop, its siblings have no more to do."""
         now = time.monotonic()
@@ -251,13 +274,13 @@ class Replica:
         term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_seen == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
         self._turn(0)
-        left = signal_descendants(signal.SIGTERM)
+        left = signal_descendants(signal.SIGTERM, spare=self._starter.spare)
         while left and time.monotonic() < kill_until:
             self._turn(0.05)
             if self._inbox.stops > max(1, self._stops_seen):
                 term_until = 0.0
             kill = time.monotonic() >= term_until
-            left = signal_descendants(signal.SIGKILL if kill else 0)
+            left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._starter.spare)
         if left:
             self._notice(f"{left} processes cannot be ended, not even by SIGKILL")
 

@@ -11,8 +11,9 @@ from http.client import HTTPException
 from typing import Any
 
 from muster_trainer.contract import ReplicaEnv
+from muster_trainer.supervisor.orders import Orders, read_orders
 
-LEAST_GAP = 0.2  # seconds between two reports: five a second at most
+LEAST_GAP = 0.1  # seconds between two reports: ten a second at most
 FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
@@ -25,12 +26,17 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Reporter:
     """Posts the newest state when it has changed and at the interval that the coordinator asks for.
 
-    Without a coordinator it does nothing. `say` is called, from the thread, when reports begin to fail.
+    Without a coordinator it does nothing. `say` is called, from the thread, when reports begin to fail; `heard` when a reply has
+    other `orders` than the one before.
     """
 
-    def __init__(self, replica: ReplicaEnv, say: Callable[[str], None]) -> None:
+    def __init__(self, replica: ReplicaEnv, say: Callable[[str], None], heard: Callable[[], None]) -> None:
         self._replica = replica
         self._say = say
+        self._heard = heard
+        self.orders: Orders | None = None
+        self.answered: float | None = None
+        """When the last reply came, in monotonic seconds."""
         self._news = threading.Condition()
         self._state: Mapping[str, Any] | None = None
         self._changed = False
@@ -39,6 +45,11 @@ class Reporter:
         self._interval = FIRST_INTERVAL
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    @property
+    def follows(self) -> bool:
+        """Whether anybody is there who may give orders."""
+        return self._replica.coordinator is not None
 
     def update(self, state: Mapping[str, Any]) -> None:
         """Give the state to report next; it must not be changed afterwards. The first call starts the thread."""
@@ -85,6 +96,7 @@ class Reporter:
             "index": replica.index,
             "attempt": replica.attempt,
             "sequence": self._sequence,
+            "inPlace": True,
             **state,
         }
         try:
@@ -95,6 +107,10 @@ class Reporter:
             self._failing = True
             return
         self._failing = False
+        self.answered = time.monotonic()
+        if (orders := read_orders(reply)) != self.orders:
+            self.orders = orders
+            self._heard()
         interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
         if isinstance(interval, int | float) and LEAST_GAP <= interval <= LONGEST_INTERVAL:
             self._interval = float(interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -17,16 +18,21 @@ class SignalInbox:
 
     def __init__(self) -> None:
         self.stops = 0
-        self._read, write = os.pipe()
+        self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
-        os.set_blocking(write, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             signal.signal(number, self._count)
         signal.signal(signal.SIGCHLD, _wake_only)
 
     def fileno(self) -> int:
         return self._read
+
+    def wake(self) -> None:
+        """Wakes the selector, from any thread."""
+        with suppress(BlockingIOError):  # then it is awake
+            os.write(self._write, b"\0")
 
     def drain(self) -> None:
         try:

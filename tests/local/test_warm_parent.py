@@ -1,0 +1,113 @@
+"""Processes forked from a parent that has imported the framework: they are what cold ones are, only sooner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.processes import become_subreaper, reap
+from muster_trainer.supervisor.signals import SignalInbox
+from muster_trainer.supervisor.warm import WarmParent
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forking from a warm parent needs a subreaper, which is Linux's")
+DEADLINE = 90.0
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of a DDP replica that is its whole world, whose job has an unknown task: its process says so, and ends with 11."""
+    trainer = {"task": "unknown", "config": {}, "batch": {"globalSize": 8}, "checkpoint": None, "graceSeconds": 1}
+    return {
+        **os.environ,
+        "MUSTER_JOB": "default/test",
+        "MUSTER_JOB_UID": "uid",
+        "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
+        "MUSTER_STRATEGY": "DDP",
+        "MUSTER_ROLE": "worker",
+        "MUSTER_INDEX": "0",
+        "MUSTER_ATTEMPT": "0",
+        "MUSTER_PROCESSES": "1",
+        "MUSTER_POD_NAME": "test-worker-0",
+        "MUSTER_POD_UID": "pod",
+        "MUSTER_TRAINER": json.dumps(trainer),
+        "MUSTER_STATE_DIR": str(tmp_path),
+        "RANK": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+INBOX = SignalInbox.__new__(SignalInbox)  # the real one takes the signals of the tests
+INBOX.stops, (INBOX._read, INBOX._write) = 0, os.pipe()
+os.set_blocking(INBOX._read, False)
+
+
+@pytest.fixture
+def parent(environ: dict[str, str]) -> Iterator[WarmParent]:
+    become_subreaper()
+    parent = WarmParent(environ)
+    yield parent
+    parent.close()
+    limit = time.monotonic() + DEADLINE
+    while psutil.pid_exists(parent.pid) and time.monotonic() < limit:
+        reap([])
+
+
+@pytest.mark.torch
+def test_a_forked_process_is_ours_to_reap_and_leads_its_own_group(parent: WarmParent, environ: dict[str, str]) -> None:
+    assert parent.await_ready(INBOX)
+    for attempt in (0, 1):
+        process = parent.start(Launch(0, (), {**environ, "MUSTER_ATTEMPT": str(attempt)}))
+        assert process is not None
+        assert os.getpgid(process.pid) == process.pid
+        limit = time.monotonic() + DEADLINE
+        while process.running and time.monotonic() < limit:
+            reap([process])
+        assert process.exit_code == 11
+        said = os.read(process.stderr, 65536).decode()
+        assert "spec.trainer.task: there is no task 'unknown'" in said
+
+
+@pytest.mark.torch
+def test_forked_processes_die_with_the_supervisor(environ: dict[str, str], tmp_path: Path) -> None:
+    program = """
+import os, sys, time
+from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.processes import become_subreaper
+from muster_trainer.supervisor.signals import SignalInbox
+from muster_trainer.supervisor.warm import WarmParent
+become_subreaper()
+parent = WarmParent(os.environ)
+assert parent.await_ready(SignalInbox())
+environ = {**os.environ, "MUSTER_TRAINER": os.environ["MUSTER_TRAINER"].replace('"unknown"', '"digits"'), "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+print(parent.pid, parent.start(Launch(1, (), environ)).pid, flush=True)
+time.sleep(60)
+"""
+    supervisor = subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
+    assert supervisor.stdout is not None
+    pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    limit = time.monotonic() + DEADLINE
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        reap([])
+        assert time.monotonic() < limit
+
+
+@pytest.mark.torch
+def test_a_parent_that_cannot_import_is_given_up_and_processes_start_cold(environ: dict[str, str]) -> None:
+    become_subreaper()
+    parent = WarmParent({**environ, "MUSTER_STRATEGY": "Horovod"})
+    assert not parent.await_ready(INBOX)
+    assert not parent.ready

@@ -1,0 +1,60 @@
+"""What a supervisor is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.api.job import TrainingJob
+from muster.api.reports import Report
+from muster.control.orders import orders
+from muster.render.addresses import addresses_of
+
+WORLD = {
+    "attempt": 2,
+    "size": 2,
+    "createdTime": "2026-11-21T10:00:00Z",
+    "readyTime": "2026-11-21T10:00:05Z",
+    "members": [{"role": "worker", "index": 0, "uid": "a"}, {"role": "worker", "index": 1, "uid": "b"}],
+}
+RECORD = {"attempt": 2, "startTime": "2026-11-21T10:00:00Z"}
+
+
+def told(uid: str = "b", *, attempt: int = 2, waiting: bool = True, status: dict[str, Any] | None = None, **said: Any) -> dict[str, Any]:
+    spec = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
+    whole = {"attempt": 2, "world": WORLD, "attempts": [RECORD], "phase": "Running", **(status or {})}
+    job = TrainingJob.model_validate({"metadata": {"name": "digits", "namespace": "ns"}, "spec": spec, "status": whole})
+    report = Report(job="ns/digits", pod="p", role="worker", index=0, attempt=attempt, waiting=waiting, **said)
+    return orders(job, uid, report, addresses_of(job, 2)).wire()
+
+
+def test_one_that_waits_for_the_current_world_gets_its_environment_by_its_own_place() -> None:
+    world = told()["world"]
+    assert (world["MUSTER_ATTEMPT"], world["PET_NODE_RANK"], world["WORLD_SIZE"]) == ("2", "1", "2")
+    assert world["MASTER_ADDR"] == "worker-0.digits.ns.svc"
+    assert world["MASTER_PORT"] == "29502"
+
+
+def test_an_older_attempt_is_told_the_number_that_counts_and_no_world() -> None:
+    reply = told(attempt=1)
+    assert (reply["attempt"], "world" in reply, reply["end"]) == (2, False, False)
+
+
+def test_no_world_is_handed_out_before_it_is_complete_or_to_who_is_awaited_or_a_stranger() -> None:
+    assert "world" not in told(status={"world": {key: value for key, value in WORLD.items() if key != "readyTime"}})
+    assert "world" not in told(status={"world": {**WORLD, "members": [{"role": "worker", "index": 1, "uid": "b", "awaited": True}]}})
+    assert "world" not in told("stranger")
+    assert "world" not in told(waiting=False)
+
+
+def test_processes_that_have_ended_are_not_started_again_in_the_same_attempt() -> None:
+    assert "world" not in told(last_words={"code": 20, "attempt": 2})
+    assert "world" in told(last_words={"code": 20, "attempt": 1})
+
+
+def test_when_the_job_has_ended_nothing_follows() -> None:
+    assert told(status={"phase": "Failed"})["end"] is True
+
+
+def test_a_replica_that_the_job_no_longer_has_gets_no_world() -> None:
+    members = [{"role": "worker", "index": 7, "uid": "b"}]
+    assert "world" not in told(status={"world": {**WORLD, "members": members}})

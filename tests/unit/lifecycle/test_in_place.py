@@ -1,0 +1,129 @@
+"""Which replicas outlive an attempt, and when do they start the next?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lifecycle_cases import Story, created, deleted, failed, job, replica, report, running_story, words
+
+from muster.api.status import FailureClass, Reason
+from muster.lifecycle import in_place
+from muster.lifecycle.observed import ReplicaView
+
+
+def alive(label: str, *, attempt: int = 0, **said: Any) -> ReplicaView:
+    """A replica of the first attempt whose supervisor has come to `attempt`, and can restart in place."""
+    return replica(label, report=report(label, attempt=attempt, in_place=True, **said))
+
+
+def spent(label: str, code: int, message: str = "last words", **said: Any) -> ReplicaView:
+    """Its processes have ended, and it waits."""
+    return alive(label, waiting=True, last_words=words(code, message, attempt=0), **said)
+
+
+def ready(label: str, *, attempt: int = 1, code: int | None = None) -> ReplicaView:
+    """It has acknowledged a later attempt; perhaps it says how the one before ended there."""
+    return alive(label, attempt=attempt, waiting=True, last_words=words(code, attempt=attempt - 1) if code else None)
+
+
+def broken(**spec: Any) -> Story:
+    """Two workers; the processes of worker-1 were killed, and both supervisors live."""
+    story = running_story(2, **spec)
+    decision = story.see(alive("worker-0"), spent("worker-1", 137, "killed"), seconds=20)
+    assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
+    return story
+
+
+def test_a_broken_world_goes_on_in_the_pods_that_answer() -> None:
+    story = broken()
+    assert story.status.attempts[0].reason is Reason.PROCESS_KILLED
+    members = story.status.world.members if story.status.world else []
+    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
+    story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
+    assert "worker-0, worker-1 to end what is left of the attempt before" in story.status.message
+
+
+def test_the_world_is_handed_out_once_all_have_acknowledged() -> None:
+    story = broken()
+    story.see(ready("worker-0"), spent("worker-1", 137), seconds=22)
+    assert in_place.handed_out(story.status, "worker-0/0") is None
+    decision = story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
+    assert (created(decision), deleted(decision)) == ([], [])
+    place = in_place.handed_out(story.status, "worker-1/0")
+    assert place is not None
+    assert (place.role, place.index, story.status.phase) == ("worker", 1, "Running")
+    assert story.status.attempts[0].settled
+
+
+def test_no_replica_is_made_beside_one_that_has_not_acknowledged() -> None:
+    story = running_story(2)
+    story.see(alive("worker-0"), failed("worker-1", 137), seconds=20)
+    assert created(story.see(alive("worker-0"), seconds=21)) == []
+    assert created(story.see(ready("worker-0"), seconds=22)) == ["worker-1/1"]
+
+
+def test_a_replica_that_does_not_acknowledge_loses_its_pod() -> None:
+    story = broken()
+    story.see(ready("worker-0"), alive("worker-1"), seconds=34)
+    assert deleted(story.see(ready("worker-0"), alive("worker-1"), seconds=36)) == ["worker-1/0"]
+    assert created(story.see(ready("worker-0"), seconds=40)) == ["worker-1/1"]
+
+
+def test_one_that_is_taken_away_before_it_acknowledges_is_replaced_and_breaks_nothing() -> None:
+    story = broken()
+    story.see(ready("worker-0"), seconds=22)
+    assert story.status.attempt == 1
+    assert created(story.see(ready("worker-0"), seconds=23)) == ["worker-1/1"]
+    story.see(ready("worker-0"), replica("worker-1", attempt=1), seconds=24)
+    assert story.status.phase == "Running"
+
+
+def test_a_new_leader_who_has_heard_nobody_leaves_a_world_alone_that_trains_in_older_pods() -> None:
+    story = broken()
+    story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
+    decision = story.see(replica("worker-0"), replica("worker-1"), seconds=90)
+    assert (story.status.attempt, story.status.phase, deleted(decision)) == (1, "Running", [])
+
+
+def test_the_back_off_is_kept_with_the_replicas_standing_by() -> None:
+    story = running_story(1)
+    story.see(spent("worker-0", 10), seconds=20)
+    decision = story.see(ready("worker-0", code=10), seconds=22)
+    assert in_place.handed_out(story.status, "worker-0/0") is None
+    assert decision.wake == story.status.next_attempt_time
+    story.see(ready("worker-0", code=10), seconds=31)
+    assert in_place.handed_out(story.status, "worker-0/0") is not None
+
+
+def test_what_really_broke_is_told_by_one_that_goes_on() -> None:
+    story = running_story(2)
+    story.see(spent("worker-0", 20), alive("worker-1"), seconds=20)
+    assert story.status.attempts[0].reason is Reason.PEER_LOST
+    story.see(ready("worker-0", code=20), ready("worker-1", code=10), seconds=21)
+    assert (story.status.attempts[0].replica, story.status.attempts[0].failure_class) == ("worker-1", FailureClass.APPLICATION)
+    assert (story.status.restarts.application_count, story.status.restarts.infrastructure_count) == (1, 0)
+
+
+def test_a_job_that_is_given_up_leaves_its_replicas_time_to_end_by_themselves() -> None:
+    story = running_story(1, recovery={"application": {"limit": 0}})
+    story.see(spent("worker-0", 10), seconds=20)
+    assert deleted(story.see(spent("worker-0", 10), seconds=21)) == []
+    assert story.status.phase == "Failed"
+    assert deleted(story.see(spent("worker-0", 10), seconds=60)) == ["worker-0/0"]
+
+
+def test_a_supervisor_of_an_older_image_is_replaced_as_ever() -> None:
+    story = running_story(2)
+    old = replica("worker-0", report=report("worker-0"))
+    decision = story.see(old, failed("worker-1", 137), seconds=20)
+    assert deleted(decision) == ["worker-0/0", "worker-1/0"]
+
+
+def test_scaling_gives_the_processes_time_to_save() -> None:
+    story = Story(job(workers=2))
+    story.see(seconds=0)
+    story.see(alive("worker-0"), alive("worker-1"), seconds=10)
+    story.edit(roles={"worker": {"replicas": 1}})
+    decision = story.see(alive("worker-0"), alive("worker-1"), seconds=20)
+    assert deleted(decision) == ["worker-1/0"]
+    assert in_place.grace_seconds(story.job.spec, story.status) == 120

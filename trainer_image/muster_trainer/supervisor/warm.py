@@ -1,0 +1,119 @@
+"""The supervisor's end of `muster_trainer.warm`: processes forked from a parent that has imported the framework already."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.processes import Process, die_with_parent, start
+from muster_trainer.supervisor.signals import SignalInbox
+
+ANSWER_SECONDS = 10.0  # for a fork, which takes milliseconds
+IMPORT_SECONDS = 300.0  # for the imports, on the slowest machine
+LONGEST_ANSWER = 4096
+
+
+class Starter:
+    """Starts processes: forked from a warm parent where the image's own program runs and the system allows it, else cold."""
+
+    def __init__(self, inbox: SignalInbox) -> None:
+        self._inbox = inbox
+        self._parent: WarmParent | None = None
+        self._tried = sys.platform != "linux"
+
+    @property
+    def spare(self) -> int | None:
+        """The pid that is no process of an attempt."""
+        return self._parent.pid if self._parent else None
+
+    def start(self, launches: list[Launch], *, bundled: bool) -> Iterator[Process]:
+        """One process after the other. Raises as `processes.start` does."""
+        if bundled and not self._tried:
+            self._tried = True
+            self._parent = WarmParent(launches[0].env)
+            self._parent.await_ready(self._inbox)
+        for launch in launches:
+            warm = self._parent.start(launch) if self._parent and self._parent.ready else None
+            yield warm or start(launch)
+
+    def close(self) -> None:
+        if self._parent:
+            self._parent.close()
+
+
+class WarmParent:
+    """From its start to `close`. Where anything is amiss with it `ready` is False, and processes are started cold."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "muster_trainer.warm", str(theirs.fileno())],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+        self.pid = self._process.pid
+        self._process.returncode = 0  # reap() waits for it
+        self.ready = False
+
+    def await_ready(self, inbox: SignalInbox) -> bool:
+        """Until it has imported all, or cannot be used, or the replica is asked to stop; `ready` afterwards."""
+        until = time.monotonic() + IMPORT_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(inbox, selectors.EVENT_READ)
+            selector.register(self._socket, selectors.EVENT_READ)
+            while not inbox.stops and time.monotonic() < until:
+                found = [key.fileobj for key, _ in selector.select(1.0)]
+                inbox.drain()
+                if self._socket in found:
+                    answer = self._answer()
+                    self.ready = answer is not None and answer.get("unfit") == ""
+                    break
+        if not self.ready:
+            self.close()
+        return self.ready
+
+    def start(self, launch: Launch) -> Process | None:
+        """A process forked for this launch; None where it cannot be had, so that it is to be started cold."""
+        pipes = [os.pipe() for _ in range(3)]
+        try:
+            socket.send_fds(self._socket, [json.dumps(dict(launch.env)).encode()], [writer for _, writer in pipes])
+            self._socket.settimeout(ANSWER_SECONDS)
+            answer = self._answer()
+        except OSError:
+            answer = None
+        finally:
+            for _, writer in pipes:
+                os.close(writer)
+        stdout, stderr, events = (reader for reader, _ in pipes)
+        if answer is None or not isinstance(answer.get("pid"), int):
+            for reader in (stdout, stderr, events):
+                os.close(reader)
+            self.close()
+            return None
+        return Process(launch.rank, answer["pid"], stdout, stderr, events)
+
+    def close(self) -> None:
+        """Ends it; what it has forked goes on."""
+        self.ready = False
+        self._socket.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, 9)
+
+    def _answer(self) -> dict[str, object] | None:
+        try:
+            answer = json.loads(self._socket.recv(LONGEST_ANSWER))
+        except (OSError, ValueError):
+            return None
+        return answer if isinstance(answer, dict) else None
