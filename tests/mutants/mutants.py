@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "parameter-servers-leak",
         "parameter servers run on after the job is done",
         "success.py",
-        "return not view.phase.ended and view.role is RoleName.PS",
+        "return not view.phase.ended and view.role is not case.strategy.decisive",
         "return False",
     ),
     _one(

@@ -260,7 +260,7 @@ class World:
         if ended_well:
             self.succeeded.add((attempt, pod.view.role.value, pod.view.index))
         elif end.justifies and (not pod.asked or end.reason or end.disruption):
-            self._justify(attempt, end.justifies)
+            self._justify_known(pod, end.justifies)
         self._change(
             name,
             phase=ReplicaPhase.SUCCEEDED if ended_well else ReplicaPhase.FAILED,
@@ -274,20 +274,20 @@ class World:
 
     def disrupt(self, name: str) -> None:
         """The condition comes, perhaps long after the pod's end."""
-        self._justify(self.pods[name].attempt, PREEMPTION)
+        self._justify_known(self.pods[name], PREEMPTION)
         self._change(name, disruption="DeletionByTaintManager")
 
     def delete(self, name: str) -> None:
         """Somebody else deletes it, gracefully."""
         if self.pods[name].view.deleting is None:
-            self._justify(self.pods[name].attempt, PREEMPTION)
+            self._justify_known(self.pods[name], PREEMPTION)
             self._change(name, deleting=self.now)
 
     def remove(self, name: str) -> None:
         """Its object goes: after its deletion, or by force."""
         pod = self.pods.pop(name)
         if pod.view.deleting is None:
-            self._justify(pod.attempt, PREEMPTION)
+            self._justify_known(pod, PREEMPTION)
         self._remember()
 
     def train(self, steps: int, *, commit: bool) -> None:
@@ -433,6 +433,11 @@ class World:
 
     def _remember(self) -> None:
         self._looks = [*self._looks, tuple(pod.view for pod in self.pods.values())][-HISTORY:]
+
+    def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
+        """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that."""
+        for attempt in {pod.attempt, pod.view.report.attempt if pod.view.report else pod.view.attempt}:
+            self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
         self.justified.setdefault(attempt, set()).add(failure_class)
