@@ -257,6 +257,9 @@ class World:
         words = None
         if end.code is not None:
             words = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(attempt), attempt=attempt)
+        if pod.said and pod.said.attempt == attempt and end.code is not None:  # a supervisor ends with what it has said already
+            words, ended_well = pod.said, False
+            end = replace(end, exit_code=pod.said.code, justifies=None)
         if ended_well:
             self.succeeded.add((attempt, pod.view.role.value, pod.view.index))
         elif end.justifies and (not pod.asked or end.reason or end.disruption):
