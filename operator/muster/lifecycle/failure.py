@@ -84,7 +84,9 @@ def classify(view: ReplicaView, *, asked: bool) -> Cause | None:
 
 def broken(case: Situation, status: TrainingJobStatus) -> Cause | None:
     """The root cause that ends the open attempt, None while its world is whole."""
-    ends = [cause for view in case.trainers(status.attempt) if (cause := classify(view, asked=False))]
+    places = {(member.role, member.index) for member in status.world.members} if status.world else set()
+    members = (view for view in case.trainers(status.attempt) if (view.role.value, view.index) in places)  # others go by our own wish
+    ends = [cause for view in members if (cause := classify(view, asked=False))]
     if case.observed.live:
         ends += [_vanished(label, case.stamp) for label in vanished(case, status)]
     return root_cause(ends)

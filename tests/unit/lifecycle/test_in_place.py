@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from lifecycle_cases import Story, created, deleted, failed, job, replica, report, running_story, words
+from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
 from muster.api.status import FailureClass, Reason
 from muster.lifecycle import in_place
@@ -117,6 +118,16 @@ def test_a_supervisor_of_an_older_image_is_replaced_as_ever() -> None:
     old = replica("worker-0", report=report("worker-0"))
     decision = story.see(old, failed("worker-1", 137), seconds=20)
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
+
+
+def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard_of() -> None:
+    story = Story(job(workers=2))
+    story.see(seconds=0)
+    story.see(alive("worker-0"), alive("worker-1"), seconds=10)
+    story.edit(roles={"worker": {"replicas": 1}})
+    story.see(alive("worker-0"), alive("worker-1"), seconds=20)
+    story.see(ready("worker-0"), replace(ready("worker-1"), deleting=at(21)), seconds=22)
+    assert (story.status.attempt, story.status.phase) == (1, "Running")
 
 
 def test_scaling_gives_the_processes_time_to_save() -> None:
