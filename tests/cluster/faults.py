@@ -97,9 +97,10 @@ def check_attempt(job: Job, attempt: int, *, failure_class: str, reasons: frozen
     assert ended["class"] == failure_class, ended
     assert ended["reason"] in reasons, ended
     commit = job.committed(attempt)
-    assert job.resumed(attempt + 1) == commit
-    assert following["stepResumed"] == commit, following
-    assert following["stepFound"] == commit, following
+    resumed = job.resumed(attempt + 1)
+    assert resumed in (commit, commit + EVERY)  # who commits may lose its peers before it can say so
+    assert following["stepResumed"] == resumed, following
+    assert following["stepFound"] == resumed, following
     if saves:
         assert following["stepsLost"] == 0, following
         assert commit == ended["lastStep"], ended
