@@ -87,10 +87,11 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
+        parent = os.getpid()  # asked for in the child, it may be the supervisor already
         child = os.fork()
         if child == 0:
             connection.close()
-            _become(environ, descriptors, supervisor, between=os.getppid())
+            _become(environ, descriptors, supervisor, between=parent)
         os.write(writer, str(child).encode())
         os._exit(0)
     os.close(writer)

@@ -11,10 +11,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api.spec import TrainingJobSpec
-from muster.api.status import Member, TrainingJobStatus
+from muster.api.status import Member, Reason, TrainingJobStatus
 from muster.lifecycle import records
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
+
+_ASKED = frozenset({Reason.DISRUPTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
+"""Ends of which the processes are told beforehand, so that all ranks save at the same step."""
 
 
 def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
@@ -73,9 +76,10 @@ def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
 
 
 def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
-    """What the processes of the attempt before get to save: nobody can in a world that broke."""
+    """What the processes of the attempt before get to save: nobody can in a world that has lost a member, or that hangs."""
     before = records.before(status)
-    return spec.checkpoint.grace_period_seconds if before and before.failure_class is None else 0
+    whole = before is not None and (before.failure_class is None or before.reason in _ASKED)
+    return spec.checkpoint.grace_period_seconds if whole else 0
 
 
 def handed_out(status: TrainingJobStatus, uid: str) -> Member | None:

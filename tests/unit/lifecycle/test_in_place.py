@@ -120,6 +120,16 @@ def test_a_supervisor_of_an_older_image_is_replaced_as_ever() -> None:
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 
+def test_a_world_of_which_a_pod_is_evicted_gets_the_time_to_save_and_one_that_lost_a_node_does_not() -> None:
+    for disruption, grace in (
+        ({"disruption": "EvictionByEvictionAPI", "deleting": at(20)}, 120),
+        ({"phase": "Failed", "reason": "NodeLost"}, 0),
+    ):
+        story = running_story(2)
+        story.see(alive("worker-0"), replica("worker-1", **disruption), seconds=20)
+        assert (story.status.attempt, in_place.grace_seconds(story.job.spec, story.status)) == (1, grace)
+
+
 def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard_of() -> None:
     story = Story(job(workers=2))
     story.see(seconds=0)
