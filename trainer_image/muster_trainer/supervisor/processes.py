@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -58,6 +60,17 @@ class Process:
     def kill_group(self) -> None:
         if self.running:
             _ignoring_gone(os.killpg, self.pid, signal.SIGKILL)
+
+
+def oom_kills() -> int:
+    """How many processes of this container the kernel has ended for want of memory; 0 where it does not say (cgroup v2, then v1)."""
+    for file in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        with suppress(OSError, ValueError):
+            for line in Path(file).read_text().splitlines():
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    return 0
 
 
 def become_subreaper() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 from muster_trainer.contract import ExitCode
 from muster_trainer.supervisor.last_words import LastWords
 from muster_trainer.supervisor.observations import Observations
+from muster_trainer.supervisor.processes import oom_kills
 from muster_trainer.supervisor.reporting import Reporter
 from muster_trainer.supervisor.signals import SignalInbox
 
@@ -62,6 +64,8 @@ class Succession:
 
     def _waits(self) -> bool:
         if self._inbox.stops or not self._reporter.follows:
+            return False
+        if self._words.signal == signal.SIGKILL and oom_kills():  # the end of the container tells this better than we could
             return False
         return self._superseded or self._words.code not in _FINAL
 
