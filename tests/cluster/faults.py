@@ -104,7 +104,7 @@ def check_attempt(job: Job, attempt: int, *, failure_class: str, reasons: frozen
     assert following["stepFound"] == resumed, following
     if saves:
         assert following["stepsLost"] == 0, following
-        assert commit == ended["lastStep"], ended
+        assert commit >= ended["lastStep"], ended  # they train on until all have agreed to stop
 
 
 def check_succeeded(job: Job, like: Job, *, attempts: int | None = None, **counts: int) -> None:
