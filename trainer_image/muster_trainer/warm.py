@@ -7,12 +7,10 @@ A process is forked twice: its parent goes at once, and the supervisor, as the n
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -21,10 +19,10 @@ from contextlib import suppress
 
 from muster_trainer import process
 from muster_trainer.contract import ReplicaEnv
+from muster_trainer.parent import die_with
 from muster_trainer.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
-PR_SET_PDEATHSIG = 1
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 3
 """stdout, stderr and the events of the process, in this order."""
@@ -105,9 +103,7 @@ def _become(environ: dict[str, str], descriptors: list[int], supervisor: int, *,
     os.setsid()
     while os.getppid() == between:  # it goes at once
         time.sleep(0.001)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != supervisor:
-        os._exit(1)
+    die_with(supervisor)
     stdout, stderr, events = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (stdout, 1), (stderr, 2)):

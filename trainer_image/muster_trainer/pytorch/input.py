@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -19,12 +17,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from muster_trainer.contract import InputSpec, TrainerError, UserError, error_of
 from muster_trainer.data.files import workers_for
+from muster_trainer.parent import die_with
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
 PREFETCH = 2  # batches ahead by each worker, torch's own default
-PR_SET_PDEATHSIG = 1
 
 Request = tuple[int, np.ndarray]
 """A step (or another number that random numbers are seeded from), and the samples to read for it."""
@@ -130,9 +128,6 @@ def _in_worker(parent: int) -> Callable[[int], None]:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
+        die_with(parent)
 
     return prepare

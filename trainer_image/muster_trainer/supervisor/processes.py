@@ -11,14 +11,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from muster_trainer.contract import BadConfiguration, UserError
+from muster_trainer.parent import die_with
 from muster_trainer.supervisor.environment import Launch
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -113,16 +114,7 @@ def start(launch: Launch) -> Process:
 
 def die_with_parent(supervisor: int) -> Callable[[], None] | None:
     """What a child does between fork and exec, so that the kernel ends it with the supervisor; None where the kernel cannot."""
-    if _libc is None:
-        return None
-    libc = _libc
-
-    def in_child() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != supervisor:  # it died before the line above
-            os._exit(1)
-
-    return in_child
+    return None if _libc is None else partial(die_with, supervisor)
 
 
 def reap(processes: list[Process]) -> list[Process]:
