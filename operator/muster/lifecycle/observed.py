@@ -73,7 +73,7 @@ class ClaimView:
     """The PersistentVolumeClaim that a job's checkpoints lie on."""
 
     access_modes: tuple[str, ...] = ()
-    """None: there is no such claim."""
+    """Empty: there is no such claim."""
 
 
 @dataclass(frozen=True)
