@@ -39,7 +39,7 @@ def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_
     assert condition(failing, "Failed")["reason"] == "ApplicationLimitExceeded"
     assert "no data today" in condition(failing, "Failed")["message"]
     assert status["restarts"]["applicationCount"] == 1
-    assert [each["class"] for each in status["attempts"]] == ["Application", "Application"]
+    assert [each["class"] for each in status["attempts"]] == ["Application", "Application"], failing.story()
     assert all("no data today" in each["message"] for each in status["attempts"])
 
 

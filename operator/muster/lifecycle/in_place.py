@@ -32,7 +32,8 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
 def _seen(view: ReplicaView, joined: Mapping[str, int]) -> ReplicaView:
     report = view.report
     ended = (view.last_words.attempt if view.last_words else None) or 0
-    attempt = max(view.attempt, joined.get(view.uid, 0), report.attempt if report else 0, ended)
+    told = max(report.attempt if report else 0, ended) if view.deleting is None else 0  # what is on its way out joins nothing any more
+    attempt = max(view.attempt, joined.get(view.uid, 0), told)
     words = report.last_words if report and report.waiting and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
         return replace(view, attempt=attempt, spent=True, finished=view.reported)

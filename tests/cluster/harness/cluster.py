@@ -143,8 +143,18 @@ class Cluster:
         self._wait_until_ready(name, since=started)
 
     def pause_node(self, name: str) -> None:
-        """Freezes a node: its processes live on and know nothing of it."""
-        self._docker("pause", name)
+        """Freezes a node: its processes live on and know nothing of it. While they fork fast, the kernel may not catch them all at once."""
+
+        def frozen() -> bool:
+            try:
+                self._docker("pause", name)
+            except CommandFailedError as error:
+                if "unable to freeze" not in error.output:
+                    raise
+                return False
+            return True
+
+        self.wait_until(f"{name} is frozen", frozen, timeout=60)
 
     def unpause_node(self, name: str) -> None:
         """Lets a frozen node go on."""

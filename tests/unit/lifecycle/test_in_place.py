@@ -79,6 +79,17 @@ def test_one_that_is_taken_away_before_it_acknowledges_is_replaced_and_breaks_no
     assert story.status.phase == "Running"
 
 
+def test_one_that_acknowledges_when_its_deletion_was_asked_for_is_replaced_and_breaks_nothing() -> None:
+    """It was too slow, so we removed it; what it says on its way out must not look like a member that somebody took away."""
+    story = broken()
+    story.see(ready("worker-0"), spent("worker-1", 137), seconds=60)
+    late = replace(ready("worker-1", code=137), deleting=at(60))
+    decision = story.see(ready("worker-0"), late, seconds=61)
+    assert (story.status.attempt, deleted(decision)) == (1, [])
+    decision = story.see(ready("worker-0"), seconds=62)
+    assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
+
+
 def test_a_new_leader_who_has_heard_nobody_leaves_a_world_alone_that_trains_in_older_pods() -> None:
     story = broken()
     story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
