@@ -7,6 +7,7 @@ from pathlib import Path
 
 import proofs
 import pytest
+from test_parameter_server import end_servers
 from worlds import trainer, world
 
 pytestmark = pytest.mark.tensorflow
@@ -15,32 +16,41 @@ CLIPPED = {"gradientClipNorm": 0.5, "weightDecay": 0.001}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "devices"), [("OneDevice", {}), ("Mirrored", {"logicalDevices": 3}), ("CentralStorage", {"logicalDevices": 2})]
+    ("strategy", "size", "devices"),
+    [
+        ("OneDevice", 1, {}),
+        ("Mirrored", 1, {"logicalDevices": 3}),
+        ("CentralStorage", 1, {"logicalDevices": 2}),
+        ("MultiWorkerMirrored", 2, {}),
+    ],
 )
-def test_the_losses_are_those_of_the_custom_loop_on_one_device(strategy: str, devices: dict[str, int]) -> None:
+def test_the_losses_are_those_of_the_custom_loop_on_one_device(strategy: str, size: int, devices: dict[str, int]) -> None:
     # 1,437 samples in steps of 479: a share of 160, 160 and 159 for three devices
     custom = proofs.uninterrupted("OneDevice", CLIPPED, size=1, batch={"globalSize": 479})
-    fitted = proofs.uninterrupted(strategy, CLIPPED, size=1, batch={"globalSize": 479}, options=FIT | devices)
+    fitted = proofs.uninterrupted(strategy, CLIPPED, size=size, batch={"globalSize": 479}, options=FIT | devices)
     proofs.losses_are_equal_to_a_millionth(custom, fitted)
 
 
-def test_what_is_killed_and_what_is_asked_to_stop_goes_on_in_mid_epoch_bit_for_bit(tmp_path: Path) -> None:
-    options = FIT | {"logicalDevices": 2}
+@pytest.mark.parametrize(("strategy", "devices", "codes"), [("Mirrored", {"logicalDevices": 2}, []), ("MultiWorkerMirrored", {}, [20])])
+def test_what_is_killed_and_what_is_asked_to_stop_goes_on_in_mid_epoch_bit_for_bit(
+    strategy: str, devices: dict[str, int], codes: list[int], tmp_path: Path
+) -> None:
+    options, size = FIT | devices, len(codes) + 1
     document = trainer(tmp_path, config=proofs.SLOW, options=options)
-    with world("Mirrored", document, size=1) as killed:
+    with world(strategy, document, size=size) as killed:
         killed.wait_for_step(26)
-        killed.kill(0)
-        assert killed.finish() == [-signal.SIGKILL], killed.story()
-    with world("Mirrored", document, size=1, attempt=1) as stopped:
+        killed.kill(size - 1)
+        assert killed.finish() == [*codes, -signal.SIGKILL], killed.story()
+    with world(strategy, document, size=size, attempt=1) as stopped:
         stopped.wait_for_step(33)
-        stopped.kill(0, signal.SIGTERM)
-        assert stopped.finish() == [21], stopped.story()
+        stopped.kill(size - 1, signal.SIGTERM)
+        assert stopped.finish() == [21] * size, stopped.story()
     last = stopped.of("commit")[-1]
     assert (stopped.of("resumed")[0]["step"], last["reason"], last["step"]) == (20, "Stop", max(stopped.losses()))
-    with world("Mirrored", document, size=1, attempt=2) as third:
-        assert third.finish() == [0], third.story()
+    with world(strategy, document, size=size, attempt=2) as third:
+        assert third.finish() == [0] * size, third.story()
     assert third.of("resumed")[0]["step"] == last["step"]
-    whole = proofs.uninterrupted("Mirrored", size=1, options=options)
+    whole = proofs.uninterrupted(strategy, size=size, options=options)
     assert {**killed.losses(), **stopped.losses(), **third.losses()} == whole.losses()
     assert third.metrics() == whole.metrics()
 
@@ -61,9 +71,31 @@ def loss(outputs, batch): return keras.ops.sum((outputs - batch[1]) ** 2, axis=-
 """
 
 
-def test_a_sample_that_cannot_be_read_ends_the_training_with_the_data_sets_own_words(tmp_path: Path) -> None:
+def test_a_sample_that_cannot_be_read_ends_all_workers_with_the_data_sets_own_words(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     document = trainer(None, module="broken", config={"epochs": 2}, batch={"globalSize": 16}, options=FIT)
-    with world("OneDevice", document, size=1, PYTHONPATH=str(tmp_path)) as running:
-        assert running.finish() == [10], running.story()
-    assert "sample 5 cannot be read" in proofs.last_error(running)["message"]
+    with world("MultiWorkerMirrored", document, size=2, PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == [10, 10], running.story()
+    (message,) = {error["message"] for error in running.of("error")}
+    assert "sample 5 cannot be read" in message
+
+
+def test_a_chief_fits_with_its_workers_until_it_is_asked_to_stop_and_the_custom_loop_goes_on(tmp_path: Path) -> None:
+    document = trainer(tmp_path, config=CLIPPED | proofs.SLOW, options=FIT)
+    with world("ParameterServer", document, size=4) as first:
+        first.wait_for_step(26)
+        first.kill(0, signal.SIGTERM)
+        assert end_servers(first) == [21, 21, 21, 21], first.story()
+    last = first.of("commit")[-1]
+    assert (last["reason"], last["step"]) == ("Stop", max(first.losses()))
+    assert max(event["staleness"] for event in first.of("step")) > 0
+    with world("ParameterServer", document | {"options": {}}, size=4, attempt=1) as second:
+        assert end_servers(second) == [0, 21, 21, 21], second.story()
+    assert sorted([*first.losses(), *second.losses()]) == list(range(1, proofs.STEPS + 1))
+    assert second.metrics()["accuracy"] > 0.8
+
+
+def test_one_worker_of_a_parameter_server_fits_as_one_device_does() -> None:
+    with world("ParameterServer", trainer(None, config=CLIPPED, options=FIT), size=3) as running:
+        assert end_servers(running) == [0, 21, 21], running.story()
+    proofs.losses_are_equal_to_a_millionth(proofs.uninterrupted("OneDevice", CLIPPED, size=1), running)

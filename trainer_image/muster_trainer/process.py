@@ -38,7 +38,9 @@ STRATEGIES: Mapping[str, str] = {
     "TPU": "tensorflow.synchronous:Tpu",
 }
 """Where each strategy's Engine is made; imported when it is used, for an image has one framework only."""
-FITTING: Mapping[str, str] = {name: f"tensorflow.fit:{name}" for name in ("OneDevice", "Mirrored", "CentralStorage")}
+FITTING: Mapping[str, str] = {
+    name: f"tensorflow.fit:{name}" for name, path in STRATEGIES.items() if path.startswith("tensorflow.") and name != "TPU"
+}
 """The same for `options.loop: Fit`."""
 EVALUATOR = "evaluator"
 EVALUATION = "tensorflow.evaluation:Evaluation"
@@ -98,8 +100,7 @@ def _strategy(spec: TrainerSpec, env: ReplicaEnv) -> str:
         return STRATEGIES[env.strategy]
     if env.strategy not in FITTING:
         raise BadConfiguration(
-            f"spec.options.loop: Keras 3 fits with {', '.join(FITTING)}, and not with {env.strategy}, whose values are on several "
-            "machines (keras-team/keras#20585); write Custom, or leave it out"
+            f"spec.options.loop: Keras fits with {', '.join(FITTING)}, and not with {env.strategy}; write Custom, or leave it out"
         )
     return FITTING[env.strategy]
 

@@ -33,14 +33,6 @@ def tensorflow_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
     ]
 
 
-def keras_fit_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
-    """Keras 3's `fit` knows neither values of several workers (keras-team/keras#20585) nor data sets of a ClusterCoordinator, and nobody
-    has tried ours on a TPU."""
-    if spec.options.loop != "Fit":
-        return []
-    return [Problem("spec.options.loop", f"Keras 3 cannot fit with {traits.name.value}; write Custom, or leave it out")]
-
-
 def torch_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
     """NCCL refuses two processes on one GPU."""
     if spec.communication is not Communication.NCCL or Communication.NCCL not in traits.communications:

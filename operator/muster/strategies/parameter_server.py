@@ -9,7 +9,7 @@ from muster.api.problems import Problem
 from muster.api.spec import RoleName, StrategyName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, Framework, ReplicaPlan, RoleRule, WorldPlan
-from muster.strategies.checks import general_problems, keras_fit_problems, tensorflow_problems
+from muster.strategies.checks import general_problems, tensorflow_problems
 from muster.strategies.tensorflow import devices_per_worker
 from muster.strategies.tf_config import PORT, PORT_NAME, tf_config
 from muster.strategies.traits import ALONE, EVALUATOR, Traits, replicas_of
@@ -42,11 +42,7 @@ class ParameterServer(Traits):
         return devices_per_worker(spec, accelerators.count(self.worker(spec)))
 
     def problems(self, spec: TrainingJobSpec) -> Sequence[Problem]:
-        return [
-            *general_problems(self, spec, devices=self.data_parallel(spec)),
-            *tensorflow_problems(self, spec),
-            *keras_fit_problems(self, spec),
-        ]
+        return general_problems(self, spec, devices=self.data_parallel(spec)) + tensorflow_problems(self, spec)
 
 
 PARAMETER_SERVER = ParameterServer(

@@ -10,7 +10,7 @@ from muster.api.problems import Problem
 from muster.api.spec import RoleName, StrategyName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, WorldPlan
-from muster.strategies.checks import general_problems, keras_fit_problems, tensorflow_problems
+from muster.strategies.checks import general_problems, tensorflow_problems
 from muster.strategies.traits import WORKERS, Traits, replicas_of
 
 PORT_NAME = "tpu"
@@ -67,7 +67,8 @@ class Tpu(Traits):
 
     def problems(self, spec: TrainingJobSpec) -> Sequence[Problem]:
         found = general_problems(self, spec, devices=self.data_parallel(spec)) + tensorflow_problems(self, spec)
-        found += keras_fit_problems(self, spec)
+        if spec.options.loop == "Fit":
+            found.append(Problem("spec.options.loop", "nobody has tried Keras fit on a TPU; write Custom, or leave it out"))
         tpu = spec.options.tpu
         if tpu is None or tpu.accelerator is None:
             found.append(Problem("spec.options.tpu.accelerator", "TPU needs the type of the slice; write tpu-v5-lite-podslice, say"))

@@ -39,13 +39,7 @@ def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("trainer", "env", "code", "said"),
     [
-        (
-            TRAINER | {"options": {"loop": "Fit"}},
-            {"MUSTER_STRATEGY": "MultiWorkerMirrored"},
-            11,
-            "spec.options.loop: Keras 3 fits with OneDevice",
-        ),
-        (TRAINER | {"options": {"loop": "Fit"}}, {"MUSTER_STRATEGY": "TPU"}, 11, "write Custom, or leave it out"),
+        (TRAINER | {"options": {"loop": "Fit"}}, {"MUSTER_STRATEGY": "TPU"}, 11, "spec.options.loop: Keras fits with OneDevice"),
         (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
         (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
         ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),

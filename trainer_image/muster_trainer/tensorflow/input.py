@@ -53,18 +53,13 @@ class Reading:
                 raise
             raise self._failures[step] from None
 
-    @property
-    def failure(self) -> TrainerError | None:
-        """What reading a step has raised, if any has."""
-        return next(iter(self._failures.values()), None)
-
     def dataset(self, steps: range) -> tf.data.Dataset:
         """(samples, weights) of each of `steps`, which are at least one, in their order."""
         workers = workers_for(self.data, self.spec, automatic=AUTOTUNE)
         lanes = min(MOST_LANES if workers == AUTOTUNE else max(workers, 1), len(steps))
         samples, weights = self.share(steps[0])
         example = read_batch(self.task, self.data, samples[:1]), weights[:1]
-        kinds = [tf.TensorSpec([None, *np.shape(one)[1:]], np.asarray(one).dtype) for one in tf.nest.flatten(example)]
+        kinds = [kind(one) for one in tf.nest.flatten(example)]
 
         def read(step: tf.Tensor) -> Any:
             parts = tf.numpy_function(self._flat, [step], [kind.dtype for kind in kinds], stateful=False)
@@ -91,3 +86,8 @@ class Reading:
         except TrainerError as error:
             self._failures[int(step)] = error
             raise
+
+
+def kind(rows: Any) -> tf.TensorSpec:
+    """That of an array of any number of rows like these."""
+    return tf.TensorSpec([None, *np.shape(rows)[1:]], np.asarray(rows).dtype)

@@ -184,9 +184,12 @@ def connect(spec: TrainerSpec) -> Membership:
     members = {f"{name} {index}": address for name in ("ps", "worker") for index, address in enumerate(cluster[name])}
     wait_for(members, START_SECONDS)
 
+    # Keras' own train_step takes no gradients of a variable in parts.
+    partitioner = None if spec.options.get("loop") == "Fit" else partitions.partitioner(len(cluster["ps"]))
+
     def make() -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitions.partitioner(len(cluster["ps"])))
+        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
 
     with peers(0):
         return Membership(0, 1, within(CONNECT_SECONDS, "connecting to workers and parameter servers", make))

@@ -67,6 +67,7 @@ class Synchronous:
             self.trainables = self._trainables()
             self.optimizer.build(self.trainables)
             self.full_rate = self._full_rate()
+        self._update = self.optimizer.apply_gradients
         self.decay = 0.0 if task.optimizer or config.optimizer == "AdamW" else config.weightDecay
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self.files = tf.train.CheckpointOptions()
@@ -84,8 +85,6 @@ class Synchronous:
         return fingerprint()
 
     def broadcast(self, text: str, *, source: int = 0) -> str:
-        if self.world == 1:
-            return text
         content = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
         length = int(self._total(np.array([len(content) if self.rank == source else 0], dtype=np.int32))[0])
         padded = np.zeros(max(length, 1), dtype=np.int32)
@@ -180,7 +179,7 @@ class Synchronous:
 
     def _apply_one(self, gradients: list[tf.Tensor]) -> None:
         """Keras' optimizer adds the gradients up over the devices."""
-        self.optimizer.apply_gradients(zip(self._prepared(gradients), self.trainables, strict=True))
+        self._update(zip(self._prepared(gradients), self.trainables, strict=True))
 
     def _prepared(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """One device's gradients, clipped and with its share of the weight decay. The norm to clip by is that of all devices' sum."""
@@ -246,6 +245,8 @@ class Synchronous:
 
     def _total(self, values: np.ndarray) -> np.ndarray:
         """The sum over all workers."""
+        if self.world == 1:
+            return values
         own = self._local(lambda device: tf.constant(values if device == 0 else np.zeros_like(values)))
         with peers(self.rank):
             return self._sum(own).numpy()
@@ -276,7 +277,7 @@ class Synchronous:
             failure = error
         told = np.zeros((2, self.world), dtype=np.float32)
         told[:, self.rank] = time.monotonic() - began, failure is not None
-        waits, failures = self._total(told) if self.world > 1 else told
+        waits, failures = self._total(told)
         if failures.any():
             said = json.dumps([failure.code, str(failure)]) if failure else ""
             raise error_of(*json.loads(self.broadcast(said, source=int(failures.argmax()))))
