@@ -81,20 +81,34 @@ def test_multi_worker_mirrored_survives_the_kill_of_a_whole_replica(place: Place
 
 
 @pytest.mark.tensorflow
-def test_parameter_servers_outlive_the_chief_that_saves_and_the_evaluator_measures_what_it_saved(place: Place) -> None:
+def test_parameter_servers_restart_what_must_and_outlive_the_chief_that_saves_and_the_evaluator_measures_what_it_saved(
+    place: Place,
+) -> None:
     document = digits("ParameterServer")
     document["spec"]["roles"] = {role: {} for role in ("chief", "worker", "ps", "evaluator")}
     name = place.write(document)
     with place.running(name) as run:
         wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
+        first = {replica: place.pid_of(replica) for replica in ("chief-0", "worker-0", "ps-0")}
+        os.kill(first["worker-0"], signal.SIGKILL)
+        wait_until(lambda: place.status()["attempt"] == 1 and place.step() >= 25, "step 25, with a worker of the second attempt", SECONDS)
+        second = {replica: place.pid_of(replica) for replica in first}
+        assert {replica for replica in first if first[replica] != second[replica]} == {"worker-0"}
+        os.kill(second["ps-0"], signal.SIGKILL)
+        wait_until(
+            lambda: place.status()["attempt"] == 2 and place.step() >= 35, "step 35, with a chief and a server of the third", SECONDS
+        )
+        third = {replica: place.pid_of(replica) for replica in first}
+        assert {replica for replica in first if second[replica] != third[replica]} == {"chief-0", "ps-0"}
         run.send_signal(signal.SIGINT)
         code, output = finish(run, SECONDS)
     assert code == 21, output
     saved = place.committed()
     assert saved == place.step()
+    assert [(record["replica"], record["stepsLost"]) for record in place.status()["attempts"][:2]] == [("worker-0", 0), ("ps-0", 0)]
     code, output = place.muster_run(name, "--resume", seconds=SECONDS)
     assert code == 0, output
-    assert place.status()["attempts"][1]["stepResumed"] == saved
+    assert place.status()["attempts"][3]["stepResumed"] == saved
     assert place.status()["progress"]["metrics"]["accuracy"] > 0.8
     lines = [line for path in place.run.glob("attempts/*/evaluator-0/events.jsonl") for line in path.read_text().splitlines()]
     measured = {event["step"] for event in map(json.loads, lines) if event["event"] == "evaluation"}

@@ -41,6 +41,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "return [time for time in times if time > until - window * 1000]",
     ),
     _one(
+        "spared-though-broken",
+        "a replica that has ended is taken for one that trains on",
+        "in_place.py",
+        "if _stays(view) and not view.spent}",
+        "if _stays(view)}",
+    ),
+    _one(
+        "spared-and-removed",
+        "replicas that a restart is to leave alone lose their pods",
+        "decide.py",
+        "    case = replace(case, observed=in_place.seen(observed, status))",
+        "    case = replace(case, observed=in_place.seen(observed, old))",
+    ),
+    _one(
+        "incarnation-misread",
+        "what a spared replica says of its end is taken for news of an attempt long over",
+        "in_place.py",
+        "current - 1 if member.awaited else current)",
+        "member.incarnation)",
+    ),
+    _one(
         "fence-forgotten",
         "two attempts at once",
         "world.py",

@@ -113,7 +113,7 @@ class World:
         self.failed: dict[int, FailureClass] = {}
         self.began: dict[int, datetime] = {}
         self.justified: dict[int, set[FailureClass]] = {}
-        self.succeeded: set[tuple[int, str, int]] = set()
+        self.succeeded: set[str] = set()
         self.realised: dict[FailureClass, list[datetime]] = {each: [] for each in FailureClass}
         self.created_for: set[int] = set()
         self.steps: dict[int, int] = {}
@@ -192,6 +192,17 @@ class World:
             if self.in_place:
                 self.speak(name)
 
+    def belongs(self, pod: Pod) -> int:
+        """The attempt that it has part in: one that restarts left alone has part in those after the one that it was started in."""
+        world = self.job.status.world
+        member = next((member for member in world.members if member.uid == pod.view.uid), None) if world else None
+        if world is None or member is None or member.incarnation != pod.attempt:
+            return pod.attempt
+        return world.attempt - 1 if member.awaited else world.attempt
+
+    def spared(self, pod: Pod) -> bool:
+        return self.belongs(pod) != pod.attempt
+
     # supervisors that outlive their processes
 
     def speak(self, name: str) -> None:
@@ -220,7 +231,7 @@ class World:
         pod, end = self.pods[name], ENDS[how]
         if not (self.in_place and pod.lives and pod.trains is not None and end.code and end.justifies) or pod.view.deleting:
             return
-        self._justify(pod.attempt, end.justifies)
+        self._justify(self.belongs(pod), end.justifies)
         pod.trains = None
         pod.said = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(pod.attempt), attempt=pod.attempt)
         self.speak(name)
@@ -233,18 +244,18 @@ class World:
         if status.phase.final:
             if pod.trains is None:
                 self.finish(name, "user error")
-        elif status.attempt > pod.attempt:
-            pod.attempt, pod.trains = status.attempt, None
+        elif (told := in_place.attempt_of(status, pod.view.uid)) > pod.attempt:
+            pod.attempt, pod.trains = told, None
             self.speak(name)
         elif (
             pod.trains is None
             and not (pod.said and pod.said.attempt == pod.attempt)
             and in_place.handed_out(status, pod.view.uid)
-            and pod.attempt == status.attempt
+            and pod.attempt == told
         ):
             pod.trains, pod.said = pod.attempt, None
-            if pod.attempt not in self.created_for:
-                self._realise(pod.attempt)
+            if status.attempt not in self.created_for:
+                self._realise(status.attempt)
             self.speak(name)
 
     def finish(self, name: str, how: str) -> None:
@@ -261,7 +272,7 @@ class World:
             words, ended_well = pod.said, False
             end = replace(end, exit_code=pod.said.code, justifies=None)
         if ended_well:
-            self.succeeded.add((attempt, pod.view.role.value, pod.view.index))
+            self.succeeded.add(pod.view.uid)
         elif end.justifies and (not pod.asked or end.reason or end.disruption):
             self._justify_known(pod, end.justifies)
         self._change(
@@ -348,7 +359,7 @@ class World:
     def evict_frozen(self) -> None:
         """What a cluster does in the end, to those that belong to the current attempt: others are Muster's to replace."""
         for name, pod in self.pods.items():
-            if pod.frozen and pod.attempt == self.job.status.attempt:
+            if pod.frozen and self.belongs(pod) == self.job.status.attempt:
                 self.delete(name)
 
     def pass_time(self, seconds: float) -> None:
@@ -386,7 +397,7 @@ class World:
     def _create(self, action: CreateReplica) -> None:
         name = f"digits-{action.role.value}-{action.index}"
         status = self.job.status
-        older = [pod.view.name for pod in self.pods.values() if pod.attempt < action.attempt]
+        older = [pod.view.name for pod in self.pods.values() if self.belongs(pod) < action.attempt]
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
         check(not status.phase.final, "final", f"{name} is made for a job that has ended")
@@ -439,7 +450,8 @@ class World:
 
     def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
         """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that."""
-        for attempt in {pod.attempt, pod.view.report.attempt if pod.view.report else pod.view.attempt}:
+        known = pod.view.report.attempt if pod.view.report else pod.view.attempt
+        for attempt in {self.belongs(pod)} if self.spared(pod) else {pod.attempt, known}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
@@ -529,9 +541,8 @@ def _check_restarts(world: World, status: TrainingJobStatus) -> None:
 def _check_entered(world: World, status: TrainingJobStatus) -> None:
     if status.phase is Phase.SUCCEEDED:
         strategy = strategy_of(world.job.spec.strategy)
-        wanted = {
-            (status.attempt, strategy.decisive.value, index) for index in range(world.planned[status.attempt][strategy.decisive.value])
-        }
+        wanted = {member.uid for member in (status.world.members if status.world else []) if member.role == strategy.decisive}
+        check(len(wanted) == world.planned[status.attempt][strategy.decisive.value], "success", f"succeeded with {wanted} alone")
         check(wanted <= world.succeeded, "success", f"succeeded without {wanted - world.succeeded}")
     if status.phase is Phase.FAILED:
         _check_given_up(world, status)
@@ -549,7 +560,7 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     failed = next(record for record in status.attempts if record.attempt == judged)
     assert failed.end_time
     if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
-        others = [pod for pod in world.pods.values() if pod.attempt == judged and pod.view.role is not RoleName.EVALUATOR]
+        others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role is not RoleName.EVALUATOR]
         check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
@@ -581,12 +592,19 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    attempts = {pod.trains for pod in world.pods.values() if pod.trains is not None and not pod.frozen}
-    check(len(attempts) <= 1, "fence", f"attempts {attempts} train at once")
+    others = [pod for pod in world.pods.values() if not world.spared(pod)]
+    attempts = {pod.trains for pod in others if pod.trains is not None and not pod.frozen}
+    check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:
-        attempts = {pod.view.attempt for pod in world.pods.values()}
-        check(len(attempts) <= 1, "fence", f"pods of attempts {attempts} at once")
+        attempts = {pod.view.attempt for pod in others}
+        check(_one_world(world, attempts), "fence", f"pods of attempts {attempts} at once")
     check(not (world.job.status.phase is Phase.SUSPENDED and world.pods), "suspension", f"suspended with {list(world.pods)}")
+
+
+def _one_world(world: World, attempts: set[int]) -> bool:
+    """Whether replicas of these attempts may be at once. What is left of a world that was restarted in part is of several."""
+    parts = not strategy_of(world.job.spec.strategy).moves
+    return len(attempts) <= 1 or (parts and world.job.status.attempt not in attempts)
 
 
 def finish_quietly(world: World, how: str, rounds: int = 300) -> None:

@@ -115,6 +115,11 @@ class Member(ApiModel):
     awaited: bool = Field(
         default=False, description="Whether it is kept from the attempt before, and has not yet said that its old processes are gone."
     )
+    incarnation: int | None = Field(
+        default=None,
+        ge=0,
+        description="The attempt that its processes were started in, where they outlived it: a restart of others has left them alone.",
+    )
     succeeded: bool = Field(default=False, description="Whether it ended well; kept, since its pod may be removed before the others end.")
 
 

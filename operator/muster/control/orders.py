@@ -15,17 +15,18 @@ WAITING_SECONDS = 0.2  # between two reports of a supervisor that waits: it is w
 def orders(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> Reply:
     """For the replica with this uid; `addresses` are those of the job's current attempt."""
     status = job.status
+    attempt = in_place.attempt_of(status, uid)
     reply = Reply(
-        attempt=status.attempt,
+        attempt=attempt,
         grace_seconds=in_place.grace_seconds(job.spec, status),
         end=status.phase.final,
         interval_seconds=WAITING_SECONDS,
     )
-    member = in_place.handed_out(status, uid) if _ready(report, status.attempt) else None
+    member = in_place.handed_out(status, uid) if _ready(report, attempt) else None
     if member is None:
         return reply
     try:
-        world = render_world(job, RoleName(member.role), index=member.index, attempt=status.attempt, addresses=addresses)
+        world = render_world(job, RoleName(member.role), index=member.index, attempt=attempt, addresses=addresses)
     except LookupError:  # the job has been made smaller since: the next pass removes this replica
         return reply
     return reply.model_copy(update={"world": world})

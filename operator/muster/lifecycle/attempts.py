@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
-from muster.lifecycle import backoff, budget, failure, world
+from muster.lifecycle import backoff, budget, failure, in_place, world
 from muster.lifecycle.budget import Verdict
 from muster.lifecycle.failure import Cause
 from muster.lifecycle.observed import ReplicaView
@@ -25,11 +25,13 @@ def begin(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
         start_time=case.stamp,
         step_found=status.checkpoint.step if status.checkpoint else None,
     )
+    if status.progress and any(role == case.strategy.decisive for role, _ in in_place.spared(case, status)):  # it just goes on
+        record = record.model_copy(update={"step_resumed": status.progress.step, "steps_lost": 0})
     return status.model_copy(
         update={
             "attempt": number,
             "admitted_time": status.admitted_time or case.stamp,
-            "world": world.planned(case, number),
+            "world": world.planned(case, number, after=status),
             "attempts": [*status.attempts, record][-ATTEMPTS_KEPT:],
             "next_attempt_time": backoff.until(case, status, failed) if failed else None,
         }

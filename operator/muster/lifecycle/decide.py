@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from muster.api.constants import CONTROLLER
@@ -52,6 +53,7 @@ def decide(
     if _unsure(case, old):
         return Decision(old, (LookLive(),))
     status = old if old.phase.final else _advance(case, old)
+    case = replace(case, observed=in_place.seen(observed, status))  # a new world may have taken replicas over as they are
     status = messages.describe(case, phase.count(case, status))
     held_back = progress.held_back(case, old, status)
     written = old if held_back else goodput.account(case, old, status)

@@ -114,7 +114,7 @@ def _told(view: ReplicaView, attempt: int) -> Cause | None:
     words = view.report.last_words if view.report else None
     if words is None or words.attempt != attempt or words.code == 0:
         return None
-    return _ended(replace(view, last_words=words, exit_code=None, oom_killed=False))
+    return _ended(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False))
 
 
 def spoken_step(views: Iterable[ReplicaView]) -> int | None:

@@ -41,7 +41,7 @@ def _part(case: Situation, status: TrainingJobStatus) -> str:
     world = status.world
     if status.phase is Phase.SUSPENDED or suspend.is_suspended(status):
         return "suspended_seconds"
-    if world and world.ready_time and records.is_open(status):
+    if world and (world.ready_time or world.first_step_time) and records.is_open(status):
         if world.first_step_time or not case.counts_steps(status.restarts.best_step):
             return "checkpoint_seconds" if world.activity == "Saving" else "productive_seconds"
         return "recovering_seconds" if records.last_failure(status) else "starting_seconds"

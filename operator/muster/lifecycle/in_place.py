@@ -2,17 +2,20 @@
 
 A kept replica belongs to its old attempt until it has said that nothing of that is left. So all that holds for replicas of an older
 attempt holds for it: nothing is made beside it, and the new world is not handed out while it is there.
+
+Where a strategy need not restart as a whole, replicas that are well are spared: their processes go on. Such a replica still speaks of
+the attempt that they were started in, its incarnation; here that is taken for the current one, so that nobody else has to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.spec import TrainingJobSpec
+from muster.api.reports import LastWords
+from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
-from muster.lifecycle import records
+from muster.lifecycle import failure, records
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -25,19 +28,68 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
 
     The status remembers who has joined its world: a new leader has heard nobody yet.
     """
-    joined = {member.uid: status.world.attempt for member in status.world.members if not member.awaited} if status.world else {}
-    return replace(observed, replicas=tuple(_seen(view, joined) for view in observed.replicas))
+    members = {member.uid: member for member in status.world.members} if status.world else {}
+    current = status.world.attempt if status.world else 0
+    return replace(observed, replicas=tuple(_seen(view, members.get(view.uid), current) for view in observed.replicas))
 
 
-def _seen(view: ReplicaView, joined: Mapping[str, int]) -> ReplicaView:
+def _seen(view: ReplicaView, member: Member | None, current: int) -> ReplicaView:
+    if member and member.incarnation is not None:
+        view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
     report = view.report
     ended = (view.last_words.attempt if view.last_words else None) or 0
     told = max(report.attempt if report else 0, ended) if view.deleting is None else 0  # what is on its way out joins nothing any more
-    attempt = max(view.attempt, joined.get(view.uid, 0), told)
+    attempt = max(view.attempt, current if member and not member.awaited else 0, told)
     words = report.last_words if report and report.waiting and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
         return replace(view, attempt=attempt, spent=True, finished=view.reported)
     return replace(view, attempt=attempt) if attempt != view.attempt else view
+
+
+def _renumbered(view: ReplicaView, incarnation: int, attempt: int) -> ReplicaView:
+    """What a spared replica says of its incarnation, as of the attempt. That its processes resumed somewhere is no news of this one."""
+
+    def words(spoken: LastWords | None) -> LastWords | None:
+        return spoken.model_copy(update={"attempt": attempt}) if spoken and spoken.attempt == incarnation else spoken
+
+    report = view.report
+    if report and report.attempt == incarnation:
+        report = report.model_copy(update={"attempt": attempt, "resumed": None, "last_words": words(report.last_words)})
+    return replace(view, report=report, last_words=words(view.last_words))
+
+
+def attempt_of(status: TrainingJobStatus, uid: str) -> int:
+    """The attempt of which the replica with this uid runs, or is to run, the processes."""
+    members = status.world.members if status.world else []
+    member = next((member for member in members if member.uid == uid and not member.awaited), None)
+    return status.attempt if member is None or member.incarnation is None else member.incarnation
+
+
+def spared(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], int]:
+    """The members that the restart after the current attempt leaves alone, with their incarnation; none where all restart together."""
+    record = records.current(status)
+    if status.world is None or record is None or record.failure_class is None or record.reason is Reason.HANG:
+        return {}
+    uids = {view.uid for view in case.replicas(status.attempt) if _stays(view) and not view.spent}
+    well = [member for member in status.world.members if member.uid in uids and not member.awaited and _label(member) != record.replica]
+    broken = {RoleName(member.role) for member in status.world.members if member not in well}
+    scopes = [case.strategy.restarts_with(role) for role in broken]
+    if None in scopes:
+        return {}
+    restarting = frozenset[RoleName]().union(*(scope for scope in scopes if scope), _suspects(case, status.attempt))
+    incarnations = {(member.role, member.index): member.incarnation for member in well if member.role not in restarting}
+    return {place: status.attempt if known is None else known for place, known in incarnations.items()}
+
+
+def _suspects(case: Situation, attempt: int) -> frozenset[RoleName]:
+    """The roles of which one that broke takes along a replica that complains of a lost peer."""
+    ends = ((view.role, failure.classify(view, asked=False)) for view in case.trainers(attempt))
+    complain = {role for role, cause in ends if cause and cause.reason is Reason.PEER_LOST}
+    return frozenset(role for role in case.strategy.roles if complain & (case.strategy.restarts_with(role) or frozenset()))
+
+
+def _label(member: Member) -> str:
+    return f"{member.role}-{member.index}"
 
 
 def kept(case: Situation) -> dict[tuple[str, int], str]:

@@ -62,7 +62,8 @@ def _starting(case: Situation, status: TrainingJobStatus) -> str:
     held = status.next_attempt_time
     if held and case.now < held:
         return f"attempt {status.attempt} is held back until {held:%H:%M:%S} UTC{after}"
-    return f"attempt {status.attempt} waits for {waiting(case, status)}{after}"
+    meanwhile = " while the others train on" if status.world and status.world.first_step_time else ""
+    return f"attempt {status.attempt} waits for {waiting(case, status)}{meanwhile}{after}"
 
 
 def _blame(record: AttemptRecord) -> str:

@@ -86,11 +86,13 @@ def _stepped(case: Situation, status: TrainingJobStatus, reports: list[Report]) 
     activity = next((report.phase[:32] for report in reports if report.phase), status.world.activity)
     if newest is None or newest.progress is None:
         return status.model_copy(update={"world": status.world.model_copy(update={"activity": activity})})
+    record, first = records.current(status), status.world.first_step_time
     activity = newest.phase[:32] if newest.phase else activity
-    first = status.world.first_step_time
+    if first is None and record and newest.progress.step <= (record.step_resumed or 0):
+        return status.model_copy(update={"world": status.world.model_copy(update={"activity": activity})})
     world = status.world.model_copy(update={"activity": activity, "first_step_time": first or case.stamp})
     status = status.model_copy(update={"world": world})
-    if first is None and (record := records.current(status)):
+    if first is None and record:
         starting = max(0, int((case.stamp - record.start_time).total_seconds()))
         status = records.amend(status, record.attempt, starting_seconds=starting)
     old = status.progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from muster.api.spec import RoleName
@@ -13,17 +12,22 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
 
 
-def planned(case: Situation, attempt: int) -> World:
-    """The world that the spec asks for, as the given attempt."""
+def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World:
+    """The world that the spec asks for, as the given attempt; `after` is the status in which the one before has ended."""
     plan = case.strategy.plan(case.spec)
-    kept = in_place.kept(case)
-    members = [_planned(replica.role.value, replica.index, kept) for replica in plan.replicas]
+    kept, spared = in_place.kept(case), in_place.spared(case, after)
+    known = {(member.role, member.index): member for member in after.world.members} if after.world else {}
+
+    def member(place: tuple[str, int]) -> Member:
+        role, index = place
+        if place in spared:
+            return Member(role=role, index=index, uid=known[place].uid, incarnation=spared[place])
+        uid = kept.get(place, "")
+        before = known[place].incarnation if place in known and known[place].uid == uid else None
+        return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=before)
+
+    members = [member((replica.role.value, replica.index)) for replica in plan.replicas]
     return World(attempt=attempt, size=plan.size, members=members, created_time=case.stamp)
-
-
-def _planned(role: str, index: int, kept: Mapping[tuple[str, int], str]) -> Member:
-    uid = kept.get((role, index), "")
-    return Member(role=role, index=index, uid=uid, awaited=bool(uid))
 
 
 def restarting(members: list[Member], role: RoleName) -> list[Member]:
@@ -37,8 +41,8 @@ def outgrown(case: Situation, status: TrainingJobStatus) -> bool:
     """Whether the spec now asks for another world than the current one."""
     if case.problems or status.world is None:
         return False
-    wanted = planned(case, status.attempt)
-    return wanted.size != status.world.size or _places(wanted) != _places(status.world)
+    plan = case.strategy.plan(case.spec)
+    return plan.size != status.world.size or [(replica.role.value, replica.index) for replica in plan.replicas] != _places(status.world)
 
 
 def ahead(case: Situation, status: TrainingJobStatus) -> int:
@@ -89,7 +93,7 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
         return (*removals, *_service(case))
     if not case.observed.live and (older or absent):
         return (*removals, *_service(case), LookLive())
-    if older or not absent or backoff.held(case, status) or case.problems:
+    if older or not absent or backoff.held(case, status) or case.problems or records.unsettled(status):
         return (*removals, *_service(case))
     creations = (CreateReplica(role=RoleName(member.role), index=member.index, attempt=status.attempt) for member in absent)
     return (*removals, *_service(case), *creations)
@@ -138,7 +142,9 @@ def _recognised(case: Situation, member: Member, views: tuple[ReplicaView, ...])
     view = _view_of(member, views)
     if view is None or member.succeeded:
         return member
-    return member.model_copy(update={"uid": view.uid, "awaited": False, "succeeded": view.phase is ReplicaPhase.SUCCEEDED})
+    incarnation = None if member.awaited or view.uid != member.uid else member.incarnation
+    update = {"uid": view.uid, "awaited": False, "incarnation": incarnation, "succeeded": view.phase is ReplicaPhase.SUCCEEDED}
+    return member.model_copy(update=update)
 
 
 def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:

@@ -212,11 +212,11 @@ class Runner:
         return orders(job, uid, report, self._addresses_of(job.status.attempt))
 
     def _addresses_of(self, attempt: int) -> LoopbackAddresses:
-        """The addresses of the attempt's world: new ports for each, or the old ones where a range has no others."""
-        known = self._addresses
-        if known is not None and known[0] == attempt:
+        """The addresses of the attempt's world: new ports for each, or the old ones where a range has no others or the world stays."""
+        known, strategy = self._addresses, strategy_of(self._runnable.spec.strategy)
+        if known is not None and (known[0] == attempt or not strategy.moves):
             return known[1]
-        plan = strategy_of(self._runnable.spec.strategy).plan(self._runnable.spec)
+        plan = strategy.plan(self._runnable.spec)
         try:
             addresses, held = addresses_for(plan, self._settings.ports)
         except ConfigurationError:

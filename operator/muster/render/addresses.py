@@ -10,6 +10,7 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.render.trainer import supervised
 from muster.strategies import tf_config, torchrun, tpu
+from muster.strategies.registry import strategy_of
 
 PORTS: Mapping[str, int] = MappingProxyType(
     {tf_config.PORT_NAME: tf_config.PORT, torchrun.PORT_NAME: torchrun.PORT, tpu.PORT_NAME: tpu.PORT}
@@ -39,7 +40,8 @@ def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
     """Where the replicas of an attempt are reached.
 
     Where processes are replaced within their pods, each attempt has ports of its own, lest a socket of an older one meet the new world. A
-    pod without a supervisor runs one attempt only, and keeps the ports that everybody knows.
+    pod without a supervisor runs one attempt only, and keeps the ports that everybody knows; and so does one that others, which a restart
+    leaves alone, must find again.
     """
-    shift = attempt % ATTEMPT_PORTS if supervised(job.spec.trainer) else 0
+    shift = attempt % ATTEMPT_PORTS if supervised(job.spec.trainer) and strategy_of(job.spec.strategy).moves else 0
     return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)

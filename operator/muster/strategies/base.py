@@ -113,6 +113,11 @@ class Strategy(Protocol):
         """The roles that restart with a broken replica of `role`; None: the whole world. An empty set: that replica alone."""
         ...
 
+    @property
+    def moves(self) -> bool:
+        """Whether each attempt's world is new as a whole, and so may have ports of its own."""
+        ...
+
     def data_parallel(self, spec: TrainingJobSpec) -> int:
         """Over how many devices a step's batch is shared out; devices that hold parts of one copy of the model count once."""
         ...

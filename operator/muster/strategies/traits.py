@@ -37,6 +37,10 @@ class Traits:
     def restarts_with(self, role: RoleName) -> frozenset[RoleName] | None:
         return ALONE if role is RoleName.EVALUATOR else None
 
+    @property
+    def moves(self) -> bool:
+        return self.restarts_with(self.decisive) is None
+
     def placement(self, spec: TrainingJobSpec, role: RoleName) -> Placement:
         return Placement()
 

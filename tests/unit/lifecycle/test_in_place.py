@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
 from muster.api.status import FailureClass, Reason
+from muster.control import orders
 from muster.lifecycle import in_place
 from muster.lifecycle.observed import ReplicaView
+from muster.render.addresses import addresses_of
 
 
 def alive(label: str, *, attempt: int = 0, **said: Any) -> ReplicaView:
@@ -149,6 +152,84 @@ def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard
     story.see(alive("worker-0"), alive("worker-1"), seconds=20)
     story.see(ready("worker-0"), replace(ready("worker-1"), deleting=at(21)), seconds=22)
     assert (story.status.attempt, story.status.phase) == (1, "Running")
+
+
+def served(**spec: Any) -> Story:
+    """Chief, two workers and a parameter server that train at step 40."""
+    roles = {"chief": {}, "worker": {"replicas": 2}, "ps": {}}
+    story = Story(job(strategy="ParameterServer", roles=roles, **spec))
+    story.see(seconds=0)
+    story.see(*servers(), seconds=10)
+    assert story.status.progress is not None
+    return story
+
+
+def servers(**others: ReplicaView) -> list[ReplicaView]:
+    """The four, alive and well in the first attempt but for `others`."""
+    views = {label: alive(label) for label in ("chief-0", "worker-0", "worker-1", "ps-0")}
+    views["chief-0"] = alive("chief-0", step=40, resumed={"step": 0})
+    return list((views | {label.replace("_", "-"): view for label, view in others.items()}).values())
+
+
+@pytest.mark.parametrize(
+    ("ends", "spared"),
+    [
+        ({"worker_1": spent("worker-1", 137)}, {"chief-0", "worker-0", "ps-0"}),
+        ({"chief_0": spent("chief-0", 137)}, {"worker-0", "worker-1", "ps-0"}),
+        ({"ps_0": spent("ps-0", 137)}, {"worker-0", "worker-1"}),
+        ({"chief_0": spent("chief-0", 20)}, {"worker-0", "worker-1"}),
+        ({"worker_0": spent("worker-0", 137), "chief_0": spent("chief-0", 20)}, {"worker-1"}),
+    ],
+    ids=["a worker: it alone", "the chief: it alone", "a server: with the chief", "a lost server, as the chief tells", "two at once"],
+)
+def test_a_parameter_server_job_restarts_only_what_must(ends: dict[str, ReplicaView], spared: set[str]) -> None:
+    story = served()
+    decision = story.see(*servers(**ends), seconds=20)
+    assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
+    members = story.status.world.members if story.status.world else []
+    assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == spared
+    assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - spared
+    for view in servers():
+        told = orders.orders(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
+        assert told == (0 if view.label in spared else 1)
+
+
+def test_those_that_are_spared_train_on_and_one_of_them_that_breaks_later_is_the_next_failure() -> None:
+    story = served()
+    story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
+    assert (story.record.step_resumed, story.record.steps_lost) == (40, 0)
+    farther = alive("chief-0", step=44, resumed={"step": 0})
+    story.see(*servers(worker_1=spent("worker-1", 137), chief_0=farther), seconds=22)
+    assert story.status.message.startswith("attempt 1 waits for worker-1 to end")
+    assert "while the others train on" in story.status.message
+    assert story.status.goodput is not None
+    story.see(*servers(worker_1=ready("worker-1", code=137), chief_0=farther), seconds=24)
+    assert story.status.phase == "Running"
+    gone = replace(spent("ps-0", 10, "no more disk"), reported=at(30))
+    story.see(*servers(worker_1=alive("worker-1", attempt=1), chief_0=farther, ps_0=gone), seconds=30)
+    records = story.status.attempts
+    assert [(each.replica, each.message) for each in records[:2]] == [("worker-1", "last words"), ("ps-0", "no more disk")]
+    members = story.status.world.members if story.status.world else []
+    assert [(member.role, member.index, member.incarnation) for member in members if not member.awaited] == [
+        ("worker", 0, 0),
+        ("worker", 1, 1),
+    ]
+
+
+def test_a_pod_that_is_lost_is_made_anew_beside_those_that_are_spared() -> None:
+    story = served()
+    left = [view for view in servers() if view.label != "worker-1"]
+    decision = story.see(*left, seconds=20)
+    assert (story.status.attempt, deleted(decision)) == (1, [])
+    assert created(story.see(*left, seconds=20)) == ["worker-1/1"]
+
+
+def test_a_job_that_hangs_restarts_as_a_whole() -> None:
+    story = served(recovery={"hang": {"stepSeconds": 60}})
+    still = replace(alive("chief-0", step=40, at_second=15, resumed={"step": 0}), reported=at(200))
+    story.see(*servers(chief_0=still), seconds=200)
+    assert story.status.attempts[0].reason is Reason.HANG
+    assert all(member.awaited for member in (story.status.world.members if story.status.world else []))
 
 
 def test_scaling_gives_the_processes_time_to_save() -> None:
