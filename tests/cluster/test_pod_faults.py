@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.cluster.faults import FAULTS, Moment, check_attempt, check_succeeded
-from tests.cluster.training import Ground, Job, Manifest, digits
+from tests.cluster.faults import FAULTS, Moment, check_attempt, check_succeeded, delete
+from tests.cluster.training import STEPS, Ground, Job, Manifest, digits
 
 LIMITED = {"worker": {"replicas": 2, "resources": {"limits": {"memory": "900Mi"}}}}
 Uninterrupted = Callable[[str], Job]
@@ -30,6 +30,31 @@ def test_a_job_outlives_one_fault_after_the_other(ground: Ground, uninterrupted:
     for attempt, kind in enumerate(("evicted", "container-killed", "out-of-memory")):
         fault = FAULTS[kind]
         check_attempt(job, attempt, failure_class=fault.failure_class, reasons=fault.reasons, saves=fault.saves)
+
+
+@pytest.mark.timeout(400)
+def test_a_parameter_server_job_replaces_what_was_lost_while_the_others_train_on(ground: Ground) -> None:
+    roles: Manifest = {"chief": {}, "worker": {"replicas": 2}, "ps": {}, "evaluator": {}}
+    job = ground.apply(digits("digits", "ParameterServer", roles=roles))
+    job.wait_for_step(47)
+    first = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods()}
+    delete(job, "worker-1")
+    job.wait_until("a worker of the second attempt", lambda status: status["attempt"] == 1 and "readyTime" in status["world"], timeout=120)
+    job.wait_for_step(max(event["step"] for event in job.events("step")) + 20)
+    second = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods()}
+    assert {name for name in first if first[name] != second[name]} == {"digits-worker-1"}
+    assert {event["attempt"] for event in job.events("step")} == {0}
+    delete(job, "ps-0")
+    assert job.wait_for_end() == "Succeeded", job.story()
+    status = job.status
+    assert [(record["class"], record["replica"]) for record in status["attempts"][:2]] == [
+        ("Preemption", "worker-1"),
+        ("Preemption", "ps-0"),
+    ]
+    assert [record["stepsLost"] for record in status["attempts"][:2]] == [0, 0]
+    assert status["restarts"]["total"] == 2
+    assert status["progress"]["step"] == STEPS
+    assert status["progress"]["metrics"]["accuracy"] > 0.9
 
 
 @pytest.mark.chaos
