@@ -162,6 +162,7 @@ class World:
             if before == (self.version, self._uids, [pod.view for pod in self.pods.values()]):
                 check(not decision.actions, "fixpoint", f"nothing changes, yet it wants {decision.actions}")
                 self._sleeps_well(decision)
+                self._has_heard()
                 return decision
         raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
 
@@ -172,6 +173,21 @@ class World:
         then = decide(self.job, self.look(), until, policy=POLICY)
         unchanged = then.status == self.job.status and not then.actions
         check(unchanged, "wake", f"would change by {until} without being woken: {then.status.message} {then.actions}")
+
+    def _has_heard(self) -> None:
+        """No attempt stays open of which a supervisor has said that its processes are gone."""
+        status = self.job.status
+        if status.phase.final or not status.attempts or status.attempts[-1].end_time:
+            return
+        for name, pod in self.pods.items():
+            report, view = pod.view.report, pod.view
+            ended = report and report.waiting and report.last_words and report.last_words.attempt == report.attempt == pod.attempt
+            of_world = self.belongs(pod) == status.attempt and view.role is not RoleName.EVALUATOR and view.deleting is None
+            check(not (ended and of_world and self._is_member(view)), "heard", f"{name} has said how it ended, and nothing follows")
+
+    def _is_member(self, view: ReplicaView) -> bool:
+        world = self.job.status.world
+        return world is not None and any(member.uid == view.uid and not member.awaited for member in world.members)
 
     # the user
 

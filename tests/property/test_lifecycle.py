@@ -193,6 +193,17 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.reconcile()
 
     @precondition(has_pods)
+    @rule(pick=PICK, next_pick=PICK)
+    def break_one_after_the_other(self, pick: int, next_pick: int) -> None:
+        """The second may be one that the restart after the first has left alone."""
+        for each in (pick, next_pick):
+            self.come_up("preempted")
+            if self.world.pods:
+                self.world.train(7, commit=True)
+                self.world.break_down(self.pod(each), "process killed")
+        self.world.converge()
+
+    @precondition(has_pods)
     @rule(pick=PICK)
     def disrupt(self, pick: int) -> None:
         self.world.disrupt(self.pod(pick))
