@@ -20,10 +20,10 @@ from muster.control.admitted import Admission, Admitted
 from muster.control.carry_out import Carrier
 from muster.control.cluster import Child, Cluster, Object
 from muster.control.defaults import JobDefaults
-from muster.control.errors import NotFoundError, RefusedError
+from muster.control.errors import ConflictError, NotFoundError, RefusedError
 from muster.control.events import event_of, happenings
 from muster.control.reports import Reports
-from muster.control.store import Store, version_of
+from muster.control.store import Store, key_of, version_of
 from muster.lifecycle.actions import Decision, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
@@ -34,7 +34,9 @@ from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 CALM_SECONDS = 0.5
-"""How long news that no recovery waits for is gathered, so that a world of many pods that start does not cost a status write for each."""
+"""How long news that no recovery waits for is gathered, so that a world of many pods does not cost a status write for each."""
+STARTING_SECONDS = 2.0
+"""The same while replicas are still to come: who starts within this time is told of once, when all run."""
 
 log = logging.getLogger("muster.reconciler")
 
@@ -91,20 +93,21 @@ class Reconciler:
         if obj is None or "deletionTimestamp" in obj["metadata"] or self._at_rest(key, obj):
             return None
         admitted = self._admission.admit(obj)
-        decision = self._decide(admitted, await self._cached(admitted.job))
-        if _asks(decision) and self._worth_a_look(admitted.job):
-            try:
-                obj, observed = await self._look_live(admitted.job)
-            except NotFoundError:
-                self._around.store.drop_job(obj)
-                return None
-            admitted = self._admission.admit(obj)
-            decision = self._decide(admitted, observed)
         job = admitted.job
+        decision = self._decide(admitted, await self._cached(job))
+        looked = _asks(decision) and self._worth_a_look(job)
+        if looked:
+            decision = self._decide(admitted, await self._look_live(job))
         status = self._pinned(job, decision.status)
         written = status != job.status
-        if written:
-            await self._write(obj, job, status)
+        try:
+            if written:
+                await self._write(obj, job, status)
+            elif looked and decision.actions:
+                await self._confirm(obj)
+        except NotFoundError:
+            self._around.store.drop_job(obj)
+            return None
         made = await self._carry_out(job.with_status(status), decision)
         return self._later(job, decision, made=made, written=written)
 
@@ -134,20 +137,23 @@ class Reconciler:
             return await self._around.cluster.read_claim(job.metadata.namespace, storage.persistent_volume_claim.claim_name)
         return None
 
-    async def _look_live(self, job: TrainingJob) -> tuple[Object, Observed]:
-        """Job and pods as they are now, the job first: pods of an attempt that its status does not know would look like the future."""
-        namespace, name = job.metadata.namespace, job.metadata.name
+    async def _look_live(self, job: TrainingJob) -> Observed:
+        """Its pods as they are now. The job is the one that is known: what follows shows whether that was still so, as a status is written
+        to this very version only, and `_confirm` reads where none is written."""
         store = self._around.store
-        obj = await self._around.cluster.read_job(namespace, name)
-        if obj["metadata"]["uid"] != job.metadata.uid:
-            store.put_job(obj)
-            raise NotFoundError(f"{job.key} is another job now")
-        store.put_job(obj)
         before = frozenset(child.view.uid for child in store.children(job.key))
-        children, claim = await asyncio.gather(self._around.cluster.list_children(namespace, name), self._claim(job))
+        listing = self._around.cluster.list_children(job.metadata.namespace, job.metadata.name)
+        children, claim = await asyncio.gather(listing, self._claim(job))
         store.replace_children(job.key, children, looked=before)
         self._looked[job.key] = self._around.now()
-        return obj, self._observed(job, children, claim=claim, live=True)
+        return self._observed(job, children, claim=claim, live=True)
+
+    async def _confirm(self, obj: Object) -> None:
+        """Raises ConflictError where the job is no longer as it was decided on, NotFoundError where it is gone."""
+        now = await self._around.cluster.read_job(obj["metadata"]["namespace"], obj["metadata"]["name"])
+        self._around.store.put_job(now)
+        if version_of(now) != version_of(obj):
+            raise ConflictError(f"{key_of(obj)} has changed meanwhile")
 
     def _observed(self, job: TrainingJob, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
         uid = job.metadata.uid
@@ -198,7 +204,7 @@ class Reconciler:
     def _later(self, job: TrainingJob, decision: Decision, *, made: int, written: bool) -> float | None:
         wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._around.now()).total_seconds())]
         if made or written:
-            wakes.append(CALM_SECONDS)  # where somebody meddled with the status, one pass may not be enough
+            wakes.append(STARTING_SECONDS)  # where somebody meddled with the status, one pass may not be enough
         if _asks(decision):
             wakes.append(self._around.policy.look_seconds)
         return min(wakes, default=None)

@@ -14,7 +14,7 @@ import kopf
 from muster.api.constants import GROUP, JOB_NAME_LABEL, PLURAL, VERSION
 from muster.control.cluster import Child, owner_of
 from muster.control.queue import WorkQueue
-from muster.control.reconciler import CALM_SECONDS
+from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
 from muster.control.store import Store, key_of, version_of
 from muster.kubernetes.credentials import login
 from muster.kubernetes.settings import configure
@@ -50,7 +50,12 @@ class Watched:
             self._store.drop_child(child.key, child.view.uid)
         else:
             self._store.put_child(child)
-        self._queue.add_after(child.key, 0.0 if kind == "DELETED" or _urgent(child) else CALM_SECONDS)
+        self._queue.add_after(child.key, 0.0 if kind == "DELETED" or _urgent(child) else self._patience(child.key))
+
+    def _patience(self, key: str) -> float:
+        """How long a change of a pod may wait for others."""
+        starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(key))
+        return STARTING_SECONDS if starting else CALM_SECONDS
 
     def service(self, kind: str, service: dict[str, Any]) -> None:
         key = f"{service['metadata']['namespace']}/{service['metadata']['labels'][JOB_NAME_LABEL]}"

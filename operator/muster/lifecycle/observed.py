@@ -82,8 +82,8 @@ class Observed:
 
     replicas: tuple[ReplicaView, ...] = ()
     live: bool = True
-    """False when this comes from a cache: then a replica's absence proves nothing. True promises that the job was read live too, and first:
-    creations need no status write of their own that could show a stale job."""
+    """False when this comes from a cache: then a replica's absence proves nothing. True promises that the job, too, is what there was when
+    the replicas were looked at: a caller that has it from a cache does nothing before a write of its status, or a read, has shown that."""
     service: bool = False
     """Whether the headless service exists."""
     refused: str = ""

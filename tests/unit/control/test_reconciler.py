@@ -112,6 +112,26 @@ def test_a_job_deleted_since_the_watch_spoke_of_it_gets_nothing() -> None:
     assert world.cluster.objects == {}
 
 
+def test_nothing_is_made_for_a_job_that_has_changed_since_the_watch_spoke_of_it() -> None:
+    world = World()
+    world.submit()
+
+    def no_pods(verb: str, kind: str) -> None:
+        if (verb, kind) == ("create", "Pod"):
+            raise UnavailableError("no answer")
+
+    world.cluster.before = no_pods
+    with pytest.raises(UnavailableError):
+        world.look()
+    world.cluster.before = lambda verb, kind: None
+    [job] = world.cluster.of("TrainingJob")
+    world.cluster.put({**job, "metadata": {**job["metadata"], "generation": 2}, "spec": {**job["spec"], "suspend": True}})
+    with pytest.raises(ConflictError):
+        world.look()
+    world.look()
+    assert world.cluster.of("Pod") == []
+
+
 def test_pods_of_an_earlier_job_of_the_name_are_waited_for_and_not_taken_over() -> None:
     world = World()
     world.submit(workers=1)
