@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,8 @@ from muster.kubernetes.operator import Operator
 
 MISCONFIGURED = 2
 SUPERSEDED = 3
+COLLECTIONS = (20_000, 20, 20)
+"""Thresholds of the garbage collector: little here is in cycles, and by Python's own it looks for them through every few answers."""
 
 
 async def _serve(configuration: Configuration) -> int:
@@ -41,6 +44,8 @@ def main() -> int:
         return MISCONFIGURED
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=configuration.log_level.upper(), format=form, stream=sys.stdout)
+    gc.freeze()
+    gc.set_threshold(*COLLECTIONS)
     try:
         return asyncio.run(_serve(configuration))
     except (OSError, ConfigException) as error:

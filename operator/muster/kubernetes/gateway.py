@@ -36,6 +36,9 @@ PAGE = 500  # objects in one answer to a list
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # a watch that lives says so every minute, by a bookmark
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
+_OBJECT = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Of what we write we know the rest: the answer costs both sides half."""
 _JOBS = f"/apis/{GROUP}/{VERSION}"
 _NETWORKING = "/apis/networking.k8s.io/v1"
 _PLURALS = {"Service": "services", "NetworkPolicy": "networkpolicies", "Event": "events", "Pod": "pods"}
@@ -63,7 +66,8 @@ class Gateway:
     async def write_status(self, job: Object, status: Object) -> Object:
         metadata = job["metadata"]
         path = f"{_JOBS}/namespaces/{metadata['namespace']}/{PLURAL}/{metadata['name']}/status"
-        return await self._write("PUT", path, {**job, "status": status})
+        answer = await self._write("PUT", path, {**job, "status": status}, accept=_METADATA)
+        return {**job, "metadata": answer["metadata"], "status": status}
 
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -85,7 +89,7 @@ class Gateway:
             return ClaimView()
 
     async def create_pod(self, manifest: Object) -> Child:
-        return _child(await self.create(manifest))
+        return _child(await self._write("POST", _folder(manifest), manifest, accept=_METADATA))
 
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         options: Object = {"preconditions": {"uid": uid}}
@@ -147,30 +151,34 @@ class Gateway:
 
     # requests
 
-    async def _write(self, verb: str, path: str, body: Object) -> Object:
+    async def _write(self, verb: str, path: str, body: Object, *, accept: str = _OBJECT) -> Object:
         if not self.writable():
             raise UnavailableError("another operator may lead: this one does not write until it holds the lease again")
-        return await self.request(verb, path, body=body)
+        return await self.request(verb, path, body=body, accept=accept)
 
-    async def request(self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object:
+    async def request(
+        self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = _OBJECT
+    ) -> Object:
         """One request; the object in the answer. Raises a ClusterError."""
-        status, answer = await self._exchange(verb, f"{path}?{urlencode(query)}" if query else path, body)
+        status, answer = await self._exchange(verb, f"{path}?{urlencode(query)}" if query else path, body, accept=accept)
         self.asked(verb, status)
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return answer
         raise _error(status, answer)
 
-    async def _exchange(self, verb: str, path: str, body: Object | None) -> tuple[int, Object]:
+    async def _exchange(self, verb: str, path: str, body: Object | None, *, accept: str) -> tuple[int, Object]:
         try:
-            response = await self._send(verb, path, body, limits=_TIMEOUT)
+            response = await self._send(verb, path, body, limits=_TIMEOUT, accept=accept)
             with _answering():
                 return response.status, _parsed(await response.read())
         except UnavailableError:
             self.asked(verb, 0)
             raise
 
-    async def _send(self, verb: str, path: str, body: Object | None, *, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    async def _send(
+        self, verb: str, path: str, body: Object | None, *, limits: aiohttp.ClientTimeout, accept: str = _OBJECT
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": accept, "Content-Type": "application/json"}
         with _answering():
             _, url, headers, _, _ = await self._api.param_serialize(verb, path, header_params=headers, auth_settings=["BearerToken"])
             answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)

@@ -31,6 +31,10 @@ SECONDS_AFTER_GRACE = 15
 
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
+_KNOWN_TO_THE_POD = tuple(
+    {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    for name, path in (("MUSTER_POD_NAME", "metadata.name"), ("MUSTER_POD_UID", "metadata.uid"))
+)
 
 
 def pod_name(job: TrainingJob, role: RoleName, index: int) -> str:
@@ -97,7 +101,7 @@ def pod_of(
         image=image_of(job, images[strategy.framework]),
         supervised=supervised(job.spec.trainer),
         command=[_literal(word) for word in command_of(job.spec.trainer, strategy.framework)],
-        environment={name: _literal(value) for name, value in environment.items()},
+        environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),
         state_path=STATE_PATH,
