@@ -161,7 +161,7 @@ def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs:
     status = jobs.reaches("digits", "Failed")
     assert condition(status, "Failed")["reason"] == "ApplicationLimitExceeded"
     assert "exit code 10" in status["message"]
-    [event] = [each for each in jobs.events("digits") if each["reason"] == "Failed"]
+    [event] = until(lambda: [each for each in jobs.events("digits") if each["reason"] == "Failed"], "the Event")
     assert event["type"] == "Warning"
 
 
