@@ -166,6 +166,17 @@ class Place:
         return "".join(path.read_text() for path in sorted(self.run.glob("attempts/*/*/log.txt")))
 
 
+def losses(run: Path) -> dict[int, str]:
+    """The loss of each step in the attempt that did it last."""
+    curve: dict[int, str] = {}
+    for path in sorted(run.glob("attempts/*/worker-0/events.jsonl"), key=lambda path: int(path.parts[-3])):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "step":
+                curve[event["step"]] = event["lossHex"]
+    return curve
+
+
 def has_ended(process: psutil.Process) -> bool:
     """Whether it runs no more; a zombie that nobody has reaped yet does not."""
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Place, finish, job, wait_until
+from runs import Place, finish, job, losses, wait_until
 
 STEPS = 23 * 4
 SECONDS = 240.0
@@ -30,17 +30,6 @@ def digits(strategy: str) -> dict[str, Any]:
         batch={"globalSize": 64},
         checkpoint={"everySteps": 10, "gracePeriodSeconds": 30},
     )
-
-
-def losses(run: Path) -> dict[int, str]:
-    """The loss of each step in the attempt that did it last."""
-    curve: dict[int, str] = {}
-    for path in sorted(run.glob("attempts/*/worker-0/events.jsonl"), key=lambda path: int(path.parts[-3])):
-        for line in path.read_text().splitlines():
-            event = json.loads(line)
-            if event["event"] == "step":
-                curve[event["step"]] = event["lossHex"]
-    return curve
 
 
 @pytest.mark.torch

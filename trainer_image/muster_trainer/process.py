@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -49,6 +51,7 @@ EVALUATION = "tensorflow.evaluation:Evaluation"
 
 def main() -> NoReturn:
     """Runs the training that the environment describes, and ends with a code of the contract."""
+    faulthandler.register(signal.SIGUSR1)  # to tell where it hangs: supervisor/stacks.py
     events = Events.from_environment(os.environ, _rank(os.environ))
     try:
         _run(events)

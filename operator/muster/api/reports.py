@@ -59,6 +59,19 @@ class ReportedProcess(WireModel):
     signal: str | None = None
 
 
+class ReportedStack(WireModel):
+    """Where a process of a world that hung stood, before it was ended."""
+
+    attempt: int = Field(ge=0)
+    rank: int = 0
+    state: str = ""
+    """The kernel's word: sleeping, running, disk-sleep, stopped (SIGSTOP), tracing-stop (a debugger)."""
+    stack: str = ""
+    """Of its main thread, the innermost frame first."""
+    waits: bool = False
+    """The innermost frame is the framework's own: most likely it waits for other ranks."""
+
+
 class ReportedProgress(WireModel):
     step: int = Field(default=0, ge=0)
     total_steps: int | None = None
@@ -70,6 +83,7 @@ class ReportedProgress(WireModel):
 
 class Evaluation(WireModel):
     step: int = 0
+    updated_at: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
@@ -92,6 +106,7 @@ class Report(WireModel):
     evaluation: Evaluation | None = None
     fingerprints: list[dict[str, Any]] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    stacks: list[ReportedStack] = Field(default_factory=list)
     last_words: LastWords | None = None
     """Of `attempt`, or, while the supervisor waits for the world of that, of the one before."""
     waiting: bool = False
@@ -103,12 +118,14 @@ class Report(WireModel):
 class Reply(WireModel):
     """The answer to a report: the attempt that counts, and what a supervisor that can restart in place does about it.
 
-    One of an older attempt ends its processes, after `grace_seconds` for saving, reaps them and says so (`waiting`). Once all have,
-    `world` is the environment to start those of `attempt` with. `end`: nothing follows, the replica ends with what it had to say.
+    One of an older attempt ends its processes, after `grace_seconds` for saving, reaps them and says so (`waiting`); `dump`: and says
+    first where they stand. Once all have, `world` is the environment to start those of `attempt` with. `end`: nothing follows, the
+    replica ends with what it had to say.
     """
 
     attempt: int = Field(ge=0)
     interval_seconds: float = Field(default=1.0, gt=0)
     grace_seconds: float = Field(default=0.0, ge=0)
+    dump: bool = False
     world: dict[str, str] | None = None
     end: bool = False

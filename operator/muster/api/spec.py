@@ -335,7 +335,8 @@ class Hang(ApiModel):
 
     step_seconds: int = Field(default=600, ge=1, le=7 * 86400, description="Longest time without a new step.")
     start_seconds: int = Field(default=1800, ge=1, le=7 * 86400, description="Longest time from the start of an attempt to its first step.")
-    save_seconds: int = Field(default=900, ge=1, le=7 * 86400, description="Longest time that a save or an evaluation may take.")
+    save_seconds: int = Field(default=900, ge=1, le=7 * 86400, description="Longest time that a save may take.")
+    evaluation_seconds: int = Field(default=900, ge=1, le=7 * 86400, description="Longest time that an evaluation may take.")
 
 
 class Recovery(ApiModel):

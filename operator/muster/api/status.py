@@ -194,6 +194,11 @@ class AttemptRecord(ApiModel):
     replica: str | None = Field(default=None, description="The replica that failed first, such as worker-1.")
     failed_time: Time | None = Field(default=None, description="When that replica failed.")
     message: str = Field(default="", max_length=4096, description="Its last words.")
+    stacks: str = Field(
+        default="",
+        max_length=4096,
+        description="Where its processes stood when it hung, a line for each place; whole stacks are in the logs.",
+    )
     step_found: int | None = Field(default=None, ge=0, description="Step of the newest commit when it began.")
     step_resumed: int | None = Field(default=None, ge=0, description="Step it really went on from.")
     last_step: int | None = Field(default=None, ge=0, description="Last step it did.")

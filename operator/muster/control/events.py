@@ -93,6 +93,8 @@ def _attempts(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happen
         elif before.failure_class and record.failure_class and before.failure_class is not record.failure_class:
             told = f"attempt {record.attempt} broke by {record.failure_class} after all, not {before.failure_class}: {_why(record)}"
             yield Happening("FailureCorrected", told, mark=f"{record.attempt} {record.failure_class}")
+        if record.stacks and not (before and before.stacks):
+            yield Happening("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=str(record.attempt), warning=True)
         if record.step_resumed and (before is None or before.step_resumed is None):
             redone = f", {record.steps_lost} steps are redone" if record.steps_lost else ""
             yield Happening(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.job import TrainingJob
 from muster.api.reports import Reply, Report
 from muster.api.spec import RoleName
-from muster.lifecycle import in_place
+from muster.lifecycle import hang, in_place, records
 from muster.render.manifests import render_world
 from muster.strategies.base import Addresses
 
@@ -19,6 +19,7 @@ def orders(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> 
     reply = Reply(
         attempt=attempt,
         grace_seconds=in_place.grace_seconds(job.spec, status),
+        dump=hang.ended(records.before(status)),
         end=status.phase.final,
         interval_seconds=WAITING_SECONDS,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
-from muster.lifecycle import backoff, budget, failure, in_place, world
+from muster.lifecycle import backoff, budget, failure, hang, in_place, world
 from muster.lifecycle.budget import Verdict
 from muster.lifecycle.failure import Cause
 from muster.lifecycle.observed import ReplicaView
@@ -70,12 +70,14 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     views = case.trainers(record.attempt)
     cause = failure.later_news(record, [view for view in case.observed.replicas if view.role not in ALONE])
     assert cause is not None
+    cause, stacks = hang.explained(record, cause, case.observed.replicas)
     if cause.failure_class is not record.failure_class and record.attempt < status.attempt:
         status = budget.move(case, status, record, to=cause.failure_class)
         status = backoff.reconsider(case, status, cause.failure_class)
     done = max((step for step in (record.last_step, failure.spoken_step(views)) if step is not None), default=None)
     status = budget.note_progress(status, done, ended=False)
-    return amend(status, record.attempt, last_step=done, settled=_is_settled(case, status, record, views), **_blame(cause))
+    settled = _is_settled(case, status, record, views)
+    return amend(status, record.attempt, last_step=done, settled=settled, stacks=stacks, **_blame(cause))
 
 
 def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> Verdict | None:

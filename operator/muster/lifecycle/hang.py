@@ -2,21 +2,34 @@
 
 Every clock runs from something of the current attempt (its world's start, its last step) to the moment of the newest report, never to
 now: a caller that was away, or that hears nothing, restarts nothing.
+
+Who is to blame shows when the supervisors, told to end their processes, say where these stood.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 
-from muster.api.reports import Report
+from muster.api.reports import Report, ReportedStack
 from muster.api.spec import Hang
-from muster.api.status import FailureClass, Reason, TrainingJobStatus
-from muster.lifecycle.failure import Cause
+from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
+from muster.lifecycle.failure import LONGEST_MESSAGE, Cause
 from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
-_SAVES = frozenset({"Saving", "Evaluating"})
+_HALTED = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
+_RANKS_NAMED = 8
+_LONGEST_STACK = 1000
+_LONGEST = 4096
+
+
+def ended(record: AttemptRecord | None) -> bool:
+    """Whether that attempt ended because it hung."""
+    return record is not None and record.reason is Reason.HANG
 
 
 def hung(case: Situation, status: TrainingJobStatus) -> Cause | None:
@@ -34,21 +47,26 @@ def _stands(case: Situation, status: TrainingJobStatus, view: ReplicaView, repor
     assert view.reported is not None
     assert status.world is not None
     began = status.world.ready_time or status.world.created_time
-    last = max(moment(report.progress.updated_at, fallback=view.reported), began)
+    last = max(began, *_moved(report, view.reported))
     limit = _allowed(case.spec.recovery.hang, report)
     if view.reported - last < timedelta(seconds=limit):
         return None
-    return _cause(case, view, f"no step after step {report.progress.step} for {limit} s; it says it is {report.phase or 'Training'}")
+    return _cause(case, view, f"no step after step {report.progress.step} for {limit} s, while {report.phase or 'Training'}")
+
+
+def _moved(report: Report, reported: datetime) -> Iterator[datetime]:
+    """When it last did something: a step, a save, an evaluation. One that does not say when does so now."""
+    assert report.progress
+    yield moment(report.progress.updated_at, fallback=reported)
+    if report.checkpoint:
+        yield moment(report.checkpoint.committed_at, fallback=reported)
+    if report.evaluation:
+        yield moment(report.evaluation.updated_at, fallback=reported)
 
 
 def _allowed(limits: Hang, report: Report) -> int:
-    """Seconds from one step to the next; more where the last step was followed by a save or an evaluation, whose time is not the step's."""
-    assert report.progress
-    step = report.progress.step
-    saved = report.checkpoint is not None and report.checkpoint.step == step
-    evaluated = report.evaluation is not None and report.evaluation.step == step
-    base = limits.save_seconds if report.phase in _SAVES else limits.step_seconds
-    return base + (limits.save_seconds if saved or evaluated else 0)
+    """Seconds for what it does now."""
+    return {"Saving": limits.save_seconds, "Evaluating": limits.evaluation_seconds}.get(report.phase or "", limits.step_seconds)
 
 
 def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> Cause | None:
@@ -59,6 +77,50 @@ def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView
     if view.reported is None or view.reported - world.ready_time < timedelta(seconds=limit):
         return None
     return _cause(case, view, f"no first step within {limit} s of its start")
+
+
+def explained(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:
+    """The cause of an attempt that hung, with whom the stacks blame, and the stacks themselves, shortened."""
+    told = [(view.label, stack) for view in views if view.report for stack in view.report.stacks if stack.attempt == record.attempt]
+    if cause.reason is not Reason.HANG or not told:
+        return cause, record.stacks
+    told.sort(key=lambda one: one[1].rank)
+    guilty = _guilty(told)
+    message = ": ".join([cause.message.partition(": ")[0], *_verdict(guilty, told)])[:LONGEST_MESSAGE]
+    return replace(cause, message=message, replica=guilty[0][0] if guilty else ""), _places(told)
+
+
+def _guilty(told: list[tuple[str, ReportedStack]]) -> list[tuple[str, ReportedStack]]:
+    """Those that were stopped; else those that stand outside of the framework while others wait in it."""
+    halted = [one for one in told if one[1].state in _HALTED]
+    busy = [one for one in told if not one[1].waits]
+    return halted or (busy if len(busy) < len(told) else [])
+
+
+def _verdict(guilty: list[tuple[str, ReportedStack]], told: list[tuple[str, ReportedStack]]) -> Iterator[str]:
+    """One sentence, or none where the stacks tell nothing."""
+    if guilty:
+        named = ", ".join(f"rank {stack.rank} ({label}) is {_does(stack)}" for label, stack in guilty[:_RANKS_NAMED])
+        yield named if len(guilty) == len(told) else f"{named}; the others wait for it"
+    elif all(stack.waits for _, stack in told) and len(told) > 1:
+        yield "all ranks wait for each other, or for the network"
+
+
+def _does(stack: ReportedStack) -> str:
+    where = stack.stack.partition(" < ")[0]
+    return _HALTED.get(stack.state) or f"{stack.state or 'running'} at {where}"
+
+
+def _places(told: list[tuple[str, ReportedStack]]) -> str:
+    """A line for each place: first where nobody waits, then where few ranks stand; that is what there is to see."""
+    ranks: dict[tuple[bool, str, str], list[int]] = defaultdict(list)
+    for _, stack in told:
+        ranks[stack.waits and stack.state not in _HALTED, stack.state, stack.stack[:_LONGEST_STACK]].append(stack.rank)
+    lines = []
+    for (_, state, text), group in sorted(ranks.items(), key=lambda place: (place[0][0], len(place[1]), place[1])):
+        rest = f" and {len(group) - _RANKS_NAMED} more" if len(group) > _RANKS_NAMED else ""
+        lines.append(f"rank {', '.join(map(str, group[:_RANKS_NAMED]))}{rest}: {state}, {text or 'its stack is not known'}")
+    return "\n".join(lines)[:_LONGEST]
 
 
 def _cause(case: Situation, view: ReplicaView, message: str) -> Cause:

@@ -55,6 +55,12 @@ def test_when_the_job_has_ended_nothing_follows() -> None:
     assert told(status={"phase": "Failed"})["end"] is True
 
 
+def test_stacks_are_asked_for_before_the_processes_of_a_world_that_hung_are_ended() -> None:
+    before = {"attempt": 1, "startTime": "2026-11-21T10:00:00Z", "class": "Infrastructure"}
+    assert told(attempt=1, status={"attempts": [{**before, "reason": "Hang"}, RECORD]})["dump"] is True
+    assert told(attempt=1, status={"attempts": [{**before, "reason": "PeerLost"}, RECORD]})["dump"] is False
+
+
 def test_a_replica_that_the_job_no_longer_has_gets_no_world() -> None:
     members = [{"role": "worker", "index": 7, "uid": "b"}]
     assert "world" not in told(status={"world": {**WORLD, "members": members}})

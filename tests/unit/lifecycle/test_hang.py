@@ -9,7 +9,7 @@ from lifecycle_cases import Story, at, replica, report, running, running_story
 
 from muster.api.status import Reason
 
-HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100}}
+HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100, "evaluationSeconds": 150}}
 
 
 def heard(seconds: float, **said: Any) -> Any:
@@ -27,11 +27,14 @@ def story(**spec: Any) -> Story:
         ({"step": 5, "at_second": 20}, 80, True),
         ({"step": 5, "at_second": 20, "phase": "Saving"}, 119, False),
         ({"step": 5, "at_second": 20, "phase": "Saving"}, 120, True),
-        ({"step": 5, "at_second": 20, "phase": "Evaluating"}, 119, False),
-        ({"step": 5, "at_second": 20, "checkpoint": {"step": 5, "path": "p"}}, 179, False),
-        ({"step": 5, "at_second": 20, "checkpoint": {"step": 5, "path": "p"}}, 180, True),
-        ({"step": 5, "at_second": 20, "checkpoint": {"step": 4, "path": "p"}}, 80, True),
-        ({"step": 5, "at_second": 20, "evaluation": {"step": 5, "metrics": {}}}, 179, False),
+        ({"step": 5, "at_second": 20, "phase": "Evaluating"}, 169, False),
+        ({"step": 5, "at_second": 20, "phase": "Evaluating"}, 170, True),
+        ({"step": 5, "at_second": 20, "checkpoint": {"step": 5, "path": "p", "committedAt": at(90).timestamp()}}, 149, False),
+        ({"step": 5, "at_second": 20, "checkpoint": {"step": 5, "path": "p", "committedAt": at(90).timestamp()}}, 150, True),
+        ({"step": 5, "at_second": 20, "checkpoint": {"step": 4, "path": "p", "committedAt": at(15).timestamp()}}, 80, True),
+        ({"step": 5, "at_second": 20, "evaluation": {"step": 5, "metrics": {}, "updatedAt": at(130).timestamp()}}, 189, False),
+        ({"step": 5, "at_second": 20, "evaluation": {"step": 5, "metrics": {}, "updatedAt": at(130).timestamp()}}, 190, True),
+        ({"step": 5, "at_second": 20, "evaluation": {"step": 5, "metrics": {}}}, 100_000, False),
         ({"phase": "Starting"}, 209, False),
         ({"phase": "Starting"}, 210, True),
     ],
@@ -89,3 +92,48 @@ def test_a_clock_that_is_nonsense_is_no_hang() -> None:
     said = report(step=5).model_copy(update={"progress": report(step=5).progress.model_copy(update={"updated_at": 1e30})})
     subject.see(replica(report=said, reported=at(100_000)), seconds=100_000)
     assert subject.status.attempt == 0
+
+
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:1) < step (pytorch/engine.py:2)"
+ALL_WAIT = [("sleeping", WAITS, True), ("sleeping", WAITS, True), ("sleeping", WAITS, True)]
+STOPPED = [*ALL_WAIT[:2], ("stopped", WAITS, True)]
+READS = [("running", WAITS, True), ("disk-sleep", "read (data.py:7) < take (input.py:8)", False), ("sleeping", WAITS, True)]
+ALONE = [("running", "spin (mine.py:1)", False)]
+
+
+@pytest.mark.parametrize(
+    ("stands", "verdict", "who", "first"),
+    [
+        (ALL_WAIT, "all ranks wait for each other, or for the network", None, f"rank 0, 1, 2: sleeping, {WAITS}"),
+        (STOPPED, "rank 2 (worker-2) is stopped by SIGSTOP; the others wait for it", "worker-2", f"rank 2: stopped, {WAITS}"),
+        (
+            READS,
+            "rank 1 (worker-1) is disk-sleep at read (data.py:7); the others wait for it",
+            "worker-1",
+            "rank 1: disk-sleep, read (data.py:7) < take (input.py:8)",
+        ),
+        (ALONE, "", None, "rank 0: running, spin (mine.py:1)"),
+    ],
+)
+def test_stacks_tell_who_is_to_blame(stands: list[tuple[str, str, bool]], verdict: str, who: str | None, first: str) -> None:
+    subject = running_story(len(stands), recovery=HANG)
+    others = [replica_of(index, 80) for index in range(1, len(stands))]
+    subject.see(replica(report=report(step=5, at_second=20), reported=at(80)), *others, seconds=80)
+    base = subject.status.attempts[0].message
+    assert (subject.status.attempt, base) == (1, "no step after step 5 for 60 s, while Training")
+    for heard in range(len(stands)):
+        views = [replica_of(index, 81, stands[index] if index <= heard else None) for index in range(len(stands))]
+        subject.see(*views, seconds=81)
+    record = subject.status.attempts[0]
+    assert (record.message, record.replica or None) == (f"{base}: {verdict}" if verdict else base, who)
+    assert record.stacks.splitlines()[0] == first
+
+
+def replica_of(index: int, seconds: float, stands: tuple[str, str, bool] | None = None) -> Any:
+    """One that still runs the attempt that hung, or has ended its processes and says where they stood."""
+    said: dict[str, Any] = {"inPlace": True}
+    if stands:
+        state, stack, waits = stands
+        told = {"attempt": 0, "rank": index, "state": state, "stack": stack, "waits": waits}
+        said |= {"attempt": 1, "waiting": True, "phase": "Starting", "stacks": [told]}
+    return replica(f"worker-{index}", report=report(f"worker-{index}", **said), reported=at(seconds))

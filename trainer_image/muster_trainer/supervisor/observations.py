@@ -114,7 +114,7 @@ class Observations:
         step, metrics = whole(event.get("step")), event.get("metrics")
         if step is not None and isinstance(metrics, dict):
             kept = {name: value for name, raw in metrics.items() if (value := number(raw)) is not None}
-            self.evaluation = {"step": step, "metrics": kept}
+            self.evaluation = {"step": step, "metrics": kept, "updatedAt": event["time"]}
 
     def _on_fingerprint(self, event: Event) -> None:
         self.fingerprints[event["rank"]] = {k: v for k, v in event.items() if k not in ("event", "time")}

@@ -12,13 +12,15 @@ from muster_trainer.supervisor.events import number, whole
 class Orders:
     """`world` is the environment to start the processes of `attempt` with, once all members of that world have reaped theirs.
 
-    `grace` is how many seconds those of an older attempt get to save. `end`: nothing follows, the replica ends too.
+    `grace` is how many seconds those of an older attempt get to save. `dump`: that attempt hung, and its stacks are wanted first.
+    `end`: nothing follows, the replica ends too.
     """
 
     attempt: int
     grace: float = 0.0
     world: Mapping[str, str] | None = None
     end: bool = False
+    dump: bool = False
 
 
 def read_orders(reply: object) -> Orders | None:
@@ -29,4 +31,4 @@ def read_orders(reply: object) -> Orders | None:
     if attempt is None or grace is None:
         return None
     named = isinstance(world, dict) and all(isinstance(name, str) and isinstance(value, str) for name, value in world.items())
-    return Orders(attempt, max(0.0, grace), world if named else None, reply.get("end") is True)
+    return Orders(attempt, max(0.0, grace), world if named else None, reply.get("end") is True, reply.get("dump") is True)

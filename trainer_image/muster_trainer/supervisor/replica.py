@@ -19,7 +19,7 @@ from muster_trainer.contract import (
     termination_log_of,
     trainer_spec_of,
 )
-from muster_trainer.supervisor import last_words
+from muster_trainer.supervisor import last_words, stacks
 from muster_trainer.supervisor.environment import Launch, plan
 from muster_trainer.supervisor.events import EventLog, EventReader
 from muster_trainer.supervisor.last_words import LastWords
@@ -149,6 +149,7 @@ class Replica:
         self._ends: list[Ended] = []
         self._ending = Ending()
         self._stops_seen = 0
+        self._stacks: list[dict[str, Any]] = []
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> LastWords:
@@ -180,7 +181,7 @@ class Replica:
             }
             for process in self._processes
         ]
-        return {"attempt": self._replica.attempt, "processes": processes, **self._observed.as_report()}
+        return {"attempt": self._replica.attempt, "processes": processes, "stacks": self._stacks, **self._observed.as_report()}
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
@@ -240,6 +241,9 @@ class Replica:
         """A newer attempt counts: this one's processes have no more to do than to save, where there is time for that."""
         orders = self._reporter.orders
         if orders is not None and orders.attempt > self._replica.attempt:
+            if orders.dump and not self._ending.termed:
+                say(f"attempt {self._replica.attempt} hangs: these are the stacks of its processes")
+                self._stacks = stacks.take(self._processes, self._output, attempt=self._replica.attempt)
             now = time.monotonic()
             self._ending.by(now, now + orders.grace)
 

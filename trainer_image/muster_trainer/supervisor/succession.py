@@ -81,5 +81,6 @@ class Succession:
     def _say(self, attempt: int) -> None:
         """That nothing of an older attempt is left here; and, as long as nobody else has told, how the one before ended."""
         told = None if self._superseded and self._words.code in _STOPPED else self._words.as_json()
-        report = self._report if attempt == self._report["attempt"] else {"processes": [], **Observations([]).as_report()}
+        nothing = {"processes": [], "stacks": self._report.get("stacks", []), **Observations([]).as_report()}
+        report = self._report if attempt == self._report["attempt"] else nothing
         self._reporter.update({**report, "attempt": attempt, "waiting": True, "lastWords": told})

@@ -1,0 +1,73 @@
+"""A world that stands still: found, shown with the stacks of all ranks, and brought back, though no process of it has died."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from runs import Place, finish, job, losses, wait_until
+
+SECONDS = 240.0
+LIMIT = 5
+SLEEPER = '''
+"""Rank 1 sleeps for ever in the step after somebody has made a file `sleep`."""
+import os, time
+from pathlib import Path
+
+from torch import nn
+from muster_trainer.tasks.digits import dataset
+
+def build_model(config):
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+def metrics(outputs, batch):
+    return {}
+
+def loss(outputs, batch):
+    if os.environ["RANK"] == "1" and Path("sleep").exists():
+        Path("sleep").unlink()
+        time.sleep(1e6)
+    return nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+'''
+
+
+@pytest.mark.torch
+def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_and_nothing_is_lost(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    config = {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.02}
+    name = place.write(
+        job(
+            trainer={"module": "sleeper", "config": config},
+            batch={"globalSize": 64},
+            checkpoint={"everySteps": 10},
+            recovery={"hang": {"stepSeconds": LIMIT, "saveSeconds": LIMIT}},
+        )
+    )
+    with place.running(name) as run:
+        wait_until(lambda: place.step() >= 25, "step 25", SECONDS)
+        os.kill(place.pid_of("worker-1"), signal.SIGSTOP)
+        wait_until(lambda: place.status()["attempt"] == 1 and place.step() >= 45, "step 45 of the second attempt", SECONDS)
+        (tmp_path / "sleep").touch()
+        code, output = finish(run, SECONDS)
+    assert code == 0, output
+    stopped, slept, last = place.status()["attempts"]
+    assert (stopped["reason"], stopped["replica"]) == ("Hang", "worker-1")
+    assert stopped["message"].endswith(": rank 1 (worker-1) is stopped by SIGSTOP; the others wait for it")
+    assert (slept["reason"], slept["replica"]) == ("Hang", "worker-1")
+    assert ": rank 1 (worker-1) is sleeping at loss (" in slept["message"]
+    first, second = slept["stacks"].splitlines()
+    assert first.startswith("rank 1: sleeping, loss (")
+    assert second.startswith("rank 0: ")
+    assert "distributed" in second or "autograd" in second, second
+    assert last["stepResumed"] >= 40
+    for rank in (0, 1):
+        log = (place.run / f"attempts/0/worker-{rank}/log.txt").read_text()
+        assert log.count("attempt 0 hangs") == log.count("attempt 1 hangs") == 1
+        assert log.count("most recent call first") >= 2 * 2, "two threads each time"
+        assert "in _step" in log
+    code, output = place.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
+    assert code == 0, output
+    assert losses(place.run) == losses(tmp_path / "runs/undisturbed")

@@ -1,0 +1,93 @@
+"""Where do the processes stand? Asked before those of a hung world are ended.
+
+A process of the bundled trainer writes the stacks of all its threads to stderr when DUMP comes (`muster_trainer.process`),
+from C, so that one which waits in a collective answers too. A program of the user's does the same once it has called
+`faulthandler.register(signal.SIGUSR1)`. One that does not handle the signal is not sent it, since that would end it: of such
+the kernel alone tells where they wait.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from muster_trainer.supervisor.output import Output
+from muster_trainer.supervisor.processes import Process
+
+DUMP = signal.SIGUSR1
+MOST_SECONDS = 3.0  # for the stacks to arrive
+QUIET_SECONDS = 0.3  # without a further line: they are complete
+FRAMES = 8
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_WRAPPERS = ("wrapper", "inner_func", "_call_impl", "_wrapped_call_impl", "error_handler")
+_FRAMEWORKS = ("/torch/", "/tensorflow/", "/keras/")
+
+
+def take(processes: list[Process], output: Output, *, attempt: int) -> list[dict[str, Any]]:
+    """Has all stacks written to the log; gives the report's entry for each process that runs."""
+    found = [(process, *_state(process.pid)) for process in processes if process.running]
+    for process, state, _ in found:
+        if _handles(process.pid):
+            process.send(DUMP)
+            if state == psutil.STATUS_STOPPED:
+                process.send(signal.SIGCONT)  # it answers first, and does not outlive this for long
+    _await([process.rank for process, _, _ in found], output)
+    return [_entry(process.rank, state, place, output, attempt=attempt) for process, state, place in found]
+
+
+def _entry(rank: int, state: str, place: str, output: Output, *, attempt: int) -> dict[str, Any]:
+    frames = main_thread(output.tail(rank))
+    told = [f"{name} ({_short(file)}:{line})" for file, line, name in frames if name not in _WRAPPERS]
+    waits = bool(frames) and any(framework in frames[0][0] for framework in _FRAMEWORKS)
+    return {"attempt": attempt, "rank": rank, "state": state, "stack": " < ".join(told[:FRAMES]) or place, "waits": waits}
+
+
+def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
+    """(file, line, function) of each frame of the main thread in faulthandler's text, the innermost first. It writes that thread last."""
+    frames: list[tuple[str, str, str]] = []
+    for line in lines:
+        if _THREAD.match(line):
+            frames = []
+        elif match := _FRAME.match(line):
+            frames.append((match["file"], match["line"], match["name"]))
+    return frames
+
+
+def _await(ranks: list[int], output: Output) -> None:
+    """Until nothing more arrives."""
+    until, seen, since = time.monotonic() + MOST_SECONDS, [], time.monotonic()
+    while time.monotonic() < min(until, since + QUIET_SECONDS):
+        time.sleep(0.02)
+        if (lines := [output.tail(rank) for rank in ranks]) != seen:
+            seen, since = lines, time.monotonic()
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """What the kernel says that it does (psutil's words), and the kernel's function that it waits in, if that can be read."""
+    state, place = "gone", ""
+    with suppress(psutil.NoSuchProcess):
+        state = str(psutil.Process(pid).status())
+    with suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
+    return state, f"in the kernel's {place}" if place else ""
+
+
+def _handles(pid: int) -> bool:
+    """Whether the process has a handler for DUMP."""
+    with suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (DUMP - 1) & 1)
+    return False
+
+
+def _short(file: str) -> str:
+    """The path from the package on, or its last two parts."""
+    return file.rpartition("-packages/")[2] if "-packages/" in file else "/".join(file.split("/")[-2:])
