@@ -20,6 +20,7 @@ class StepOutcome:
 
     `staleness` of an asynchronous strategy: how many updates others made between the reading of the parameters and the
     update with their gradient. None: it is synchronous. `input_seconds`: the longest time that a rank waited for samples.
+    `own_seconds`: how long this rank worked, as against waiting for others; None: the strategy cannot tell.
     """
 
     loss: float
@@ -27,6 +28,7 @@ class StepOutcome:
     save: bool
     staleness: int | None = None
     input_seconds: float = 0.0
+    own_seconds: float | None = None
 
 
 class Engine(Protocol):

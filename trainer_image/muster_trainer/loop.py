@@ -30,6 +30,7 @@ from muster_trainer.data.stall import Stall
 from muster_trainer.engine import Engine, StepOutcome, warm_up
 from muster_trainer.events import Events
 from muster_trainer.export import Export
+from muster_trainer.pace import Pace
 from muster_trainer.stopping import StopRequest
 from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
@@ -60,6 +61,7 @@ class Training:
         self.lost_numbers = False
         self.stalenesses: list[int] = []
         self.stall = Stall()
+        self.pace = Pace()
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
@@ -139,12 +141,16 @@ class Training:
         began = time.monotonic()
         indices = self.order.batch_indices(step)
         outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=self._seconds_due())
+        met = time.monotonic()
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
         if self.engine.rank == 0:
             self._report_step(step + 1, outcome, len(indices), time.monotonic() - began)
         if not math.isfinite(outcome.loss):
             self._lost_numbers(step, outcome.loss)
+        own = None if outcome.own_seconds is None else outcome.own_seconds + time.monotonic() - met
+        if (pace := self.pace.add(seconds=time.monotonic() - began, own=own)) is not None:
+            self.events.emit("pace", step=step + 1, **pace)
         return outcome
 
     def _lost_numbers(self, step: int, loss: float) -> None:

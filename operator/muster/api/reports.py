@@ -81,6 +81,18 @@ class ReportedProgress(WireModel):
     updated_at: float | None = None
 
 
+class ReportedPace(WireModel):
+    """How one rank gets on: medians of its last steps, once there were enough of them."""
+
+    rank: int = 0
+    step: int | None = None
+    updated_at: float | None = None
+    seconds: float | None = None
+    """Of a whole step."""
+    own_seconds: float | None = None
+    """In which it worked, as against waiting for others."""
+
+
 class Evaluation(WireModel):
     step: int = 0
     updated_at: float | None = None
@@ -106,6 +118,7 @@ class Report(WireModel):
     evaluation: Evaluation | None = None
     fingerprints: list[dict[str, Any]] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    ranks: list[ReportedPace] = Field(default_factory=list)
     stacks: list[ReportedStack] = Field(default_factory=list)
     last_words: LastWords | None = None
     """Of `attempt`, or, while the supervisor waits for the world of that, of the one before."""

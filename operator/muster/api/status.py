@@ -44,6 +44,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     RESUME_REGRESSION = "ResumeRegression"
     STORAGE_SHARED = "StorageShared"
+    STRAGGLING = "Straggling"
 
 
 class Reason(StrEnum):
@@ -93,6 +94,9 @@ class Reason(StrEnum):
     ONE_NODE = "OneNode"
     ONE_POD = "OnePod"
     CLAIM_NOT_FOUND = "ClaimNotFound"
+    # Straggling
+    SLOW_RANK = "SlowRank"
+    EVEN = "RanksAreEven"
 
 
 class Condition(ApiModel):

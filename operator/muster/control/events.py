@@ -38,6 +38,9 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
         yield Happening(reason, notice, mark=notice, warning=reason != "Notice")
     if _became(old, new, ConditionType.RESUME_REGRESSION):
         yield Happening("ResumeRegression", _message(new, ConditionType.RESUME_REGRESSION), mark=str(new.attempt), warning=True)
+    if _became(old, new, ConditionType.STRAGGLING):
+        told = _message(new, ConditionType.STRAGGLING)
+        yield Happening("Straggling", told, mark=told, warning=True)
     shared = new.condition(ConditionType.STORAGE_SHARED)
     if shared and shared.status == "False" and shared.message != _message(old, ConditionType.STORAGE_SHARED):
         yield Happening("StorageNotShared", shared.message, mark=shared.message, warning=True)

@@ -35,33 +35,40 @@ def ended(record: AttemptRecord | None) -> bool:
 def hung(case: Situation, status: TrainingJobStatus) -> Cause | None:
     """The replica that has stood still for too long."""
     running = [(view, report) for view, report in case.reports(status.attempt) if view.phase is ReplicaPhase.RUNNING and view.reported]
-    stepping = [(view, report) for view, report in running if report.progress]
+    stepping = [(view, report) for view, report in running if _step(report)]
     if stepping:
-        view, report = max(stepping, key=lambda heard: heard[1].progress.step if heard[1].progress else 0)
-        return _stands(case, status, view, report)
+        return _stands(case, status, stepping)
     return next((cause for view, _ in running if (cause := _never_started(case, status, view))), None)
 
 
-def _stands(case: Situation, status: TrainingJobStatus, view: ReplicaView, report: Report) -> Cause | None:
-    assert report.progress is not None
-    assert view.reported is not None
+def _step(report: Report) -> int:
+    return max([report.progress.step if report.progress else 0, *(pace.step or 0 for pace in report.ranks)])
+
+
+def _stands(case: Situation, status: TrainingJobStatus, stepping: list[tuple[ReplicaView, Report]]) -> Cause | None:
+    """Judged by who was heard last: rank 0 may be cut off, and no other tells of saves."""
     assert status.world is not None
     began = status.world.ready_time or status.world.created_time
-    last = max(began, *_moved(report, view.reported))
-    limit = _allowed(case.spec.recovery.hang, report)
+    view, newest = max(stepping, key=lambda heard: (heard[0].reported or began, heard[1].progress is not None))
+    assert view.reported is not None
+    last = max([began, *(time for _, report in stepping for time in _moved(report, view.reported))])
+    limit = _allowed(case.spec.recovery.hang, newest)
     if view.reported - last < timedelta(seconds=limit):
         return None
-    return _cause(case, view, f"no step after step {report.progress.step} for {limit} s, while {report.phase or 'Training'}")
+    step = max(_step(report) for _, report in stepping)
+    return _cause(case, view, f"no step after step {step} for {limit} s, while {newest.phase or 'Training'}")
 
 
 def _moved(report: Report, reported: datetime) -> Iterator[datetime]:
     """When it last did something: a step, a save, an evaluation. One that does not say when does so now."""
-    assert report.progress
-    yield moment(report.progress.updated_at, fallback=reported)
+    if report.progress:
+        yield moment(report.progress.updated_at, fallback=reported)
     if report.checkpoint:
         yield moment(report.checkpoint.committed_at, fallback=reported)
     if report.evaluation:
         yield moment(report.evaluation.updated_at, fallback=reported)
+    for pace in report.ranks:
+        yield moment(pace.updated_at, fallback=reported)
 
 
 def _allowed(limits: Hang, report: Report) -> int:

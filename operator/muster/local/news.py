@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.api.job import TrainingJob
-from muster.api.status import AttemptRecord, Phase, Reason, TrainingJobStatus
+from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.local.outcome import ExitCode, last_failure
 
 LONGEST = 400  # characters of a replica's words in a line of news
@@ -26,6 +26,9 @@ def news(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
             lines.append(f"attempt {record.attempt} ended: {why(record)}")
         if record.step_resumed is not None and (old is None or old.step_resumed is None):
             lines += _went_on(record)
+    slow = after.condition(ConditionType.STRAGGLING)
+    if slow and slow.status == "True" and slow != before.condition(ConditionType.STRAGGLING):
+        lines.append(f"note: {shortened(slow.message)}")
     lines += [f"note: {shortened(notice)}" for notice in after.notices if notice not in before.notices]
     return lines
 

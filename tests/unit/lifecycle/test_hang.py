@@ -137,3 +137,19 @@ def replica_of(index: int, seconds: float, stands: tuple[str, str, bool] | None 
         told = {"attempt": 0, "rank": index, "state": state, "stack": stack, "waits": waits}
         said |= {"attempt": 1, "waiting": True, "phase": "Starting", "stacks": [told]}
     return replica(f"worker-{index}", report=report(f"worker-{index}", **said), reported=at(seconds))
+
+
+def test_when_rank_0_is_cut_off_the_others_tell_whether_the_world_goes_on() -> None:
+    subject = running_story(2, recovery=HANG)
+    silent = replica("worker-0", report=report(step=5, at_second=20), reported=at(20))
+
+    def other(step: int, stepped: float, heard: float) -> Any:
+        pace = {"rank": 1, "step": step, "updatedAt": at(stepped).timestamp()}
+        return replica("worker-1", report=report("worker-1", ranks=[pace]), reported=at(heard))
+
+    subject.see(silent, other(90, 139, 140), seconds=140)
+    assert subject.status.attempt == 0
+    subject.see(silent, other(91, 141, 200), seconds=200)
+    assert subject.status.attempt == 0
+    subject.see(silent, other(91, 141, 201), seconds=201)
+    assert subject.status.attempts[0].message == "no step after step 91 for 60 s, while Training"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,8 +26,28 @@ class Ddp(TorchEngine):
     def _lay_out(self, model: nn.Module) -> nn.Module:
         self._lower(model)
         self.parallel = DistributedDataParallel(model)
+        self._watch_gradients()
         self._compress(self.spec.options.get("gradientCompression") or "None")
         return model
+
+    def _watch_gradients(self) -> None:
+        """Has the moment noted at which the last gradient of a step is computed. Which one that is, the first step shows."""
+        self._gradient_at = 0.0
+        hooks = {}
+
+        def note(parameter: nn.Parameter) -> None:
+            self._gradient_at = time.monotonic()
+            self._last_gradient = parameter
+
+        for parameter in self.parallel.parameters():
+            if parameter.requires_grad:
+                hooks[parameter] = parameter.register_post_accumulate_grad_hook(note)
+        self._gradient_hooks = hooks
+
+    def _ready(self) -> float:
+        for parameter in [one for one in self._gradient_hooks if one is not self._last_gradient]:
+            self._gradient_hooks.pop(parameter).remove()
+        return self._gradient_at
 
     def _compress(self, how: str) -> None:
         """How gradients travel (`options.gradientCompression`). PowerSGD: Vogels et al., 2019."""

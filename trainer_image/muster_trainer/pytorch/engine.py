@@ -6,6 +6,7 @@ A strategy says how the model is laid out over the world (`_lay_out`), and how g
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -109,7 +110,8 @@ class TorchEngine:
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
         with peers(self.rank):
-            samples, waited = take(self.coming, self.device)
+            samples, waited, read = take(self.coming, self.device)
+        together = time.monotonic()
         self._seed(step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -123,9 +125,16 @@ class TorchEngine:
         with peers(self.rank):
             dist.all_reduce(tally)
         loss_sum, stops, saves = tally.tolist()
+        met = time.monotonic()
         if np.isfinite(loss_sum) or self.task.config.nanLoss != "Skip":
             self._update(step)
-        return StepOutcome(loss=loss_sum / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited)
+        own = None if self.device.type == "cuda" else read + max(0.0, self._ready() - together) + time.monotonic() - met
+        return StepOutcome(loss=loss_sum / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited, own_seconds=own)
+
+    def _ready(self) -> float:
+        """When (`time.monotonic`) this rank's gradients were ready, and only those of others awaited; 0: it cannot tell, for ranks wait
+        for each other all through the passes."""
+        return 0.0
 
     def _update(self, step: int) -> None:
         if self.task.config.gradientClipNorm:
@@ -185,7 +194,7 @@ class TorchEngine:
         coming = self._reading(self.task.test, ((step, self._test_share(indices)[0]) for step, indices in enumerate(steps)))
         for indices in steps:
             with peers(self.rank):
-                samples, _ = take(coming, self.device)
+                samples, _, _ = take(coming, self.device)
             for name, value in self._evaluate_batch(indices, samples).items():
                 sums[name] = sums.get(name, 0.0) + value
         return {name: total / sum(map(len, steps)) for name, total in self._sum_over_ranks(sums).items()}

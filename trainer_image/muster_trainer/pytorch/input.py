@@ -76,8 +76,8 @@ class _Reader(Dataset[Any]):
             return int(error.code), str(error)
 
 
-def take(batches: Iterator[Any], device: torch.device) -> tuple[Any, float]:
-    """The next batch, and the longest time in seconds that a rank waited for its own.
+def take(batches: Iterator[Any], device: torch.device) -> tuple[Any, float, float]:
+    """The next batch, the longest time in seconds that a rank waited for its own, and how long this rank did.
 
     All ranks meet here before each step, so that what one cannot read ends all of them, with one message.
     """
@@ -86,13 +86,14 @@ def take(batches: Iterator[Any], device: torch.device) -> tuple[Any, float]:
         batch = next(batches)
     except TrainerError as error:
         failure = error
-    told = torch.tensor([time.monotonic() - began, failure is not None], dtype=torch.float64, device=device)
+    own = time.monotonic() - began
+    told = torch.tensor([own, failure is not None], dtype=torch.float64, device=device)
     if dist.get_world_size() > 1:
         dist.all_reduce(told, dist.ReduceOp.MAX)
     waited, failed = told.tolist()
     if failed:
         raise _first(failure)
-    return batch, waited
+    return batch, waited, own
 
 
 def _first(failure: TrainerError | None) -> TrainerError:

@@ -25,6 +25,7 @@ class Observations:
         self.resumed: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
         self.fingerprints: dict[int, dict[str, Any]] = {}
+        self.paces: dict[int, dict[str, Any]] = {}
         self.notices: list[str] = []
         self.errors: dict[int, Event] = {}
         self.commit_reasons: set[str] = set()
@@ -60,6 +61,8 @@ class Observations:
                 self._on_evaluation(event)
             case "fingerprint":
                 self._on_fingerprint(event)
+            case "pace":
+                self._on_pace(event)
             case "notice":
                 self.notice(str(event.get("message")))
             case "error":
@@ -119,6 +122,10 @@ class Observations:
     def _on_fingerprint(self, event: Event) -> None:
         self.fingerprints[event["rank"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
 
+    def _on_pace(self, event: Event) -> None:
+        figures = {"seconds": number(event.get("seconds")), "ownSeconds": number(event.get("ownSeconds"))}
+        self.paces[event["rank"]] = {"rank": event["rank"], "step": whole(event.get("step")), "updatedAt": event["time"], **figures}
+
     def as_report(self) -> Mapping[str, Any]:
         """The part of a report that comes from events; safe to hand to another thread."""
         return {
@@ -128,6 +135,7 @@ class Observations:
             "resumed": self.resumed,
             "evaluation": self.evaluation,
             "fingerprints": [self.fingerprints[rank] for rank in sorted(self.fingerprints)],
+            "ranks": [self.paces[rank] for rank in sorted(self.paces)],
             "notices": list(self.notices),
         }
 

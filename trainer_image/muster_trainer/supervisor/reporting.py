@@ -56,7 +56,7 @@ class Reporter:
         if self._replica.coordinator is None:
             return
         with self._news:
-            self._changed = self._changed or state != self._state
+            self._changed = self._changed or _news(state) != _news(self._state)
             self._state = state
             self._news.notify()
         if not self._thread.ident:
@@ -124,3 +124,8 @@ class Reporter:
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")
         with _direct.open(request, timeout=TIMEOUT) as reply:
             return json.loads(reply.read(LONGEST_REPLY))
+
+
+def _news(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is told at once. How ranks get on is not: each of a thousand replicas would report every second."""
+    return state and {name: value for name, value in state.items() if name != "ranks"}

@@ -107,7 +107,7 @@ class ParameterServer(Synchronous):
         """The result of `step` to come, and how long the chief waited for its samples."""
         if self.tables is not None:
             return self.coordinator.schedule(self._turn_by_rows, args=(self.tables, tf.constant(self.order.batch_indices(step)))), 0.0
-        (share,), waited = self._take(self.readings)
+        (share,), waited, _ = self._take(self.readings)
         return self.coordinator.schedule(self._turn, args=share), waited
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:

@@ -53,6 +53,7 @@ class Synchronous:
         self.rank, self.world, self.strategy = join(spec)
         self.devices = self.strategy.num_replicas_in_sync
         self.local_devices = self.devices // self.world
+        self.tells_time = self.world > 1 and all("CPU" in device for device in self.strategy.extended.worker_devices)
         self.learning_rate = scaled_learning_rate(spec, task.config.learningRate, devices=self.devices)
         keras.utils.set_random_seed(task.config.seed % 2**32)
         config = task.config.replaced(learningRate=self.learning_rate)
@@ -99,21 +100,26 @@ class Synchronous:
         self._seed(step)
         self._warm_up(step)
         votes = tf.constant([stop, save], dtype=tf.float32) / self.local_devices
-        shares, waited = self._take(self.readings)
+        shares, waited, read = self._take(self.readings)
+        together = time.monotonic()
         batches = self._distributed(shares, pieces=self.accumulation)
         with peers(self.rank):
-            loss_sum, votes, gradients = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
+            loss_sum, votes, gradients, ready = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
             if gradients and np.isfinite(loss_sum.numpy()):
                 self._apply(gradients)
         stops, saves = votes.numpy().tolist()
-        return StepOutcome(loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited)
+        own = read + max(0.0, float(ready.numpy()) - together) if self.tells_time else None
+        return StepOutcome(
+            loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited, own_seconds=own
+        )
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         sums: dict[str, float] = {}
         steps = list(batches)
         readings = self._readings(self.task.test, steps.__getitem__, range(len(steps)))
         for _ in steps:
-            (share,) = self._distributed(self._take(readings)[0], pieces=1)
+            shares, _, _ = self._take(readings)
+            (share,) = self._distributed(shares, pieces=1)
             with peers(self.rank):
                 values = self._measure(share)
             for name, value in values.items():
@@ -148,14 +154,21 @@ class Synchronous:
 
     # the functions that TensorFlow traces
 
-    def _train_all(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """The loss, the votes, and the gradients of each device where it is left to the caller to apply them (nanLoss: Skip)."""
+    def _train_all(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any, Any]:
+        """The loss, the votes, the gradients of each device where it is left to the caller to apply them (nanLoss: Skip), and where
+        `tells_time` when (`time.monotonic`) all gradients of this worker were ready."""
         losses, gradients = self.strategy.run(self._gradients_one, args=(batches, count))
+        ready = self._now_after(gradients) if self.tells_time else ()
         if not self.skips:
             self._apply_all(gradients)
         votes = self.strategy.run(tf.identity, args=(votes,))
         sums = self.strategy.reduce(SUM, losses, axis=None), self.strategy.reduce(SUM, votes, axis=None)
-        return *sums, gradients if self.skips else ()
+        return *sums, gradients if self.skips else (), ready
+
+    def _now_after(self, gradients: Any) -> tf.Tensor:
+        own = [one for each in gradients for one in self.strategy.experimental_local_results(each)]
+        with tf.control_dependencies(own):
+            return tf.numpy_function(time.monotonic, [], tf.float64)  # tf.timestamp is refused where kernels are deterministic
 
     def _gradients_one(self, batches: Any, count: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """One device's part: gradients of the sum over its samples, by the number of samples in the whole step."""
@@ -265,8 +278,9 @@ class Synchronous:
             readings[-1].expect(steps)
         return readings
 
-    def _take(self, readings: list[Reading]) -> tuple[list[Any], float]:
-        """What each local device has read for the next step, and the longest time in seconds that a worker waited for it.
+    def _take(self, readings: list[Reading]) -> tuple[list[Any], float, float]:
+        """What each local device has read for the next step, the longest time in seconds that a worker waited for it, and how
+        long this one did.
 
         All workers meet here before each step, so that what one cannot read ends all of them, with one message.
         """
@@ -276,12 +290,13 @@ class Synchronous:
         except TrainerError as error:
             failure = error
         told = np.zeros((2, self.world), dtype=np.float32)
-        told[:, self.rank] = time.monotonic() - began, failure is not None
+        own = time.monotonic() - began
+        told[:, self.rank] = own, failure is not None
         waits, failures = self._total(told)
         if failures.any():
             said = json.dumps([failure.code, str(failure)]) if failure else ""
             raise error_of(*json.loads(self.broadcast(said, source=int(failures.argmax()))))
-        return shares, float(waits.max())
+        return shares, float(waits.max()), own
 
     def _distributed(self, shares: list[Any], *, pieces: int) -> list[Any]:
         """The samples of each local device in at most `pieces` portions: [((inputs, targets), weights), ...]."""
