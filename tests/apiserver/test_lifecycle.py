@@ -283,3 +283,25 @@ def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operato
             jobs.api.delete(pod_path(pod))
         for folder in (services, policies):
             jobs.api.delete(f"{folder}/last")
+
+
+def test_pods_are_kept_off_a_node_on_which_attempts_died_twice(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+    own = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own]}}
+    roles = {"worker": {"replicas": 2, "template": {"spec": {"affinity": affinity}}}}
+    nodes.runs = lambda pod: False
+    jobs.submit(job("unlucky", roles=roles))
+    for attempt in (0, 1):
+        pods = pods_of(jobs, "unlucky", 2, attempt=attempt)
+        for number, pod in enumerate(pods):
+            assert pod["spec"]["affinity"] == affinity, "one death is no pattern"
+            kubelet.bind(pod, f"node-{number}")
+        started(jobs, kubelet, "unlucky", 2, attempt=attempt)
+        kubelet.end(pods[1], 137)
+    pods = pods_of(jobs, "unlucky", 2, attempt=2)
+    avoiding = {"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}}
+    for pod in pods:
+        assert pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [own, avoiding]
+    [avoided] = jobs.status("unlucky")["avoidedNodes"]
+    assert (avoided["name"], avoided["deaths"]) == ("node-1", 2)
+    until(lambda: any(event["reason"] == "NodeAvoided" for event in jobs.events("unlucky")), "an Event names the node")

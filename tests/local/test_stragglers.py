@@ -24,7 +24,7 @@ def dawdle():
     if os.environ.get("RANK", os.environ["MUSTER_INDEX"]) == "1" and SLOW.exists():
         time.sleep(0.06)
 '''
-TORCH = '''
+TORCH = """
 from torch import nn
 
 def build_model(config):
@@ -33,8 +33,8 @@ def build_model(config):
 def loss(outputs, batch):
     dawdle()
     return nn.functional.cross_entropy(outputs, batch[1], reduction="none")
-'''
-TENSORFLOW = '''
+"""
+TENSORFLOW = """
 import keras
 import tensorflow as tf
 
@@ -45,7 +45,7 @@ def loss(outputs, batch):
     late = tf.py_function(lambda one: dawdle() or one, [outputs], tf.float32)
     late.set_shape(outputs.shape)
     return keras.losses.sparse_categorical_crossentropy(batch[1], late, from_logits=True)
-'''
+"""
 LONG = {"epochs": 5000, "seed": 3, "stepDelaySeconds": 0.01}
 
 

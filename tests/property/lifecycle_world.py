@@ -425,6 +425,7 @@ class World:
             self._realise(action.attempt)
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
+        view = replace(view, node=f"node-{action.index % 2}")
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         count = sum(pod.view.role is action.role for pod in self.pods.values())

@@ -196,6 +196,7 @@ class AttemptRecord(ApiModel):
     failure_class: FailureClass | None = Field(default=None, alias="class", description="Whose fault that was.")
     settled: bool = Field(default=False, description="False while later news may still correct reason and class.")
     replica: str | None = Field(default=None, description="The replica that failed first, such as worker-1.")
+    node: str | None = Field(default=None, description="The node that it ran on.")
     failed_time: Time | None = Field(default=None, description="When that replica failed.")
     message: str = Field(default="", max_length=4096, description="Its last words.")
     stacks: str = Field(
@@ -208,6 +209,12 @@ class AttemptRecord(ApiModel):
     last_step: int | None = Field(default=None, ge=0, description="Last step it did.")
     steps_lost: int | None = Field(default=None, ge=0, description="Steps of the attempt before that had to be redone.")
     starting_seconds: int | None = Field(default=None, ge=0, description="From its beginning until its first step.")
+
+
+class AvoidedNode(ApiModel):
+    name: str = Field(description="The node.")
+    deaths: int = Field(ge=0, description="How many of the last attempts died on it.")
+    until: Time = Field(description="Pods made before then ask the scheduler for another one.")
 
 
 class Goodput(ApiModel):
@@ -252,6 +259,9 @@ class TrainingJobStatus(ApiModel):
     restarts: Restarts = Field(default_factory=Restarts, description="Restarts by class.")
     attempts: list[AttemptRecord] = Field(
         default_factory=list, max_length=ATTEMPTS_KEPT, description="The last ten attempts, oldest first."
+    )
+    avoided_nodes: list[AvoidedNode] = Field(
+        default_factory=list, max_length=ATTEMPTS_KEPT, description="Nodes on which attempts died again and again."
     )
     goodput: Goodput | None = Field(default=None, description="Where the time went.")
     notices: list[str] = Field(

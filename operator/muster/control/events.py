@@ -41,6 +41,10 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
     if _became(old, new, ConditionType.STRAGGLING):
         told = _message(new, ConditionType.STRAGGLING)
         yield Happening("Straggling", told, mark=told, warning=True)
+    avoided = {node.name for node in old.avoided_nodes}
+    for node in (node for node in new.avoided_nodes if node.name not in avoided):
+        told = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC: {node.deaths} attempts died on it"
+        yield Happening("NodeAvoided", told, mark=f"{node.name} {node.until}", warning=True)
     shared = new.condition(ConditionType.STORAGE_SHARED)
     if shared and shared.status == "False" and shared.message != _message(old, ConditionType.STORAGE_SHARED):
         yield Happening("StorageNotShared", shared.message, mark=shared.message, warning=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
-from muster.lifecycle import backoff, budget, failure, hang, in_place, world
+from muster.lifecycle import backoff, budget, failure, hang, in_place, nodes, world
 from muster.lifecycle.budget import Verdict
 from muster.lifecycle.failure import Cause
 from muster.lifecycle.observed import ReplicaView
@@ -59,7 +59,9 @@ def fail(case: Situation, status: TrainingJobStatus, cause: Cause) -> TrainingJo
     """The open attempt ends broken. What it was put down to is provisional until it is settled."""
     done = last_step(case, status)
     status = budget.note_progress(status, done, ended=True)
-    return amend(status, status.attempt, end_time=case.stamp, last_step=done, **_blame(cause))
+    record = current(status)
+    node = nodes.of_replica(case.trainers(status.attempt), cause.replica, known=record) if record else None
+    return amend(status, status.attempt, end_time=case.stamp, last_step=done, node=node, **_blame(cause))
 
 
 def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -77,7 +79,8 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     done = max((step for step in (record.last_step, failure.spoken_step(views)) if step is not None), default=None)
     status = budget.note_progress(status, done, ended=False)
     settled = _is_settled(case, status, record, views)
-    return amend(status, record.attempt, last_step=done, settled=settled, stacks=stacks, **_blame(cause))
+    node = nodes.of_replica(case.observed.replicas, cause.replica, known=record)
+    return amend(status, record.attempt, last_step=done, settled=settled, stacks=stacks, node=node, **_blame(cause))
 
 
 def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> Verdict | None:

@@ -20,6 +20,7 @@ from muster.lifecycle import (
     hang,
     in_place,
     messages,
+    nodes,
     phase,
     progress,
     records,
@@ -87,7 +88,7 @@ def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
         return _give_up(case, status, verdict)
     if _wants_attempt(case, status):
         status = attempts.begin(case, status)
-    return conditions.standing(case, phase.place(case, status))
+    return conditions.standing(case, phase.place(case, nodes.noted(case, status)))
 
 
 def _judge(case: Situation, status: TrainingJobStatus) -> tuple[TrainingJobStatus, Verdict | None]:
@@ -150,6 +151,7 @@ def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> dat
             world.due(case, status),
             attempts.settles(case, status),
             deadline.due(case, status),
+            nodes.due(status),
             progress.due(case) if held_back else None,
         ]
     return min((time for time in times if time and time > case.now), default=None)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from muster.api.reports import LastWords
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
-from muster.lifecycle import failure, records
+from muster.lifecycle import failure, nodes, records
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -92,9 +92,10 @@ def _label(member: Member) -> str:
     return f"{member.role}-{member.index}"
 
 
-def kept(case: Situation) -> dict[tuple[str, int], str]:
-    """The uid of each replica that the next attempt can go on with, by role and index."""
-    return {(view.role.value, view.index): view.uid for view in case.observed.replicas if _keepable(view)}
+def kept(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], str]:
+    """The uid of each replica that the next attempt can go on with, by role and index: on a bad node only while that gains something."""
+    left = {node.name for node in nodes.avoided(case, status)} if status.restarts.without_progress else set()
+    return {(view.role.value, view.index): view.uid for view in case.observed.replicas if _keepable(view) and view.node not in left}
 
 
 def _keepable(view: ReplicaView) -> bool:

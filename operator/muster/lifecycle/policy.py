@@ -40,6 +40,8 @@ class Policy:
     """How long to wait between live looks for something to be gone, where no event says so."""
     evaluator_seconds: float = 30
     """How long an evaluator that broke lies before it is made again."""
+    node_seconds: float = 3600
+    """How long a node is avoided after an attempt has died on it for the second time."""
     stuck_seconds: float = 60
     """How long after its grace period a replica that does not go is removed by force, where fences keep its processes from doing harm."""
     stuck_unfenced_seconds: float = 300

@@ -15,7 +15,7 @@ from muster.lifecycle.situation import ALONE, Situation
 def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World:
     """The world that the spec asks for, as the given attempt; `after` is the status in which the one before has ended."""
     plan = case.strategy.plan(case.spec)
-    kept, spared = in_place.kept(case), in_place.spared(case, after)
+    kept, spared = in_place.kept(case, after), in_place.spared(case, after)
     known = {(member.role, member.index): member for member in after.world.members} if after.world else {}
 
     def member(place: tuple[str, int]) -> Member:

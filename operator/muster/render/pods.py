@@ -29,6 +29,7 @@ from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan,
 SECONDS_AFTER_GRACE = 15
 """From the end of the time to save until a pod is killed: for last words, and for side-cars to end."""
 
+_WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
 _KNOWN_TO_THE_POD = tuple(
@@ -112,7 +113,20 @@ def pod_of(
         token_path=TOKEN_PATH if coordinator else None,
     )
     pod = _with_template(pod, defaults, "jobDefaults.template")
-    return _with_template(pod, role.template, f"spec.roles.{replica.role.value}.template")
+    pod = _with_template(pod, role.template, f"spec.roles.{replica.role.value}.template")
+    return _avoiding(pod, [node.name for node in job.status.avoided_nodes])
+
+
+def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
+    """The pod with the wish for other nodes, beside those of its template. No more than a wish: a job must not wait for want of a node
+    that is merely suspect."""
+    if not nodes:
+        return pod
+    affinity = pod["spec"].get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
+    wishes = [*(node_affinity.get(_WISHES) or []), {"weight": 100, "preference": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _WISHES: wishes}}}}
 
 
 def _literal(text: str) -> str:

@@ -60,7 +60,9 @@ def test_names_do_not_depend_on_the_unit_and_never_are_all_ranks(own: list[float
     step = max(own)
     here = seen(running_story(len(own)), [*own], step=step)
     there = seen(running_story(len(own)), [each * factor for each in own], step=step * factor)
-    assert [part.split(" works ")[0] for part in here.message.split("; ")] == [
-        part.split(" works ")[0] for part in there.message.split("; ")
-    ] if here and there else here is there is None
+    assert (
+        [part.split(" works ")[0] for part in here.message.split("; ")] == [part.split(" works ")[0] for part in there.message.split("; ")]
+        if here and there
+        else here is there is None
+    )
     assert here is None or len(here.message.split("; ")) < len(own)

@@ -112,7 +112,7 @@ class Fit(_Fit):
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
         self._seed(step)
         self._warm_up(step)
-        shares, waited = self._take(self.readings)
+        shares, waited, _ = self._take(self.readings)
         stops, saves = self._total(np.array([stop, save], dtype=np.float32))
         self.handed_over.put((shares, np.float32(len(indices))))
         with peers(self.rank):
