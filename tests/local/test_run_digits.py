@@ -6,10 +6,12 @@ import json
 import os
 import random
 import signal
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from runs import Place, finish, job, losses, wait_until
 
 STEPS = 23 * 4
@@ -32,6 +34,15 @@ def digits(strategy: str) -> dict[str, Any]:
     )
 
 
+def every_second_is_booked(run: Path) -> bool:
+    """Whether the parts of goodput add up to the time from the job's creation to its end, to the millisecond."""
+    status = json.loads((run / "status.json").read_text())
+    began = yaml.safe_load((run / "job.yaml").read_text())["metadata"]["creationTimestamp"]
+    lived = (datetime.fromisoformat(status["completionTime"]) - datetime.fromisoformat(str(began))).total_seconds()
+    booked = sum(seconds for part, seconds in status["goodput"].items() if part.endswith("Seconds"))
+    return abs(booked - lived) < 0.005
+
+
 @pytest.mark.torch
 def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_run(place: Place) -> None:
     name = place.write(digits("DDP"))
@@ -50,6 +61,9 @@ def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_r
     assert [record["attempt"] for record in records] == [0, 1, 2]
     assert records[1]["stepResumed"] in (10, 20)  # the kill may have come before or after the second commit
     assert records[2]["stepResumed"] == saved
+    phases = records[1]["phases"]
+    assert min(phases[f"{phase}Seconds"] for phase in ("detect", "schedule", "start", "load", "firstStep")) > 0, phases
+    assert every_second_is_booked(place.run)
     code, output = place.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
     assert code == 0, output
     assert len(losses(place.run)) == STEPS

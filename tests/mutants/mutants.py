@@ -168,6 +168,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "number = status.attempt",
     ),
     _one(
+        "seconds-booked-twice",
+        "the parts of goodput no longer add up to the job's life",
+        "goodput.py",
+        "target: round(getattr(books, target) + moved, 3)",
+        "target: round(getattr(books, target) + 2 * moved, 3)",
+    ),
+    _one(
         "forgets-to-wake",
         "a job is held back for ever",
         "decide.py",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.api.job import TrainingJob
-from muster.api.reports import LastWords, Report, ReportedCommit, ReportedProgress, Resumed
+from muster.api.reports import LastWords, Marks, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.spec import RoleName
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.lifecycle import in_place
@@ -331,6 +331,7 @@ class World:
         before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
         resumed = before or Resumed(found=self.commit or None, step=self.commit)
         self.commit = step if commit else self.commit
+        now = self.now.timestamp()
         speaker.sent.append(
             Report(
                 job=self.job.key,
@@ -343,6 +344,8 @@ class World:
                 progress=ReportedProgress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
                 checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}") if self.commit else None,
                 resumed=resumed,
+                marks=Marks(restoring=now - 7, resumed=now + 90, stepped=now),  # by a clock that is off
+                saved_seconds=step / 3,
                 in_place=self.in_place,
             )
         )
@@ -489,6 +492,8 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_records(world, new)
     _check_restarts(world, new)
+    if not old.phase.final:
+        _check_books(world, new)
     if new.phase is not old.phase:
         _check_entered(world, new)
 
@@ -553,6 +558,17 @@ def _check_restarts(world: World, status: TrainingJobStatus) -> None:
         check(refunded in (0, 1), "counted once", f"{expected} failures, {counts} counted")
     else:
         check(counts == expected, "counted once", f"{expected} failures before attempt {status.attempt}, {counts} counted")
+
+
+def _check_books(world: World, status: TrainingJobStatus) -> None:
+    """Every second of the job's life is in one part, and phases of a start are within it."""
+    assert status.goodput
+    parts = {name: seconds for name, seconds in status.goodput if name.endswith("_seconds")}
+    lived = (world.now - START).total_seconds()
+    check(abs(sum(parts.values()) - lived) < 0.002 and min(parts.values()) >= 0, "every second", f"{parts} of {lived} s")
+    for record in status.attempts:
+        spent = record.phases.total_seconds if record.phases else 0.0
+        check(spent <= lived and all(part >= 0 for _, part in record.phases or ()), "every second", f"{record.phases} of {lived} s")
 
 
 def _check_entered(world: World, status: TrainingJobStatus) -> None:

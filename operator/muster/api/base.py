@@ -30,3 +30,16 @@ Time = Annotated[
     PlainSerializer(lambda value: value.strftime("%Y-%m-%dT%H:%M:%SZ"), when_used="json"),
 ]
 """metav1.Time: RFC 3339, UTC, whole seconds."""
+
+
+def _milliseconds_utc(value: datetime) -> datetime:
+    aware = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+    return aware.replace(microsecond=aware.microsecond // 1000 * 1000)
+
+
+Moment = Annotated[
+    datetime,
+    AfterValidator(_milliseconds_utc),
+    PlainSerializer(lambda value: value.isoformat(timespec="milliseconds").replace("+00:00", "Z"), when_used="json"),
+]
+"""The same to the millisecond: what is done again after a failure is over within a second."""

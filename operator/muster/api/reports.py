@@ -49,6 +49,8 @@ class LastWords(WireModel):
     attempt: int | None = None
     exit_code: int | None = None
     signal: str | None = None
+    ended_at: float | None = None
+    """When that process ended."""
 
 
 class ReportedProcess(WireModel):
@@ -57,6 +59,17 @@ class ReportedProcess(WireModel):
     state: str = "Starting"
     exit_code: int | None = None
     signal: str | None = None
+
+
+class Marks(WireModel):
+    """When this attempt's processes were that far, Unix seconds."""
+
+    restoring: float | None = None
+    """They have formed a world."""
+    resumed: float | None = None
+    """The checkpoint is read."""
+    stepped: float | None = None
+    """The first step is done."""
 
 
 class ReportedStack(WireModel):
@@ -118,6 +131,9 @@ class Report(WireModel):
     evaluation: Evaluation | None = None
     fingerprints: list[dict[str, Any]] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    marks: Marks = Field(default_factory=Marks)
+    saved_seconds: float = 0.0
+    """How long the saves of this attempt have stopped the training."""
     ranks: list[ReportedPace] = Field(default_factory=list)
     stacks: list[ReportedStack] = Field(default_factory=list)
     last_words: LastWords | None = None

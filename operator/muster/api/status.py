@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from muster.api.base import ApiModel, Time
+from muster.api.base import ApiModel, Moment, Time
 
 ATTEMPTS_KEPT = 10
 
@@ -133,9 +133,10 @@ class World(ApiModel):
     attempt: int = Field(ge=0, description="The attempt it belongs to.")
     size: int = Field(ge=0, description="Number of training processes.")
     members: list[Member] = Field(default_factory=list, description="The replicas that make it up.")
-    created_time: Time = Field(description="When it was decided.")
-    ready_time: Time | None = Field(default=None, description="When all of its replicas were first running.")
-    first_step_time: Time | None = Field(default=None, description="When its first step was seen done.")
+    created_time: Moment = Field(description="When it was decided.")
+    ready_time: Moment | None = Field(default=None, description="When all of its replicas were first running.")
+    first_step_time: Moment | None = Field(default=None, description="When its first step was seen done.")
+    saved_seconds: float = Field(default=0.0, ge=0, description="How long its saves have stopped the training.")
     activity: str | None = Field(default=None, max_length=32, description="What it last said it does, such as Training or Saving.")
 
 
@@ -156,7 +157,7 @@ class Progress(ApiModel):
     samples_per_second: float | None = Field(default=None, ge=0, description="Samples per second over all devices.")
     eta_seconds: int | None = Field(default=None, ge=0, description="Estimated seconds to the end.")
     metrics: dict[str, float] | None = Field(default=None, description="Results of the last evaluation.")
-    updated_at: Time | None = Field(default=None, description="When this was true.")
+    updated_at: Moment | None = Field(default=None, description="When this was true.")
 
 
 class CheckpointStatus(ApiModel):
@@ -172,11 +173,11 @@ class Restarts(ApiModel):
     """Restarts so far; the times of those that budgets still look at."""
 
     total: int = Field(default=0, ge=0, description="All restarts since the job was created.")
-    preemption: list[Time] = Field(default_factory=list, max_length=1000, description="Times of restarts after preemptions.")
-    infrastructure: list[Time] = Field(
+    preemption: list[Moment] = Field(default_factory=list, max_length=1000, description="Times of restarts after preemptions.")
+    infrastructure: list[Moment] = Field(
         default_factory=list, max_length=1000, description="Times of restarts after infrastructure failures."
     )
-    application: list[Time] = Field(
+    application: list[Moment] = Field(
         default_factory=list, max_length=1000, description="Times of restarts after failures of the training code."
     )
     preemption_count: int = Field(default=0, ge=0, description="All restarts after preemptions.")
@@ -186,18 +187,32 @@ class Restarts(ApiModel):
     best_step: int = Field(default=0, ge=0, description="Highest step that any ended attempt did or resumed at; beyond it is progress.")
 
 
+class Phases(ApiModel):
+    """What it took to get to an attempt's first step. The parts add up to the time since the failure before, or since the attempt began."""
+
+    detect_seconds: float = Field(default=0.0, ge=0, description="From the failure of the attempt before until it was seen.")
+    schedule_seconds: float = Field(default=0.0, ge=0, description="Until all replicas ran, and none had processes of an older attempt.")
+    start_seconds: float = Field(default=0.0, ge=0, description="Until the processes had formed a world.")
+    load_seconds: float = Field(default=0.0, ge=0, description="Until the checkpoint was read and verified.")
+    first_step_seconds: float = Field(default=0.0, ge=0, description="Until the first step was done.")
+
+    @property
+    def total_seconds(self) -> float:
+        return float(sum(getattr(self, name) for name in type(self).model_fields))
+
+
 class AttemptRecord(ApiModel):
     """One attempt: how it began, how it ended, what it cost."""
 
     attempt: int = Field(ge=0, description="Its number.")
-    start_time: Time = Field(description="When its world was decided.")
-    end_time: Time | None = Field(default=None, description="When it was seen to have ended; absent: it is the current one.")
+    start_time: Moment = Field(description="When its world was decided.")
+    end_time: Moment | None = Field(default=None, description="When it was seen to have ended; absent: it is the current one.")
     reason: Reason | None = Field(default=None, description="Why it ended.")
     failure_class: FailureClass | None = Field(default=None, alias="class", description="Whose fault that was.")
     settled: bool = Field(default=False, description="False while later news may still correct reason and class.")
     replica: str | None = Field(default=None, description="The replica that failed first, such as worker-1.")
     node: str | None = Field(default=None, description="The node that it ran on.")
-    failed_time: Time | None = Field(default=None, description="When that replica failed.")
+    failed_time: Moment | None = Field(default=None, description="When that replica failed.")
     message: str = Field(default="", max_length=4096, description="Its last words.")
     stacks: str = Field(
         default="",
@@ -208,13 +223,13 @@ class AttemptRecord(ApiModel):
     step_resumed: int | None = Field(default=None, ge=0, description="Step it really went on from.")
     last_step: int | None = Field(default=None, ge=0, description="Last step it did.")
     steps_lost: int | None = Field(default=None, ge=0, description="Steps of the attempt before that had to be redone.")
-    starting_seconds: int | None = Field(default=None, ge=0, description="From its beginning until its first step.")
+    phases: Phases | None = Field(default=None, description="Where the time until its first step went.")
 
 
 class AvoidedNode(ApiModel):
     name: str = Field(description="The node.")
     deaths: int = Field(ge=0, description="How many of the last attempts died on it.")
-    until: Time = Field(description="Pods made before then ask the scheduler for another one.")
+    until: Moment = Field(description="Pods made before then ask the scheduler for another one.")
 
 
 class Goodput(ApiModel):
@@ -242,10 +257,10 @@ class TrainingJobStatus(ApiModel):
     phase: Phase = Field(default=Phase.PENDING, description="Where the job stands.")
     conditions: list[Condition] = Field(default_factory=list, description="Conditions, one of each type.")
     message: str = Field(default="", max_length=4096, description="What it is doing or waiting for, in one sentence.")
-    admitted_time: Time | None = Field(default=None, description="When its first world was decided.")
-    start_time: Time | None = Field(default=None, description="When all replicas first ran.")
-    completion_time: Time | None = Field(default=None, description="When it ended.")
-    next_attempt_time: Time | None = Field(default=None, description="The next attempt is held back until then.")
+    admitted_time: Moment | None = Field(default=None, description="When its first world was decided.")
+    start_time: Moment | None = Field(default=None, description="When all replicas first ran.")
+    completion_time: Moment | None = Field(default=None, description="When it ended.")
+    next_attempt_time: Moment | None = Field(default=None, description="The next attempt is held back until then.")
     image: str | None = Field(default=None, description="The trainer image, pinned when the job was admitted.")
     attempt: int = Field(default=0, ge=0, description="Number of the current attempt.")
     world: World | None = Field(default=None, description="The current world.")

@@ -23,9 +23,9 @@ class Counter:
     help: str
     values: defaultdict[Labels, float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, labels: Mapping[str, str]) -> None:
-        """One more with these labels."""
-        self.values[tuple(sorted(labels.items()))] += 1
+    def add(self, labels: Mapping[str, str], by: float = 1.0) -> None:
+        """That much more with these labels."""
+        self.values[tuple(sorted(labels.items()))] += by
 
     def lines(self) -> Iterator[str]:
         yield from _head(self.name, self.help, "counter")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
-from muster.api.status import ConditionType, Reason, TrainingJobStatus
+from muster.api.status import AttemptRecord, ConditionType, Reason, TrainingJobStatus
 from muster.control.admitted import Admission, Admitted
 from muster.control.carry_out import Carrier
 from muster.control.cluster import Child, Cluster, Object
@@ -59,6 +59,8 @@ class Surroundings:
     """Called with each Event to be made."""
     restarted: Callable[[str], None] = lambda _: None
     """Called with the failure class of each restart that was decided."""
+    recovered: Callable[[AttemptRecord], None] = lambda _: None
+    """Called with each attempt that has done its first step after a failure."""
 
 
 class Reconciler:
@@ -189,6 +191,8 @@ class Reconciler:
             self._around.tell(event_of(job, happening, self._around.now()))
             if happening.reason == "Restarting":
                 self._around.restarted(str(status.attempts[-2].failure_class) if len(status.attempts) > 1 else "")
+            if happening.reason == "Recovered":
+                self._around.recovered(status.attempts[-1])
 
     async def _carry_out(self, job: TrainingJob, decision: Decision) -> int:
         """How many replicas were made. Raises the first ClusterError once all actions have ended."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import kopf
 
+from muster.api.status import AttemptRecord
 from muster.control.errors import ClusterError, ConflictError, NotFoundError
 from muster.control.herald import Herald
 from muster.control.metrics import Counter, Gauge, Histogram, Labels, Metric
@@ -74,6 +75,9 @@ class Operator:
         self._store = Store(time.monotonic)
         self._reports = Reports()
         self._restarts = Counter("muster_job_restarts_total", "Restarts of jobs by class of failure")
+        self._recoveries = Counter("muster_recoveries_total", "Attempts that did a first step after a failure")
+        self._recovering = Counter("muster_recovery_seconds_total", "From failures to the first step after them, by phase")
+        self._lost = Counter("muster_steps_lost_total", "Steps that had to be done again")
         self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
         self._figures = QueueFigures()
         self._herald = Herald(gateway.create)
@@ -186,6 +190,7 @@ class Operator:
             policies=self._configuration.network_policy.enabled,
             tell=self._herald.tell,
             restarted=lambda failure_class: self._restarts.add({"class": failure_class}),
+            recovered=self._recovered,
         )
 
     def _asked(self, verb: str, status: int) -> None:
@@ -227,8 +232,27 @@ class Operator:
             self._figures.work,
             self._figures.failures,
             self._restarts,
+            self._recoveries,
+            self._recovering,
+            self._lost,
             self._requests,
+            Gauge("muster_job_goodput_ratio", "Productive share of the life of jobs that have not ended", self._goodput),
         )
+
+    def _recovered(self, record: AttemptRecord) -> None:
+        self._recoveries.add({})
+        self._lost.add({}, record.steps_lost or 0)
+        for name, seconds in record.phases or ():
+            self._recovering.add({"phase": name.removesuffix("_seconds")}, seconds)
+
+    def _goodput(self) -> dict[Labels, float]:
+        found: dict[Labels, float] = {}
+        for key in self._store.keys:
+            status = (self._store.job(key) or {}).get("status", {})
+            namespace, _, name = key.partition("/")
+            if status.get("goodput") and status.get("phase") not in ("Succeeded", "Failed"):
+                found[("job", name), ("namespace", namespace)] = float(status["goodput"].get("ratio", 0.0))
+        return found
 
     def _last_resync(self) -> float:
         return self._resync.last.timestamp() if self._resync.last else 0.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime, timedelta
 
 from muster.api.status import AttemptRecord, FailureClass, TrainingJobStatus
-from muster.lifecycle.situation import Situation, whole
+from muster.lifecycle.situation import Situation, milliseconds
 
 _MOST_DOUBLINGS = 30
 
@@ -35,4 +34,4 @@ def held(case: Situation, status: TrainingJobStatus) -> bool:
 
 
 def _after(start: datetime, seconds: float) -> datetime | None:
-    return whole(start + timedelta(seconds=math.ceil(seconds))) if seconds > 0 else None
+    return milliseconds(start + timedelta(seconds=seconds)) if seconds > 0 else None

@@ -7,7 +7,7 @@ from typing import Literal
 from muster.api.reports import Resumed
 from muster.api.status import Condition, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.lifecycle import records, suspend
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.situation import Situation, whole
 
 _NEVER = "Never"
 _LONGEST_MESSAGE = 4096
@@ -19,7 +19,7 @@ def put(
     """Sets one condition and leaves the others as they are."""
     value: Literal["True", "False"] = "True" if holds else "False"
     old = status.condition(kind)
-    since = old.last_transition_time if old and old.status == value else case.stamp
+    since = old.last_transition_time if old and old.status == value else whole(case.now)
     new = Condition(
         type=kind,
         status=value,

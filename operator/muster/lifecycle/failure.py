@@ -13,7 +13,7 @@ from datetime import datetime
 from muster.api.reports import LastWords
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster.lifecycle.situation import ALONE, Situation, whole
+from muster.lifecycle.situation import ALONE, Situation, milliseconds
 
 LONGEST_MESSAGE = 2048
 
@@ -156,7 +156,7 @@ def _deleted(view: ReplicaView) -> Cause:
     words = last_words(view)
     reason = _CODES[words.code][1] if words and words.code in (21, 22) else Reason.POD_DELETED
     told = words.message if words and words.message else f"{view.name} is being deleted, and not by Muster"
-    return replace(_cause(view, FailureClass.PREEMPTION, reason, told=told), time=whole(view.deleting or view.created))
+    return replace(_cause(view, FailureClass.PREEMPTION, reason, told=told), time=milliseconds(view.deleting or view.created))
 
 
 def _ended(view: ReplicaView) -> Cause:
@@ -185,4 +185,4 @@ def _vanished(label: str, now: datetime) -> Cause:
 
 def _cause(view: ReplicaView, failure_class: FailureClass, reason: Reason, *, told: str) -> Cause:
     when = view.finished or view.deleting or view.created
-    return Cause(failure_class, reason, told[:LONGEST_MESSAGE], view.label, whole(when))
+    return Cause(failure_class, reason, told[:LONGEST_MESSAGE], view.label, milliseconds(when))

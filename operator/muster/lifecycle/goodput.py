@@ -1,8 +1,8 @@
 """Where did the time go? Every second since the job's creation is in exactly one of the parts.
 
 Time is booked when the status is written anyway, on what the status until then said that the job did. The sum of the parts is therefore
-the moment up to which all is booked, and needs no field. What a write misses (a save that begins and ends between two) counts as
-productive; steps that are lost later move their share of productive time to redone.
+the moment up to which all is booked, and needs no field. What is known only afterwards moves its share of the productive time: saves, by
+what they took; from the moment of a failure to its discovery, to recovering; steps that are lost, to redone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def account(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> 
     passed = max(0.0, (case.now - booked).total_seconds())
     part = _part(case, old)
     books = books.model_copy(update={part: round(getattr(books, part) + passed, 3)})
+    books = _moved(books, "productive_seconds", "checkpoint_seconds", _saved(old, new))
+    books = _moved(books, part, "recovering_seconds", _unnoticed(case, old, new) if part == "productive_seconds" else 0.0)
     books = _stepped(books, old, new)
     return new.model_copy(update={"goodput": books.model_copy(update={"ratio": _ratio(books)})})
 
@@ -43,11 +45,30 @@ def _part(case: Situation, status: TrainingJobStatus) -> str:
         return "suspended_seconds"
     if world and (world.ready_time or world.first_step_time) and records.is_open(status):
         if world.first_step_time or not case.counts_steps(status.restarts.best_step):
-            return "checkpoint_seconds" if world.activity == "Saving" else "productive_seconds"
+            return "productive_seconds"
         return "recovering_seconds" if records.last_failure(status) else "starting_seconds"
     if records.last_failure(status):
         return "recovering_seconds"
     return "starting_seconds" if status.start_time else "queued_seconds"
+
+
+def _moved(books: Goodput, source: str, target: str, seconds: float) -> Goodput:
+    moved = max(0.0, min(seconds, getattr(books, source)))
+    changed = {source: round(getattr(books, source) - moved, 3), target: round(getattr(books, target) + moved, 3)}
+    return books.model_copy(update=changed) if moved else books
+
+
+def _saved(old: TrainingJobStatus, new: TrainingJobStatus) -> float:
+    """Seconds that saves have taken since the last write; those of a world that was never written are not known."""
+    if new.world is None or old.world is None or new.world.attempt != old.world.attempt:
+        return 0.0
+    return new.world.saved_seconds - old.world.saved_seconds
+
+
+def _unnoticed(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> float:
+    """Seconds from the failure of the attempt that was open until now."""
+    record = next((record for record in new.attempts if record.attempt == old.attempt and records.is_open(old)), None)
+    return (case.now - record.failed_time).total_seconds() if record and record.failed_time else 0.0
 
 
 def _stepped(books: Goodput, old: TrainingJobStatus, new: TrainingJobStatus) -> Goodput:
@@ -60,13 +81,8 @@ def _stepped(books: Goodput, old: TrainingJobStatus, new: TrainingJobStatus) -> 
         return books.model_copy(update={"productive_steps": books.productive_steps + gained})
     lost = min(-gained, books.productive_steps)
     share = books.productive_seconds * lost / books.productive_steps if books.productive_steps else 0.0
-    return books.model_copy(
-        update={
-            "productive_steps": books.productive_steps - lost,
-            "productive_seconds": round(books.productive_seconds - share, 3),
-            "redone_seconds": round(books.redone_seconds + share, 3),
-        }
-    )
+    books = _moved(books, "productive_seconds", "redone_seconds", share)
+    return books.model_copy(update={"productive_steps": books.productive_steps - lost})
 
 
 def _base(status: TrainingJobStatus) -> int:

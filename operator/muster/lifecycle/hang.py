@@ -19,7 +19,7 @@ from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobSt
 from muster.lifecycle.failure import LONGEST_MESSAGE, Cause
 from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.situation import Situation, milliseconds
 
 _HALTED = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 _RANKS_NAMED = 8
@@ -56,7 +56,7 @@ def _stands(case: Situation, status: TrainingJobStatus, stepping: list[tuple[Rep
     if view.reported - last < timedelta(seconds=limit):
         return None
     step = max(_step(report) for _, report in stepping)
-    return _cause(case, view, f"no step after step {step} for {limit} s, while {newest.phase or 'Training'}")
+    return _cause(view, last, f"no step after step {step} for {limit} s, while {newest.phase or 'Training'}")
 
 
 def _moved(report: Report, reported: datetime) -> Iterator[datetime]:
@@ -83,7 +83,7 @@ def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView
     limit = case.spec.recovery.hang.start_seconds
     if view.reported is None or view.reported - world.ready_time < timedelta(seconds=limit):
         return None
-    return _cause(case, view, f"no first step within {limit} s of its start")
+    return _cause(view, world.ready_time, f"no first step within {limit} s of its start")
 
 
 def explained(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:
@@ -130,5 +130,5 @@ def _places(told: list[tuple[str, ReportedStack]]) -> str:
     return "\n".join(lines)[:_LONGEST]
 
 
-def _cause(case: Situation, view: ReplicaView, message: str) -> Cause:
-    return Cause(FailureClass.INFRASTRUCTURE, Reason.HANG, message, view.label, case.stamp)
+def _cause(view: ReplicaView, since: datetime, message: str) -> Cause:
+    return Cause(FailureClass.INFRASTRUCTURE, Reason.HANG, message, view.label, milliseconds(since))

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.reports import LastWords
+from muster.api.reports import LastWords, Marks
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
 from muster.lifecycle import failure, nodes, records
+from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -42,19 +43,26 @@ def _seen(view: ReplicaView, member: Member | None, current: int) -> ReplicaView
     attempt = max(view.attempt, current if member and not member.awaited else 0, told)
     words = report.last_words if report and report.waiting and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
-        return replace(view, attempt=attempt, spent=True, finished=view.reported)
+        return replace(view, attempt=attempt, spent=True, finished=_ended(view, words))
     return replace(view, attempt=attempt) if attempt != view.attempt else view
 
 
+def _ended(view: ReplicaView, words: LastWords) -> datetime | None:
+    """When its processes did, by its own clock, as far as that can be."""
+    if view.reported is None:
+        return None
+    return max(view.created, min(view.reported, moment(words.ended_at, fallback=view.reported)))
+
+
 def _renumbered(view: ReplicaView, incarnation: int, attempt: int) -> ReplicaView:
-    """What a spared replica says of its incarnation, as of the attempt. That its processes resumed somewhere is no news of this one."""
+    """What a spared replica says of its incarnation, as of the attempt. How its processes began is no news of this one."""
 
     def words(spoken: LastWords | None) -> LastWords | None:
         return spoken.model_copy(update={"attempt": attempt}) if spoken and spoken.attempt == incarnation else spoken
 
     report = view.report
     if report and report.attempt == incarnation:
-        report = report.model_copy(update={"attempt": attempt, "resumed": None, "last_words": words(report.last_words)})
+        report = report.model_copy(update={"attempt": attempt, "resumed": None, "marks": Marks(), "last_words": words(report.last_words)})
     return replace(view, report=report, last_words=words(view.last_words))
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from muster.api.reports import Evaluation, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.status import CheckpointStatus, Progress, TrainingJobStatus
-from muster.lifecycle import conditions, failure, fingerprints, records
+from muster.lifecycle import conditions, failure, fingerprints, phases, records
 from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.situation import Situation, whole
@@ -45,7 +45,9 @@ def due(case: Situation) -> datetime | None:
 
 def _quiet(old: TrainingJobStatus, new: TrainingJobStatus) -> TrainingJobStatus:
     """The new status with the old figures."""
-    world = new.world.model_copy(update={"activity": old.world.activity}) if new.world and old.world else new.world
+    world = new.world
+    if world and old.world:
+        world = world.model_copy(update={"activity": old.world.activity, "saved_seconds": old.world.saved_seconds})
     return new.model_copy(update={"world": world, "progress": old.progress, "checkpoint": old.checkpoint, "notices": old.notices})
 
 
@@ -90,11 +92,11 @@ def _stepped(case: Situation, status: TrainingJobStatus, reports: list[Report]) 
     activity = newest.phase[:32] if newest.phase else activity
     if first is None and record and newest.progress.step <= (record.step_resumed or 0):
         return status.model_copy(update={"world": status.world.model_copy(update={"activity": activity})})
-    world = status.world.model_copy(update={"activity": activity, "first_step_time": first or case.stamp})
-    status = status.model_copy(update={"world": world})
-    if first is None and record:
-        starting = max(0, int((case.stamp - record.start_time).total_seconds()))
-        status = records.amend(status, record.attempt, starting_seconds=starting)
+    if first is None:
+        status = phases.measured(case, status, newest.marks)
+    assert status.world is not None
+    saved = max(status.world.saved_seconds, round(newest.saved_seconds, 3))
+    status = status.model_copy(update={"world": status.world.model_copy(update={"activity": activity, "saved_seconds": saved})})
     old = status.progress
     if first is not None and old and newest.progress.step <= old.step:
         return status

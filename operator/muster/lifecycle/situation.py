@@ -42,8 +42,8 @@ class Situation:
 
     @property
     def stamp(self) -> datetime:
-        """Now, as the API writes it: whole seconds."""
-        return whole(self.now)
+        """Now, as the status has it."""
+        return milliseconds(self.now)
 
     @property
     def created(self) -> datetime:
@@ -70,6 +70,12 @@ class Situation:
     def counts_steps(self, best: int) -> bool:
         """Whether this job tells its steps: the bundled loops do; a script or command only if it ever has (`best` > 0)."""
         return best > 0 or (self.spec.trainer.script is None and self.spec.trainer.command is None)
+
+
+def milliseconds(moment: datetime) -> datetime:
+    """Down to milliseconds, in UTC."""
+    moment = moment.astimezone(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def whole(moment: datetime) -> datetime:

@@ -27,7 +27,9 @@ def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World
         return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=before)
 
     members = [member((replica.role.value, replica.index)) for replica in plan.replicas]
-    return World(attempt=attempt, size=plan.size, members=members, created_time=case.stamp)
+    trains_on = any(role == case.strategy.decisive for role, _ in spared)
+    saved = after.world.saved_seconds if after.world and trains_on else 0.0
+    return World(attempt=attempt, size=plan.size, members=members, created_time=case.stamp, saved_seconds=saved)
 
 
 def restarting(members: list[Member], role: RoleName) -> list[Member]:

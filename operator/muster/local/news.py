@@ -7,6 +7,7 @@ from pathlib import Path
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
+from muster.lifecycle.phases import spelled
 from muster.local.outcome import ExitCode, last_failure
 
 LONGEST = 400  # characters of a replica's words in a line of news
@@ -29,8 +30,17 @@ def news(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
     slow = after.condition(ConditionType.STRAGGLING)
     if slow and slow.status == "True" and slow != before.condition(ConditionType.STRAGGLING):
         lines.append(f"note: {shortened(slow.message)}")
+    lines += _recovered(before, after)
     lines += [f"note: {shortened(notice)}" for notice in after.notices if notice not in before.notices]
     return lines
+
+
+def _recovered(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
+    """What it took to get over a failure."""
+    told = {record.attempt for record in before.attempts if record.phases}
+    pairs = zip(after.attempts, after.attempts[1:], strict=False)
+    new = (record for failed, record in pairs if failed.failure_class and record.phases and record.attempt not in told)
+    return [f"attempt {record.attempt}: new steps {spelled(record.phases)}" for record in new if record.phases]
 
 
 def _went_on(record: AttemptRecord) -> list[str]:

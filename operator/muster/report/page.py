@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from muster.api.status import AttemptRecord, TrainingJobStatus
+from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
 from muster.report.curves import compare
 from muster.report.history import History, ReportError, read_history
 from muster.report.plots import loss_plot, throughput_plot, timeline_plot
@@ -65,6 +65,7 @@ def render_page(run: Run, *, against: Run | None = None) -> str:
         },
         redone=len(history.redone),
         parts=_parts(totals),
+        phases=[name.removesuffix("_seconds").replace("_", " ") for name in Phases.model_fields],
         attempts=[_attempt_row(run, number) for number in sorted(history.attempt_spans)],
         processes=_processes(history),
         job=run.job_yaml,
@@ -137,12 +138,19 @@ def _attempt_row(run: Run, number: int) -> dict[str, Any]:
     return {
         "number": number,
         "began": _clock(first),
+        "found": _shown(record.step_found if record else None),
         "resumed": start.step if start else "",
         "last": steps[-1].step if steps else "",
         "redone": sum(1 for step in history.redone if step.attempt == number),
-        "start": f"{steps[0].time - steps[0].seconds - first:.1f} s" if steps else "",
+        "phases": [_shown(value) for _, value in (record and record.phases) or [("", None)] * len(Phases.model_fields)],
         "end": _end_of(run, record),
     }
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _end_of(run: Run, record: AttemptRecord | None) -> str:

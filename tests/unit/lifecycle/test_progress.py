@@ -19,7 +19,8 @@ def test_the_figures_of_rank_0_become_the_progress() -> None:
     progress = story.status.progress
     assert progress is not None
     assert (progress.step, progress.total_steps, progress.percent, progress.loss, progress.updated_at) == (25, 100, 25, "0.5", at(20))
-    assert story.record.starting_seconds == 20
+    assert story.record.phases
+    assert story.record.phases.total_seconds == 20
 
 
 def test_a_job_that_finds_all_done_stands_at_the_step_that_it_resumed_at() -> None:

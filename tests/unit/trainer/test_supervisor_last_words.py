@@ -59,6 +59,7 @@ def test_the_fields_are_those_of_the_contract() -> None:
         "attempt": 2,
         "exitCode": 1,
         "signal": None,
+        "endedAt": None,
     }
 
 

@@ -19,7 +19,8 @@ LONGEST_PATH = 200  # characters, of up to 12 bytes each in JSON
 @dataclass(frozen=True)
 class LastWords:
     """`code` is the meaning and the supervisor's exit code; `exit_code` and `signal` are what the first failing
-    process, of rank `rank`, really ended with. `commit` is (step, path) of the last commit of this attempt."""
+    process, of rank `rank`, really ended with, at `ended_at` (Unix seconds). `commit` is (step, path) of the last commit of
+    this attempt."""
 
     code: int
     message: str
@@ -30,6 +31,7 @@ class LastWords:
     resumed_step: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    ended_at: float | None = None
 
     @classmethod
     def of_error(cls, error: TrainerError, attempt: int | None) -> LastWords:
@@ -48,6 +50,7 @@ class LastWords:
             "attempt": self.attempt,
             "exitCode": self.exit_code,
             "signal": None if self.signal is None else signal_name(self.signal),
+            "endedAt": self.ended_at,
         }
 
 

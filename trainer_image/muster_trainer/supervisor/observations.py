@@ -25,6 +25,8 @@ class Observations:
         self.resumed: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
         self.fingerprints: dict[int, dict[str, Any]] = {}
+        self.marks: dict[str, float] = {}
+        self.saved_seconds = 0.0
         self.paces: dict[int, dict[str, Any]] = {}
         self.notices: list[str] = []
         self.errors: dict[int, Event] = {}
@@ -72,11 +74,14 @@ class Observations:
         phase = _text(event.get("phase"))
         if phase and event["rank"] == self._ranks[0]:
             self.phase = phase
+            if phase == "Restoring":
+                self.marks.setdefault("restoring", event["time"])
 
     def _on_resumed(self, event: Event) -> None:
         step = whole(event.get("step"))
         if step is None:
             return
+        self.marks.setdefault("resumed", event["time"])
         skipped = event.get("skipped")
         self.resumed = {
             "found": whole(event.get("found")),
@@ -93,6 +98,7 @@ class Observations:
         step, samples, seconds = whole(event.get("step")), number(event.get("samples")), number(event.get("seconds"))
         if step is None:
             return
+        self.marks.setdefault("stepped", event["time"])
         if samples is not None and seconds is not None and seconds >= 0:
             self._rates.append((samples, seconds))
         time = sum(seconds for _, seconds in self._rates)
@@ -108,6 +114,7 @@ class Observations:
     def _on_commit(self, event: Event, *, stop_asked: bool) -> None:
         step, path = whole(event.get("step")), _text(event.get("path"))
         reason = _text(event.get("reason")) or "Periodic"
+        self.saved_seconds += max(0.0, number(event.get("seconds")) or 0.0)
         if step is not None:
             self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"]}
         if stop_asked or reason in ("Stop", "Final"):
@@ -135,6 +142,8 @@ class Observations:
             "resumed": self.resumed,
             "evaluation": self.evaluation,
             "fingerprints": [self.fingerprints[rank] for rank in sorted(self.fingerprints)],
+            "marks": dict(self.marks),
+            "savedSeconds": round(self.saved_seconds, 3),
             "ranks": [self.paces[rank] for rank in sorted(self.paces)],
             "notices": list(self.notices),
         }

@@ -95,10 +95,11 @@ def _tell(words: LastWords, environ: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended; `asked` says that it had been told to before."""
+    """A process that has ended, at `time` (Unix seconds); `asked` says that it had been told to before."""
 
     process: Process
     asked: bool
+    time: float
 
 
 @dataclass
@@ -205,7 +206,7 @@ class Replica:
             else:
                 self._inbox.drain()
         asked = self._ending.termed or self._ending.killed
-        ended = [Ended(process, asked) for process in reap(self._processes)]
+        ended = [Ended(process, asked, time.time()) for process in reap(self._processes)]
         self._ends += ended
         self._publish()
         return ended
@@ -323,4 +324,5 @@ class Replica:
             resumed_step=self._observed.resumed_step,
             exit_code=culprit.exit_code if culprit else None,
             signal=culprit.signal if culprit else None,
+            ended_at=next((ended.time for ended in self._ends if culprit and ended.process.rank == culprit.rank), None),
         )

@@ -1,0 +1,77 @@
+"""What did it take to get to the first step?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lifecycle_cases import Story, at, replica, report, running, running_story
+
+from muster.api.status import Phases
+from muster.control.events import happenings
+
+
+def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
+    """An attempt whose processes died at 10.125 s, seen at 10.250 s; in place at 10.500 s; its first step is told of at `seen`."""
+    story = running_story(1)
+    story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), seconds=10)
+    words = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
+    dead = report(step=7, inPlace=True, waiting=True, lastWords=words)
+    story.see(replica(report=dead, reported=at(10.25)), seconds=10.25)
+    story.see(replica(report=report(attempt=1, inPlace=True, waiting=True), reported=at(10.5)), seconds=11.25)
+    told = {name: None if second is None else at(second).timestamp() for name, second in marks.items()}
+    story.see(replica(report=report(attempt=1, step=8, inPlace=True, marks=told), reported=at(seen)), seconds=seen)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("marks", "phases"),
+    [
+        ({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8}, [0.125, 1.0, 0.3, 0.05, 0.2]),
+        ({"resumed": 11.6, "stepped": 11.8}, [0.125, 1.0, 0.35, 0.0, 0.2]),  # a program of the user's
+        ({}, [0.125, 1.0, 0.75, 0.0, 0.0]),  # an older image
+        ({"restoring": -90, "resumed": 11.6, "stepped": 800}, [0.125, 1.0, 0.0, 0.35, 0.4]),  # a clock that is off
+    ],
+)
+def test_each_phase_has_its_milliseconds(marks: dict[str, float | None], phases: list[float]) -> None:
+    found = recovered(marks).record.phases
+    assert found
+    assert [seconds for _, seconds in found] == phases
+
+
+@given(st.lists(st.floats(-100, 100), min_size=3, max_size=3), st.floats(11.26, 60))
+def test_the_phases_add_up_whatever_clocks_say(moments: list[float], seen: float) -> None:
+    story = recovered(dict(zip(("restoring", "resumed", "stepped"), moments, strict=True)), seen=seen)
+    assert story.status.world
+    assert story.status.world.first_step_time
+    phases: Any = story.record.phases
+    assert phases.total_seconds == pytest.approx((story.status.world.first_step_time - at(10.125)).total_seconds(), abs=0.003)
+    assert story.status.world.first_step_time <= story.now
+    assert min(seconds for _, seconds in phases) >= 0
+
+
+def test_a_first_attempt_has_them_too_and_no_failure_to_detect() -> None:
+    story = running_story(1)
+    marks = {"restoring": at(12).timestamp(), "resumed": at(12.5).timestamp(), "stepped": at(13).timestamp()}
+    story.see(replica(report=report(step=1, marks=marks)), seconds=14)
+    assert story.record.phases == Phases(schedule_seconds=10, start_seconds=2, load_seconds=0.5, first_step_seconds=0.5)
+
+
+def test_getting_over_a_failure_is_told_with_its_phases_once() -> None:
+    story = recovered({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8})
+    before = story.status.model_copy(update={"attempts": [story.status.attempts[0], story.record.model_copy(update={"phases": None})]})
+    [told] = [happening for happening in happenings(before, story.status) if happening.reason == "Recovered"]
+    assert told.message == (
+        "attempt 1 does new steps 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
+    )
+    assert not [happening for happening in happenings(story.status, story.status) if happening.reason == "Recovered"]
+
+
+def test_what_waits_for_a_moment_is_woken_to_the_millisecond() -> None:
+    story = running_story(1)
+    words = {"code": 137, "attempt": 0, "message": "killed"}
+    story.see(*running(1, report=report(inPlace=True, waiting=True, lastWords=words), reported=at(20.875)), seconds=20.875)
+    assert story.status.next_attempt_time == at(20.875) + timedelta(seconds=1)
