@@ -11,7 +11,7 @@ from muster.lifecycle.budget import Verdict
 from muster.lifecycle.failure import Cause
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.records import amend, current, is_open, unsettled
-from muster.lifecycle.situation import ALONE, Situation
+from muster.lifecycle.situation import Situation
 
 
 def begin(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -70,7 +70,7 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if record is None:
         return status
     views = case.trainers(record.attempt)
-    cause = failure.later_news(record, [view for view in case.observed.replicas if view.role not in ALONE])
+    cause = failure.later_news(case, record)
     assert cause is not None
     cause, stacks = hang.explained(record, cause, case.observed.replicas)
     if cause.failure_class is not record.failure_class and record.attempt < status.attempt:

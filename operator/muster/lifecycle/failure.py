@@ -6,9 +6,9 @@ The exit-code table is `docs/architecture.md`'s. A code means something only tog
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from muster.api.reports import LastWords
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
@@ -100,13 +100,22 @@ def vanished(case: Situation, status: TrainingJobStatus) -> list[str]:
     return [f"{member.role}-{member.index}" for member in lost if member.role not in ALONE]
 
 
-def later_news(record: AttemptRecord, views: Sequence[ReplicaView]) -> Cause | None:
+def later_news(case: Situation, record: AttemptRecord) -> Cause | None:
     """The root cause of an ended attempt, with what is seen now of its replicas beside what was known.
 
     One that has moved on to a later attempt still tells how it ended in this one.
     """
+    views = [view for view in case.observed.replicas if view.role not in ALONE]
     said = (classify(view, asked=True) if view.attempt == record.attempt else _told(view, record.attempt) for view in views)
-    return root_cause([_known(record), *(cause for cause in said if cause)])
+    return root_cause([_known(record), *(cause for cause in said if cause), *unanswering(case, record.attempt)])
+
+
+def unanswering(case: Situation, attempt: int) -> list[Cause]:
+    """Replicas that were asked to go and are there long after their time: their nodes do not answer, whoever asked."""
+    late = case.now - timedelta(seconds=case.policy.silent_seconds)
+    gone = (view for view in case.trainers(attempt) if not view.over and view.due is not None and view.due <= late)
+    told = "did not end in its time, and its node does not answer"
+    return [_cause(view, FailureClass.PREEMPTION, Reason.NODE_LOST, told=f"{view.name} {told}") for view in gone]
 
 
 def _told(view: ReplicaView, attempt: int) -> Cause | None:

@@ -20,6 +20,7 @@ from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
+_LEAVE_SECONDS = 10
 _ASKED = frozenset({Reason.DISRUPTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Ends of which the processes are told beforehand, so that all ranks save at the same step."""
 
@@ -130,6 +131,12 @@ def deadline(case: Situation, status: TrainingJobStatus) -> datetime:
     """Until when the replicas that are kept may acknowledge; one that does not loses its pod."""
     assert status.world is not None
     return status.world.created_time + timedelta(seconds=case.policy.acknowledge_seconds + grace_seconds(case.spec, status))
+
+
+def time_to_leave(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> int | None:
+    """Seconds until a replica that has not acknowledged in its time is ended; None, for any other: its own grace period."""
+    late = any(member.uid == view.uid for member in _awaited(status))
+    return grace_seconds(case.spec, status) + _LEAVE_SECONDS if late else None
 
 
 def due(case: Situation, status: TrainingJobStatus) -> datetime | None:

@@ -101,9 +101,9 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     return (*removals, *_service(case), *creations)
 
 
-def removal(view: ReplicaView) -> tuple[DeleteReplica, ...]:
+def removal(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
     """Asks for its deletion, unless somebody has."""
-    return (DeleteReplica(name=view.name, uid=view.uid),) if view.deleting is None else ()
+    return (DeleteReplica(view.name, view.uid, grace_seconds),) if view.deleting is None else ()
 
 
 def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
@@ -154,7 +154,7 @@ def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     places, kept = set(_places(status.world)), in_place.awaited(case, status)
     strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or (view.role.value, view.index) not in places)
     strangers = (view for view in strangers if view not in kept)
-    return tuple(action for view in strangers for action in removal(view))
+    return tuple(action for view in strangers for action in removal(view, grace_seconds=in_place.time_to_leave(case, status, view)))
 
 
 def _evaluator_broke(view: ReplicaView) -> bool:

@@ -11,6 +11,7 @@ from lifecycle_cases import Story, at, created, deleted, failed, job, replica, r
 from muster.api.status import FailureClass, Reason
 from muster.control import orders
 from muster.lifecycle import in_place
+from muster.lifecycle.actions import DeleteReplica
 from muster.lifecycle.observed import ReplicaView
 from muster.render.addresses import addresses_of
 
@@ -69,8 +70,24 @@ def test_no_replica_is_made_beside_one_that_has_not_acknowledged() -> None:
 def test_a_replica_that_does_not_acknowledge_loses_its_pod() -> None:
     story = broken()
     story.see(ready("worker-0"), alive("worker-1"), seconds=34)
-    assert deleted(story.see(ready("worker-0"), alive("worker-1"), seconds=36)) == ["worker-1/0"]
+    decision = story.see(ready("worker-0"), alive("worker-1"), seconds=36)
+    assert [action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)] == [10]  # nothing can be saved there
     assert created(story.see(ready("worker-0"), seconds=40)) == ["worker-1/1"]
+
+
+def test_one_that_neither_acknowledges_nor_goes_in_its_time_was_on_a_node_that_is_lost() -> None:
+    """All that was known at first is that its peer missed it."""
+    story = running_story(2)
+    story.see(spent("worker-0", 20, "connection lost"), alive("worker-1"), seconds=20)
+    record = story.status.attempts[0]
+    assert (record.failure_class, record.reason) == (FailureClass.INFRASTRUCTURE, Reason.PEER_LOST)
+    leaving = replace(alive("worker-1"), deleting=at(36), due=at(46))
+    story.see(ready("worker-0", code=20), leaving, seconds=55)
+    assert story.status.attempts[0].reason is Reason.PEER_LOST
+    story.see(ready("worker-0", code=20), leaving, seconds=56)
+    record = story.status.attempts[0]
+    assert (record.failure_class, record.reason, record.replica) == (FailureClass.PREEMPTION, Reason.NODE_LOST, "worker-1")
+    assert (story.status.restarts.preemption_count, story.status.restarts.infrastructure_count) == (1, 0)
 
 
 def test_one_that_is_taken_away_before_it_acknowledges_is_replaced_and_breaks_nothing() -> None:
