@@ -132,6 +132,9 @@ class World(ApiModel):
 
     attempt: int = Field(ge=0, description="The attempt it belongs to.")
     size: int = Field(ge=0, description="Number of training processes.")
+    synchronous: bool | None = Field(
+        default=None, description="Whether all workers see every update at the same step; else progress.metrics has the staleness."
+    )
     members: list[Member] = Field(default_factory=list, description="The replicas that make it up.")
     created_time: Moment = Field(description="When it was decided.")
     ready_time: Moment | None = Field(default=None, description="When all of its replicas were first running.")

@@ -23,6 +23,16 @@ def test_the_status_names_the_attempt_before_any_replica_exists() -> None:
     assert (status.attempt, status.world.attempt, status.world.size, len(status.world.members)) == (0, 0, 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options", "synchronous"),
+    [("DDP", {}, True), ("ParameterServer", {}, False), ("RPC", {}, False), ("RPC", {"synchronous": True}, True)],
+)
+def test_the_status_says_whether_workers_wait_for_one_another(strategy: str, options: dict[str, bool], synchronous: bool) -> None:
+    world = decide(job(strategy=strategy, options=options), Observed(), at(0)).status.world
+    assert world is not None
+    assert world.synchronous is synchronous
+
+
 def test_a_cached_look_makes_nothing() -> None:
     decision = decide(job(workers=2), Observed(live=False, service=True), at(0))
     assert decision.actions == (LookLive(),)
