@@ -167,6 +167,8 @@ def test_samples_are_stacked_whatever_nest_they_are(module) -> None:  # type: ig
     nested = stack([{"a": (1, [2.0, 3.0])}, {"a": (4, [5.0, 6.0])}])
     assert nested["a"][0].tolist() == [1, 4]
     assert [column.tolist() for column in nested["a"][1]] == [[2.0, 5.0], [3.0, 6.0]]
+    with pytest.raises(ValueError, match=r"have the shapes \(2,\) and \(3,\)"):
+        stack([{"a": np.zeros(3)}, {"a": np.zeros(2)}])
 
 
 def test_an_unreadable_sample_is_a_user_error_with_its_place(module) -> None:  # type: ignore[no-untyped-def]

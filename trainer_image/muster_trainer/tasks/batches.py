@@ -34,4 +34,7 @@ def stack(samples: Any) -> Any:
         return {name: stack([sample[name] for sample in samples]) for name in first}
     if isinstance(first, list | tuple):
         return tuple(stack(column) for column in zip(*samples, strict=True))
-    return np.stack([np.asarray(sample) for sample in samples])
+    arrays = [np.asarray(sample) for sample in samples]
+    if len(shapes := {array.shape for array in arrays}) > 1:
+        raise ValueError(f"samples of one batch have the shapes {' and '.join(map(str, sorted(shapes)))}; give all one shape")
+    return np.stack(arrays)
