@@ -39,6 +39,7 @@ DESCENDANT_DEADLINE = 5.0  # seconds of SIGKILL in vain (a process stuck in the 
 TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
+SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has heard of it
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
 
 
@@ -151,6 +152,7 @@ class Replica:
         self._ending = Ending()
         self._stops_seen = 0
         self._stacks: list[dict[str, Any]] = []
+        self._held_until = 0.0
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> LastWords:
@@ -242,11 +244,17 @@ class Replica:
         """A newer attempt counts: this one's processes have no more to do than to save, where there is time for that."""
         orders = self._reporter.orders
         if orders is not None and orders.attempt > self._replica.attempt:
-            if orders.dump and not self._ending.termed:
-                say(f"attempt {self._replica.attempt} hangs: these are the stacks of its processes")
-                self._stacks = stacks.take(self._processes, self._output, attempt=self._replica.attempt)
-            now = time.monotonic()
+            if orders.dump and not self._held_until:
+                self._dump()
+            now = max(time.monotonic(), self._held_until)
             self._ending.by(now, now + orders.grace)
+
+    def _dump(self) -> None:
+        """Tells where the processes stand, and has them stay there for a while: one that ends takes its peers along, with what they had
+        to tell to supervisors that have not heard yet."""
+        say(f"attempt {self._replica.attempt} hangs: these are the stacks of its processes")
+        self._stacks = stacks.take(self._processes, self._output, attempt=self._replica.attempt)
+        self._held_until = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
 
     def _heed_ends(self, ended: list[Ended]) -> None:
         """Once a process has failed, or the world was asked to stop, its siblings have no more to do."""

@@ -42,7 +42,8 @@ class Reporter:
         self._changed = False
         self._final = False
         self._sequence = 0
-        self._interval = FIRST_INTERVAL
+        self.interval = FIRST_INTERVAL
+        """Seconds between two reports that have no news."""
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
@@ -80,7 +81,7 @@ class Reporter:
                 self._changed = False
             assert state is not None
             self._post(state)
-            due = time.monotonic() + self._interval
+            due = time.monotonic() + self.interval
             with self._news:
                 self._news.wait_for(lambda: self._final, timeout=0 if final else LEAST_GAP)
 
@@ -113,7 +114,7 @@ class Reporter:
             self._heard()
         interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
         if isinstance(interval, int | float) and LEAST_GAP <= interval <= LONGEST_INTERVAL:
-            self._interval = float(interval)
+            self.interval = float(interval)
 
     def _exchange(self, body: bytes) -> object:
         headers = {"Content-Type": "application/json"}

@@ -37,8 +37,11 @@ def take(processes: list[Process], output: Output, *, attempt: int) -> list[dict
         if _handles(process.pid):
             process.send(DUMP)
             if state == psutil.STATUS_STOPPED:
-                process.send(signal.SIGCONT)  # it answers first, and does not outlive this for long
+                process.send(signal.SIGCONT)  # it answers first
     _await([process.rank for process, _, _ in found], output)
+    for process, state, _ in found:
+        if state == psutil.STATUS_STOPPED:
+            process.send(signal.SIGSTOP)
     return [_entry(process.rank, state, place, output, attempt=attempt) for process, state, place in found]
 
 
