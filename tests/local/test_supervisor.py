@@ -576,6 +576,21 @@ for step in range(1, 301):
     assert last["sequence"] < 100
 
 
+def test_how_a_rank_gets_on_is_told_with_the_next_report_and_causes_none(run: Run, coordinator: Coordinator) -> None:
+    coordinator.reply["intervalSeconds"] = 600
+    source = """
+import json, os, time
+for step in range(1, 61):
+    line = json.dumps({"event": "pace", "step": step, "seconds": 0.02, "ownSeconds": 0.01})
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), line.encode() + b"\\n")
+    time.sleep(0.02)
+"""
+    assert run.start(source, MUSTER_COORDINATOR=coordinator.url).wait() == 0
+    last = coordinator.until(lambda report: report["lastWords"])
+    assert [(each["rank"], each["step"], each["ownSeconds"]) for each in last["ranks"]] == [(0, 60, 0.01)]
+    assert last["sequence"] < 8, "one for the start, one for the process, one for its end, one for the last words, and none for its pace"
+
+
 def test_bad_configuration_is_reported_too(run: Run, coordinator: Coordinator) -> None:
     assert run.start("def f(:\n", MUSTER_COORDINATOR=coordinator.url).wait() == 11
     assert coordinator.until(lambda report: report["lastWords"])["lastWords"]["code"] == 11

@@ -345,3 +345,19 @@ def test_ports_come_from_the_addresses_so_that_replicas_can_share_a_machine() ->
     cluster = json.loads(environment_of(pod)["TF_CONFIG"])["cluster"]
     assert cluster == {"chief": ["127.0.0.1:40200"], "worker": ["127.0.0.1:40000", "127.0.0.1:40001"], "ps": ["127.0.0.1:40100"]}
     assert trainer_of(pod)["ports"] == [{"name": "tensorflow", "containerPort": 40001}]
+
+
+WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize("own", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {WISHES: ["mine"]}}])
+def test_a_pod_wishes_for_other_nodes_than_those_that_are_avoided_beside_what_its_template_wishes(own: dict[str, Any] | None) -> None:
+    job = job_of(worker({"spec": {"affinity": own}}))
+    plain = manifests_of(job)[1]["spec"]
+    nodes = [{"name": name, "deaths": 2, "until": "2026-11-21T12:00:00Z"} for name in ("a", "b")]
+    spec = manifests_of(job.with_status(TrainingJobStatus.model_validate({"avoidedNodes": nodes})))[1]["spec"]
+    wishes = spec["affinity"]["nodeAffinity"][WISHES]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
+    assert wishes[-1] == {"weight": 100, "preference": {"matchFields": fields}}
+    assert wishes[:-1] == (["mine"] if own and own.get("nodeAffinity") else [])
+    assert {**spec, "affinity": None} == {**plain, "affinity": None}
