@@ -110,7 +110,7 @@ def _verdict(guilty: list[tuple[str, ReportedStack]], told: list[tuple[str, Repo
         named = ", ".join(f"rank {stack.rank} ({label}) is {_does(stack)}" for label, stack in guilty[:_RANKS_NAMED])
         yield named if len(guilty) == len(told) else f"{named}; the others wait for it"
     elif all(stack.waits for _, stack in told) and len(told) > 1:
-        yield "all ranks wait for each other, or for the network"
+        yield "all ranks that answer wait for each other, or for the network"
 
 
 def _does(stack: ReportedStack) -> str:

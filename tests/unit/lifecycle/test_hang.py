@@ -104,7 +104,7 @@ ALONE = [("running", "spin (mine.py:1)", False)]
 @pytest.mark.parametrize(
     ("stands", "verdict", "who", "first"),
     [
-        (ALL_WAIT, "all ranks wait for each other, or for the network", None, f"rank 0, 1, 2: sleeping, {WAITS}"),
+        (ALL_WAIT, "all ranks that answer wait for each other, or for the network", None, f"rank 0, 1, 2: sleeping, {WAITS}"),
         (STOPPED, "rank 2 (worker-2) is stopped by SIGSTOP; the others wait for it", "worker-2", f"rank 2: stopped, {WAITS}"),
         (
             READS,
