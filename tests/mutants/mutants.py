@@ -192,8 +192,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "broken-text-in-status",
         "the API server refuses the status, so that the job stands still",
         "situation.py",
-        "return moment.astimezone(UTC).replace(microsecond=0)",
-        "return moment.astimezone(UTC)",
+        "return moment.replace(microsecond=moment.microsecond // 1000 * 1000)",
+        "return moment",
     ),
     _one(
         "handed-out-too-early",

@@ -113,7 +113,7 @@ class Lifecycle(RuleBasedStateMachine):
     def converge(self) -> None:
         self.world.converge()
 
-    @rule(seconds=st.sampled_from([0.3, 1, 2.5, 11, 61, 400]))
+    @rule(seconds=st.sampled_from([0.3, 1, 2.500321, 11, 61, 400]))
     def pass_time(self, seconds: float) -> None:
         self.world.pass_time(seconds)
 
