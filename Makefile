@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	@echo "Setting up $(VENV): about 8 GB, one to five minutes"
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[operator,pytorch,tensorflow-cpu,report,dev]'
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[operator,pytorch,tensorflow-cpu,s3,report,dev]'
 	@$(BIN)/python -m compileall -q operator trainer_image
 	@touch $@
 
@@ -49,8 +49,9 @@ local: $(READY) ## real PyTorch and TensorFlow processes on this machine
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
-bench: $(READY) ## the operator's figures, as ratios taken in one run
+bench: $(READY) ## the figures of operator and checkpoints, as ratios taken in one run
 	$(BIN)/python bench/control_plane.py
+	$(BIN)/python bench/checkpoints.py
 
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py

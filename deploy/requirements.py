@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+STORAGE = "s3"
+"""The extra that trainer images have for checkpoints in object stores."""
 SUPERVISOR = ("psutil",)
 """What a supervisor needs: trainer images take no more of the operator's packages, so that users' own versions meet none of ours."""
 
@@ -24,7 +26,7 @@ def requirements(project: dict, image: str, variant: str | None) -> list[str]:
         extra = [each for each in extra if _name(each) != "torch"]
     if image == "tensorflow" and variant is not None:
         extra = [each.replace("tensorflow", variant, 1) if _name(each) == "tensorflow" else each for each in extra]
-    return [*supervisor, *extra]
+    return [*supervisor, *extra, *project["optional-dependencies"][STORAGE]]
 
 
 def _name(requirement: str) -> str:

@@ -38,15 +38,16 @@ def test_what_is_killed_and_what_is_asked_to_stop_goes_on_in_mid_epoch_bit_for_b
     options, size = FIT | devices, len(codes) + 1
     document = trainer(tmp_path, config=proofs.SLOW, options=options)
     with world(strategy, document, size=size) as killed:
-        killed.wait_for_step(26)
+        killed.wait_for_commit(20)
         killed.kill(size - 1)
         assert killed.finish() == [*codes, -signal.SIGKILL], killed.story()
     with world(strategy, document, size=size, attempt=1) as stopped:
-        stopped.wait_for_step(33)
+        stopped.wait_for_step(43)
         stopped.kill(size - 1, signal.SIGTERM)
         assert stopped.finish() == [21] * size, stopped.story()
     last = stopped.of("commit")[-1]
-    assert (stopped.of("resumed")[0]["step"], last["reason"], last["step"]) == (20, "Stop", max(stopped.losses()))
+    assert stopped.of("resumed")[0]["step"] in (20, 30)
+    assert (last["reason"], last["step"]) == ("Stop", max(stopped.losses()))
     with world(strategy, document, size=size, attempt=2) as third:
         assert third.finish() == [0] * size, third.story()
     assert third.of("resumed")[0]["step"] == last["step"]

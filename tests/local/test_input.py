@@ -76,14 +76,14 @@ def test_sharded_by_file_a_world_of_one_shape_resumes_bit_for_bit_and_its_reader
     assert whole.losses() != proofs.uninterrupted("DDP").losses()
     document = trainer(tmp_path, config=config, **fields)
     with world("DDP", document) as first:
-        first.wait_for_step(26)
+        first.wait_for_commit(20)
         readers = readers_of(first)
         first.kill(0)
         assert first.finish() == [-signal.SIGKILL, 20], first.story()
         wait_until(lambda: all(map(has_ended, readers)), "the readers of a killed process to end", 20)
     assert len(readers) == 4
     second = proofs.second_attempt("DDP", document)
-    assert second.of("resumed")[0]["step"] == 20
+    assert second.of("resumed")[0]["step"] in (20, 30)
     assert {**first.losses(), **second.losses()} == whole.losses()
 
 

@@ -181,12 +181,12 @@ def test_synchronous_rpc_killed_resumes_and_every_loss_is_bit_equal(tmp_path: Pa
     whole = proofs.uninterrupted("RPC", SHORT, size=3, **SYNCHRONOUS_RPC).losses()
     document = short(tmp_path, config={"stepDelaySeconds": 0.05}, **SYNCHRONOUS_RPC)
     with world("RPC", document, size=3) as first:
-        first.wait_for_step(14)
+        first.wait_for_commit(10)
         first.kill(victim)
         codes = first.finish()
     assert codes == [-9 if rank == victim else 20 for rank in range(3)], first.story()
     second = finished("RPC", 3, document, MUSTER_ATTEMPT="1")
-    assert second.of("resumed")[0]["step"] == 10
+    assert second.of("resumed")[0]["step"] in (10, 20)
     assert {**first.losses(), **second.losses()} == whole
 
 

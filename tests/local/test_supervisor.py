@@ -520,7 +520,7 @@ emit("fingerprint", framework="torch", version=f"2.{rank}")
 if rank == 0:
     emit("phase", phase="Training")
     emit("step", step=4, totalSteps=9, epoch=1, loss="0.5", samples=8, seconds=0.5)
-    emit("commit", step=4, path="step-4", seconds=0.1, bytes=3, reason="Periodic")
+    emit("commit", step=4, path="step-4", seconds=0.1, blockedSeconds=0.02, bytes=3, reason="Periodic")
     emit("evaluation", step=4, metrics={"accuracy": 0.5})
 time.sleep(60)
 """
@@ -543,7 +543,7 @@ def test_reports_reach_the_coordinator_and_the_last_one_has_the_last_words(run: 
     assert report["phase"] == "Training"
     assert report["progress"]["step"] == 4
     assert report["progress"]["samplesPerSecond"] == 16.0
-    assert report["checkpoint"] == {"step": 4, "path": "step-4", "committedAt": 5.0}
+    assert report["checkpoint"] == {"step": 4, "path": "step-4", "committedAt": 5.0, "seconds": 0.1, "blockedSeconds": 0.02}
     assert report["fingerprints"][1] == {"rank": 1, "framework": "torch", "version": "2.1"}
     assert report["notices"] == []
     assert report["lastWords"] is None

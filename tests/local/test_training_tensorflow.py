@@ -46,11 +46,11 @@ def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropou
     assert whole.metrics()["accuracy"] > 0.95
     document = trainer(tmp_path / "checkpoints", config=config, module="cancer_tensorflow")
     with world(MWMS, document, **env) as first:
-        first.wait_for_step(26)
+        first.wait_for_commit(20)
         first.kill(0)
         assert first.finish() == [-signal.SIGKILL, 20], first.story()
     second = proofs.second_attempt(MWMS, document, **env)
-    assert second.of("resumed")[0]["step"] == 20
+    assert second.of("resumed")[0]["step"] in (20, 30)
     assert {**first.losses(), **second.losses()} == whole.losses()
 
 

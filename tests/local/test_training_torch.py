@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -129,12 +130,12 @@ def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropou
     assert whole.metrics()["accuracy"] > 0.95
     other = trainer(tmp_path / "other", config=config, module="cancer_torch")
     with world("DDP", other, PYTHONPATH=str(EXAMPLES)) as first:
-        first.wait_for_step(26)
+        first.wait_for_commit(20)
         first.kill(1)
         first.finish()
     with world("DDP", other, attempt=1, PYTHONPATH=str(EXAMPLES)) as second:
         assert second.finish() == [0, 0], second.story()
-    assert second.of("resumed")[0]["step"] == 20
+    assert second.of("resumed")[0]["step"] in (20, 30)
     assert {**first.losses(), **second.losses()} == whole.losses()
 
 
@@ -182,3 +183,17 @@ def test_summaries_are_written_by_the_chief_alone_without_importing_tensorflow(t
     steps = [event.step for event in read.Scalars("loss")]
     assert steps == list(range(1, proofs.STEPS + 1))
     assert {"samples_per_second", "learning_rate", "test/accuracy"} <= set(read.Tags()["scalars"])
+
+
+def test_a_disk_that_fills_up_under_a_save_ends_all_ranks_with_one_message_and_costs_no_commit(tmp_path: Path) -> None:
+    document = trainer(tmp_path, config=proofs.SLOW)
+    with world("DDP", document) as first:
+        first.wait_for_commit(10)
+        resource.prlimit(first.processes[1].pid, resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))  # Python ignores the signal: writes fail
+        assert first.finish() == [31, 31], first.story()
+    assert {error["message"].partition(": ")[2] for error in first.of("error")} == {"File too large: is the storage reachable?"}
+    assert all((path / "COMMITTED").exists() for path in tmp_path.glob("step-*"))
+    newest = max(int(path.name[5:13]) for path in tmp_path.glob("step-*"))
+    second = proofs.second_attempt("DDP", document)
+    assert second.of("resumed")[0]["step"] == newest
+    assert {**first.losses(), **second.losses()} == proofs.uninterrupted("DDP").losses()

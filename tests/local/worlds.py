@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
+from muster_trainer.objects import Place
 
 CREATED = "2026-11-21T11:16:14Z"
 DEADLINE = 240.0
@@ -28,7 +28,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def trainer(directory: Path | None, *, config: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+def trainer(directory: Place | None, *, config: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     """A MUSTER_TRAINER document: digits, three epochs of 23 steps, a checkpoint every 10 steps."""
     checkpoint = {"directory": str(directory), "resume": "Auto", "everySteps": 10, "everySeconds": None, "keep": 3}
     document = {
@@ -78,6 +78,9 @@ class World:
 
     def wait_for_step(self, step: int) -> None:
         self.wait_for(lambda event: event["event"] == "step" and event["step"] >= step)
+
+    def wait_for_commit(self, step: int) -> None:
+        self.wait_for(lambda event: event["event"] == "commit" and event["step"] >= step)
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         self.processes[rank].send_signal(number)

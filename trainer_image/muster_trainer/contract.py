@@ -15,6 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from muster_trainer.objects import Place, place_of
+
 Framework = Literal["torch", "tensorflow"]
 
 FRAMEWORK_OF_STRATEGY: Mapping[str, Framework] = {
@@ -119,13 +121,14 @@ class BatchSpec:
 @dataclass(frozen=True)
 class CheckpointSpec:
     """Where and when to save. `every_steps` and `every_seconds` are None where that trigger is off; `resume` is
-    `Auto`, `Never` or the path of a checkpoint; `keep` is how many commits stay."""
+    `Auto`, `Never` or the path of a checkpoint; `keep` is how many commits stay; `asynchronous`: training goes on while one is written."""
 
-    directory: Path
+    directory: Place
     resume: str = "Auto"
     every_steps: int | None = None
     every_seconds: float | None = None
     keep: int = 3
+    asynchronous: bool = True
 
 
 @dataclass(frozen=True)
@@ -213,11 +216,12 @@ def _checkpoint(fields: _Fields) -> CheckpointSpec:
     every_steps = fields.values.get("everySteps")
     every_seconds = fields.values.get("everySeconds")
     return CheckpointSpec(
-        directory=Path(fields.text("directory")),
+        directory=place_of(fields.text("directory")),
         resume=fields.text("resume", "Auto"),
         every_steps=None if every_steps is None else fields.count("everySteps"),
         every_seconds=None if every_seconds is None else fields.number("everySeconds"),
         keep=fields.count("keep", 3),
+        asynchronous=fields.flag("async", True),
     )
 
 
@@ -355,6 +359,12 @@ class _Fields:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
             raise self._wrong(name, "a number that is not negative", value)
         return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
 
     def _value(self, name: str, default: object) -> object:
         value = self.values.get(name)

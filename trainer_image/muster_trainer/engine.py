@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from muster_trainer.tasks.config import Config
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What all ranks know after a step: the mean loss of its samples, and what any of them asked for.
+    """What all ranks know after a step: the mean loss of its samples, what any of them asked for, and whether any is busy.
 
     `staleness` of an asynchronous strategy: how many updates others made between the reading of the parameters and the
     update with their gradient. None: it is synchronous. `input_seconds`: the longest time that a rank waited for samples.
@@ -26,9 +26,24 @@ class StepOutcome:
     loss: float
     stop: bool
     save: bool
+    busy: bool
     staleness: int | None = None
     input_seconds: float = 0.0
     own_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's part of a checkpoint.
+
+    `copied`: it holds a copy of the state, of which the next steps change nothing. `write` writes its files, in any thread and
+    without the other ranks; it gives their names, and what rank 0 has to know of them, as JSON can hold it. `finish`, on rank 0, is
+    given the latter of all ranks in their order; it writes what belongs to all, and gives the names of these files.
+    """
+
+    copied: bool
+    write: Callable[[], tuple[list[str], Any]]
+    finish: Callable[[list[Any]], list[str]]
 
 
 class Engine(Protocol):
@@ -48,17 +63,20 @@ class Engine(Protocol):
     def broadcast(self, text: str) -> str:
         """Rank 0's text, on every rank."""
 
+    def gather(self, text: str) -> list[str]:
+        """The texts of all ranks in their order, on every rank."""
+
     def expect(self, order: Order, steps: range) -> None:
         """Tells the steps that will come, in this order, so that their samples can be read ahead. Once, before the first."""
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
-        """Trains on the samples `indices` of the whole world; `stop` and `save` are this rank's votes."""
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
+        """Trains on the samples `indices` of the whole world; `stop`, `save` and `busy` are this rank's votes."""
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         """Mean loss and metrics over the samples of the test set in `batches`."""
 
-    def save(self, directory: Path) -> None:
-        """Writes model and optimizer; returns on rank 0 when every rank has flushed its files."""
+    def snapshot(self, directory: Path, *, room: int) -> Part:
+        """This rank's part of model and optimizer, to be written to `directory`; a copy where that takes no more than `room` bytes."""
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote. Raises BadConfiguration where it does not fit the model."""

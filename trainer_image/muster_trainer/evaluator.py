@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from muster_trainer.checkpoint import Commit
 from muster_trainer.checkpoint.files import storage
-from muster_trainer.checkpoint.manifest import read_verified
+from muster_trainer.checkpoint.manifest import read_back, read_verified
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.contract import BadConfiguration, ExitCode, ReplicaEnv, StorageUnavailable, TrainerSpec
 from muster_trainer.data import batches_in_order
 from muster_trainer.engine import Engine
 from muster_trainer.events import Events
+from muster_trainer.objects import Place
 from muster_trainer.stopping import StopRequest
 from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
@@ -36,7 +36,7 @@ class Evaluator:
     engine: Engine
     events: Events
     stop: StopRequest
-    seen: set[Path] = field(default_factory=set)
+    seen: set[Place] = field(default_factory=set)
     summaries: Summaries | None = None
 
     def run(self) -> ExitCode:
@@ -71,7 +71,8 @@ class Evaluator:
         self.seen.add(commit.path)
         try:
             manifest = read_verified(commit.path)
-            self.engine.load(commit.path)
+            with read_back(commit.path) as folder:
+                self.engine.load(folder)
         except (ValueError, OSError, StorageUnavailable, BadConfiguration) as error:
             if commit.path.is_dir():
                 self.events.emit("notice", message=f"the evaluator passes over {commit.path.name}: {error}")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from muster_trainer.checkpoint import files
+from muster_trainer.checkpoint import files, read_back
 from muster_trainer.contract import (
     FRAMEWORK_OF_STRATEGY,
     BadConfiguration,
@@ -29,6 +29,7 @@ from muster_trainer.contract import (
     TrainerSpec,
     UserError,
 )
+from muster_trainer.objects import Place
 from muster_trainer.tasks.module import PACKAGES, Task, describe, load_task
 
 RECORD = "export.json"
@@ -67,7 +68,15 @@ class Export:
                 "write checkpoint.storage, or leave export out"
             )
         trainer = {"task": spec.task, "module": spec.module, "config": spec.config, "batch": {"globalSize": spec.batch.global_size}}
-        return cls(task, strategy, trainer, spec.checkpoint.directory / task.config.export)
+        below = spec.checkpoint.directory
+        if isinstance(below, Path):
+            return cls(task, strategy, trainer, below / task.config.export)
+        if not Path(task.config.export).is_absolute():
+            raise BadConfiguration(
+                "spec.trainer.config.export: models are exported to folders, and the checkpoints lie in an object store; name "
+                "an absolute path"
+            )
+        return cls(task, strategy, trainer, Path(task.config.export))
 
     @property
     def data(self) -> Any:
@@ -91,7 +100,7 @@ class Export:
     def _staging(self) -> Path:
         return self.target.with_name(f"{self.target.name}.unfinished")
 
-    def write(self, checkpoint: Path, *, step: int, trained: Mapping[str, float], devices: str) -> list[str]:
+    def write(self, checkpoint: Place, *, step: int, trained: Mapping[str, float], devices: str) -> list[str]:
         """Writes, checks and puts in place; gives what the user should be told.
 
         `trained` is what the trained model itself came to on the samples; empty where there is no test set, and then the
@@ -99,7 +108,8 @@ class Export:
         """
         exporter = _exporter(FRAMEWORK_OF_STRATEGY[self.strategy])
         with files.storage(self.target), self._staged():
-            notes = exporter.write(self.task, checkpoint, self._staging)
+            with read_back(checkpoint) as folder:
+                notes = exporter.write(self.task, folder, self._staging)
             compared = bool(trained)
             if not compared:
                 trained = next(iter(exporter.measure(self.task, self._staging, self.data, np.arange(self.samples)).values()))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, select
+from muster_trainer.agreement import agree
+from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.contract import (
     CheckpointSpec,
@@ -20,17 +19,17 @@ from muster_trainer.contract import (
     PeerLost,
     ReplicaEnv,
     StorageUnavailable,
-    TrainerError,
     TrainerSpec,
     UserError,
-    error_of,
 )
 from muster_trainer.data import Order, batches_in_order
 from muster_trainer.data.stall import Stall
 from muster_trainer.engine import Engine, StepOutcome, warm_up
 from muster_trainer.events import Events
 from muster_trainer.export import Export
+from muster_trainer.objects import place_of
 from muster_trainer.pace import Pace
+from muster_trainer.saving import Saver
 from muster_trainer.stopping import StopRequest
 from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
@@ -53,11 +52,8 @@ class Training:
         runs = self.engine.devices if self.spec.input.shard == "File" else 1
         self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size, runs)
         self.total = self.task.config.epochs * self.order.steps_per_epoch
-        self.store = self._store(self.spec.checkpoint) if self.spec.checkpoint else None
+        self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.export = Export.of(self.task, self.spec, self.env.strategy)
-        self.saved_step: int | None = None
-        self.saved_path: Path | None = None
-        self.saved_at = time.monotonic()
         self.lost_numbers = False
         self.stalenesses: list[int] = []
         self.stall = Stall()
@@ -71,21 +67,22 @@ class Training:
         self.summaries = self._summaries(first)
         self.stop.training = True
         self.events.emit("phase", phase="Training")
-        self.saved_at = time.monotonic()
         self.engine.expect(self.order, range(first, self.total))
         for step in range(first, self.total):
             outcome = self._step(step)
             done = step + 1
+            if self.saver and not outcome.busy:
+                self.saver.advance()
             if done == self.total:
                 break
             if outcome.stop:
                 return self._stop(done)
             if outcome.save or self._due(done):
-                self._save(done, "Periodic")
+                self._save(done)
             if self._evaluation_due(done):
                 self._evaluate(done)
-        if self.saved_step != self.total:
-            self._save(self.total, "Final")
+        if self.saver:
+            self.saver.save(self._manifest(self.total, "Final"))
         self._evaluate(self.total)
         self._export()
         self.summaries.close()
@@ -104,8 +101,10 @@ class Training:
                 self.events.emit("notice", message=message)
                 self.events.complain(message)
         if chosen["path"] is not None:
-            self.engine.load(Path(chosen["path"]))
-            self.saved_step, self.saved_path = chosen["step"], Path(chosen["path"])
+            assert self.saver is not None
+            self.saver.step, self.saver.path = chosen["step"], place_of(chosen["path"])
+            with read_back(self.saver.path) as folder:
+                self.engine.load(folder)
         if self.engine.rank == 0:
             skipped = [{"path": path, "reason": reason} for path, reason in chosen["skipped"]]
             self.events.emit("resumed", **{**chosen, "skipped": skipped})
@@ -114,12 +113,12 @@ class Training:
         return chosen["step"]
 
     def _choose(self) -> dict[str, Any]:
-        if self.store is None or self.spec.checkpoint is None:
+        if self.saver is None or self.spec.checkpoint is None:
             return {"found": None, "step": 0, "path": None, "skipped": []}
-        selection: Selection = select(self.spec.checkpoint, self.store.fence)
+        selection: Selection = select(self.spec.checkpoint, self.saver.store.fence)
         if selection.manifest and selection.commit:
             check_identity(selection.manifest, self._identity, selection.commit.path)
-        self.store.register(selection)
+        self.saver.store.register(selection)
         return {
             "found": selection.found,
             "step": selection.step,
@@ -140,7 +139,8 @@ class Training:
     def _step(self, step: int) -> StepOutcome:
         began = time.monotonic()
         indices = self.order.batch_indices(step)
-        outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=self._seconds_due())
+        busy = self.saver is not None and self.saver.busy
+        outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=self._seconds_due(), busy=busy)
         met = time.monotonic()
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
@@ -201,9 +201,11 @@ class Training:
         return {"staleness": outcome.staleness}
 
     def _seconds_due(self) -> bool:
-        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step."""
+        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step. A save in flight is not waited for."""
         every = self.spec.checkpoint.every_seconds if self.spec.checkpoint else None
-        return self.engine.rank == 0 and every is not None and time.monotonic() - self.saved_at >= every
+        if self.saver is None or every is None or self.engine.rank != 0 or self.saver.in_flight:
+            return False
+        return time.monotonic() - self.saver.began >= every
 
     def _due(self, done: int) -> bool:
         every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
@@ -211,22 +213,11 @@ class Training:
 
     # checkpoints
 
-    def _save(self, done: int, reason: str) -> None:
-        if self.store is None:
+    def _save(self, done: int) -> None:
+        if self.saver is None or self.spec.checkpoint is None:
             return
-        store = self.store
-        began = time.monotonic()
-        self.events.emit("phase", phase="Stopping" if reason == "Stop" else "Saving")
-        directory = Path(self._agree(lambda: str(store.begin(done))))
-        self.engine.save(directory)
-        size = self._agree(lambda: store.commit(directory, self._manifest(done, reason))[1])
-        self.saved_step, self.saved_path, self.saved_at = done, directory, time.monotonic()
-        if self.engine.rank == 0:
-            seconds = self.saved_at - began
-            self.events.emit("commit", step=done, path=directory.name, seconds=seconds, bytes=size, reason=reason)
-            self.events.say(f"saved step {done} in {seconds:.2f} s ({reason})")
-            store.retain()
-        self.events.emit("phase", phase="Stopping" if reason == "Stop" else "Training")
+        save = self.saver.begin if self.spec.checkpoint.asynchronous else self.saver.save
+        save(self._manifest(done, "Periodic"))
 
     def _manifest(self, done: int, reason: str) -> Manifest:
         fingerprint = self.engine.fingerprint()
@@ -247,12 +238,11 @@ class Training:
     def _stop(self, done: int) -> ExitCode:
         self.events.emit("phase", phase="Stopping")
         self.summaries.close()
-        if self.store is None:
+        if self.saver is None:
             self._not_saved(f"asked to stop at step {done}; it is not saved, since the job has no checkpoint storage")
             return ExitCode.PREEMPTED_NOT_SAVED
         try:
-            if self.saved_step != done:
-                self._save(done, "Stop")
+            self.saver.save(self._manifest(done, "Stop"))
         except StorageUnavailable as error:
             self._not_saved(f"asked to stop at step {done}, and could not save: {error}")
             return ExitCode.PREEMPTED_NOT_SAVED
@@ -264,8 +254,9 @@ class Training:
         self.events.emit("error", code=int(code), reason=code.reason, message=message, step=self.events.step)
         self.events.complain(message)
 
-    def _store(self, checkpoint: CheckpointSpec) -> Store:
-        return Store(checkpoint.directory, Fence(self.env.created, self.env.attempt), checkpoint.keep)
+    def _saver(self, checkpoint: CheckpointSpec) -> Saver:
+        store = Store(checkpoint.directory, Fence(self.env.created, self.env.attempt), checkpoint.keep)
+        return Saver(store, self.engine, self.events)
 
     # evaluation
 
@@ -291,7 +282,7 @@ class Training:
 
     def _export(self) -> None:
         """By the chief alone; the others wait, so that a failure is everybody's."""
-        export, path = self.export, self.saved_path
+        export, path = self.export, self.saver and self.saver.path
         if export is None or path is None:
             return
         batches = batches_in_order(export.samples, self.spec.batch.global_size)
@@ -320,14 +311,4 @@ class Training:
             self._agree(lambda: None)
 
     def _agree(self, decide: Callable[[], Any]) -> Any:
-        """What rank 0 decides, on every rank; an error of rank 0 is raised on every rank too."""
-        text = ""
-        if self.engine.rank == 0:
-            try:
-                text = json.dumps({"value": decide()})
-            except TrainerError as error:
-                text = json.dumps({"code": error.code, "message": str(error)})
-        answer = json.loads(self.engine.broadcast(text))
-        if "code" in answer:
-            raise error_of(answer["code"], answer["message"])
-        return answer["value"]
+        return agree(self.engine, decide)

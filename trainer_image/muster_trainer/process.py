@@ -74,10 +74,6 @@ def _end(code: ExitCode) -> NoReturn:
 def _run(events: Events) -> NoReturn:
     env = ReplicaEnv.from_environment(os.environ)
     spec = trainer_spec_of(os.environ)
-    if spec.checkpoint is not None and spec.checkpoint.directory.parts[:1] == ("s3:",):
-        raise BadConfiguration(
-            "spec.checkpoint.storage.uri: the bundled trainer saves to folders only; write file:///path, or name a persistentVolumeClaim"
-        )
     stop = StopRequest(events.descriptor)
     events.emit("phase", phase="Starting")
     if os.getcwd() not in sys.path:

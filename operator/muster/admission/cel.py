@@ -140,6 +140,8 @@ def _storage_rules() -> Iterator[Rule]:
     )
     uri = f"!has(self.uri) || self.uri.matches({_text(f'^({STORAGE_URI})$')})"
     yield _rule(uri, "checkpoint.storage.uri: must be file:///path or s3://bucket/prefix")
+    secret = "!has(self.secretRef) || has(self.uri)"
+    yield _rule(secret, "checkpoint.storage.secretRef: is for a uri, such as s3://bucket/prefix: leave it out")
 
 
 def _command_rule() -> Rule:

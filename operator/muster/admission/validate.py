@@ -109,6 +109,10 @@ def _checkpoint_problems(checkpoint: Checkpoint) -> Iterable[Problem]:
             yield Problem("spec.checkpoint.storage.persistentVolumeClaim.claimName", message)
         if storage.uri is not None and not re.fullmatch(STORAGE_URI, storage.uri):
             yield Problem("spec.checkpoint.storage.uri", _uri_message(storage.uri))
+        if storage.secret_ref is not None and storage.uri is None:
+            yield Problem("spec.checkpoint.storage.secretRef", "is for a uri, such as s3://bucket/prefix: leave it out")
+        if storage.secret_ref is not None and not re.fullmatch(DNS_SUBDOMAIN, storage.secret_ref.name):
+            yield Problem("spec.checkpoint.storage.secretRef.name", f"must be the name of a Secret, not {storage.secret_ref.name!r}")
     if checkpoint.resume not in ("Auto", "Never") and checkpoint.resume.lower() in ("auto", "never"):
         yield Problem("spec.checkpoint.resume", f"must be Auto, Never or a path: write {checkpoint.resume.title()}")
 

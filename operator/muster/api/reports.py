@@ -20,6 +20,8 @@ class ReportedCommit(WireModel):
     step: int = Field(ge=0)
     path: str
     committed_at: float | None = None
+    seconds: float | None = None
+    blocked_seconds: float | None = None
 
 
 class Skipped(WireModel):

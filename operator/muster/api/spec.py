@@ -271,11 +271,20 @@ class PersistentVolumeClaim(ApiModel):
     )
 
 
+class SecretReference(ApiModel):
+    name: str = Field(min_length=1, max_length=253, description="A Secret in the job's namespace.")
+
+
 class Storage(ApiModel):
     """Where checkpoints live: exactly one of a claim and a URI."""
 
     persistent_volume_claim: PersistentVolumeClaim | None = Field(default=None, description="A volume that all pods mount.")
     uri: str | None = Field(default=None, min_length=1, max_length=2048, description="file:///path or s3://bucket/prefix.")
+    secret_ref: SecretReference | None = Field(
+        default=None,
+        description="Credentials for the URI: each key becomes a variable, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
+        "AWS_ENDPOINT_URL.",
+    )
 
 
 class Checkpoint(ApiModel):
@@ -302,6 +311,11 @@ class Checkpoint(ApiModel):
     )
     every_seconds: int | None = Field(default=None, ge=1, le=7 * 86400, description="Save every so many seconds.")
     keep: int = Field(default=3, ge=2, le=1000, description="How many commits to keep.")
+    asynchronous: bool = Field(
+        default=True,
+        alias="async",
+        description="Train on while a checkpoint is written, from a copy where there is memory for one; false: wait for it.",
+    )
     grace_period_seconds: int = Field(default=120, ge=1, le=86400, description="Time a replica gets to save when it is asked to stop.")
 
 

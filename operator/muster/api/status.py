@@ -169,6 +169,8 @@ class CheckpointStatus(ApiModel):
     step: int = Field(ge=0, description="Step it was saved at.")
     path: str = Field(description="Its folder, below the job's checkpoint folder.")
     committed_at: Time = Field(description="When it became valid.")
+    seconds: float | None = Field(default=None, ge=0, description="How long it took to save it.")
+    blocked_seconds: float | None = Field(default=None, ge=0, description="For how much of that the training waited.")
     verified: bool = Field(default=False, description="Whether an attempt has since read it back and found its checksums right.")
 
 

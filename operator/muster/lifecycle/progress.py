@@ -172,8 +172,13 @@ def _committed(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if newest is None or (known and newest.step <= known.step):
         return status
     when: datetime = whole(moment(newest.committed_at, fallback=case.now))
-    checkpoint = CheckpointStatus(step=newest.step, path=newest.path[:_LONGEST_PATH], committed_at=when)
+    times = {"seconds": _rounded(newest.seconds), "blocked_seconds": _rounded(newest.blocked_seconds)}
+    checkpoint = CheckpointStatus(step=newest.step, path=newest.path[:_LONGEST_PATH], committed_at=when, **times)
     return status.model_copy(update={"checkpoint": checkpoint})
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return round(seconds, 3) if seconds is not None and 0 <= seconds < math.inf else None
 
 
 def _commits(view: ReplicaView, attempt: int) -> list[ReportedCommit]:

@@ -18,7 +18,8 @@ GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
 def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file: Path) -> TrainingJob:
     """The job with folders in place of claims, paths that hold from `cwd`, not suspended, and in nobody else's hands."""
     spec = job.spec
-    storage = Storage(uri=checkpoint_folder(job, directory).as_uri())
+    folder = checkpoint_folder(job, directory)
+    storage = Storage(uri=folder.as_uri()) if folder else spec.checkpoint.storage
     changes = {
         "checkpoint": spec.checkpoint.model_copy(update={"storage": storage}),
         "trainer": with_paths(spec.trainer, cwd=cwd, job_file=job_file),
@@ -28,14 +29,16 @@ def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file:
     return job.model_copy(update={"spec": spec.model_copy(update=changes)})
 
 
-def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path:
-    """Where the storage of the job's checkpoints lies here. Raises FieldError for storage that is not of this machine."""
+def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
+    """Where the storage of the job's checkpoints lies here; None for an object store. Raises FieldError for another machine's folder."""
     storage = job.spec.checkpoint.storage
     if storage is None:
         return directory.checkpoints.absolute()
     if storage.persistent_volume_claim is not None:
         return directory.volume(storage.persistent_volume_claim.claim_name).absolute()
     uri = urlsplit(storage.uri or "")
+    if uri.scheme == "s3":
+        return None
     if uri.scheme != "file" or uri.netloc not in ("", "localhost") or not uri.path.startswith("/"):
         raise FieldError(
             f"spec.checkpoint.storage.uri: {storage.uri} cannot be reached by a local run; write file:///path, or leave storage out: "
@@ -84,6 +87,11 @@ def remarks(job: TrainingJob, *, gpus: int) -> list[str]:
             lines.append(f"role {name.value} asks for {', '.join(asked)}; this machine has none, so the job runs on CPU")
     if job.spec.trainer.code is not None:
         lines.append("trainer.code: a ConfigMap needs a cluster; modules are taken from the working directory and the job file's folder")
+    storage = job.spec.checkpoint.storage
+    if storage is not None and storage.secret_ref is not None:
+        lines.append(
+            f"checkpoint.storage.secretRef: {storage.secret_ref.name} is on a cluster; set its variables (AWS_ACCESS_KEY_ID, ...) here"
+        )
     if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
         lines.append("trainer.supervisor is Disabled: steps and checkpoints of the job cannot be seen")
     if job.spec.suspend:

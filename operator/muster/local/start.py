@@ -57,7 +57,8 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
 def _write(start: Start) -> None:
     folder = checkpoint_folder(start.job, start.directory)
     try:
-        probe_writable(folder)
+        if folder is not None:
+            probe_writable(folder)
     except OSError as error:
         raise FieldError(
             f"spec.checkpoint.storage: {folder} cannot be written: {error.strerror}; make room, or name another folder"

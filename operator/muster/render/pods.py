@@ -108,6 +108,7 @@ def pod_of(
         state_path=STATE_PATH,
         claim_name=storage.persistent_volume_claim.claim_name if storage and storage.persistent_volume_claim else None,
         checkpoint_path=CLAIM_PATH,
+        secret_name=storage.secret_ref.name if storage and storage.secret_ref else None,
         code_config_map=code.config_map.name if code else None,
         code_path=CODE_PATH,
         token_path=TOKEN_PATH if coordinator else None,

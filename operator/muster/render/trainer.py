@@ -95,4 +95,5 @@ def _checkpoint(checkpoint: Checkpoint, directory: str) -> dict[str, Any]:
         "everySteps": every_steps,
         "everySeconds": checkpoint.every_seconds,
         "keep": checkpoint.keep,
+        "async": checkpoint.asynchronous,
     }

@@ -31,12 +31,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint becoming valid at `time` after `seconds` of saving."""
+    """A checkpoint becoming valid at `time` after `seconds` of saving, for `blocked_seconds` of which training waited."""
 
     attempt: int
     step: int
     time: float
     seconds: float
+    blocked_seconds: float
     bytes: int
     reason: str
 
@@ -128,6 +129,7 @@ def read_history(run: Path) -> History:
                 step=event["step"],
                 time=event["time"],
                 seconds=event["seconds"],
+                blocked_seconds=event.get("blockedSeconds", event["seconds"]),
                 bytes=event["bytes"],
                 reason=event["reason"],
             )

@@ -37,9 +37,9 @@ class Span:
 def timeline(history: History, *, begin: float, end: float, suspended_after: Iterable[int] = ()) -> list[Span]:
     """The run from `begin` to `end` as adjoining spans.
 
-    A step or save covers the seconds before the moment it was reported. What lies before an attempt's first step is its start;
-    between two attempts it is recovery, or suspension when the earlier attempt is in `suspended_after`. Evaluation and the loop
-    itself count as productive.
+    A step covers the seconds before the moment it was reported, a save those at its beginning in which training waited. What lies
+    before an attempt's first step is its start; between two attempts it is recovery, or suspension when the earlier attempt is in
+    `suspended_after`. Evaluation and the loop itself count as productive.
     """
     paused = set(suspended_after)
     lost = {(step.attempt, step.step) for step in history.redone}
@@ -48,7 +48,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
         kind = Kind.REDONE if (step.attempt, step.step) in lost else Kind.PRODUCTIVE
         marks[step.attempt].append((step.time - step.seconds, step.time, kind))
     for commit in history.commits:
-        marks[commit.attempt].append((commit.time - commit.seconds, commit.time, Kind.CHECKPOINT))
+        saved_from = commit.time - commit.seconds
+        marks[commit.attempt].append((saved_from, saved_from + commit.blocked_seconds, Kind.CHECKPOINT))
 
     spans: list[Span] = []
     now = begin

@@ -54,6 +54,7 @@ SOURCES = (
     Source("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "about 1 min"),
     Source("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, "about 1 min"),
     Source("cyclonus", {"cyclonus": "github.com/mattfenwick/cyclonus/cmd/cyclonus"}, "about 1 min"),
+    Source("versitygw", {"versitygw": "github.com/versity/versitygw/cmd/versitygw"}, "about 2 min"),
     Source("pause", {"pause": "muster.test/pause"}, "a few seconds"),
 )
 API_SERVER_PROGRAMS = ("etcd", "kube-apiserver", "kubectl")

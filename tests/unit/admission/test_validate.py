@@ -116,6 +116,14 @@ REFUSED = [
         "spec.checkpoint.storage.persistentVolumeClaim.claimName: must be the name of a PersistentVolumeClaim, not 'A'",
     ),
     (
+        {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "a"}, "secretRef": {"name": "keys"}}}},
+        "spec.checkpoint.storage.secretRef: is for a uri, such as s3://bucket/prefix: leave it out",
+    ),
+    (
+        {"checkpoint": {"storage": {"uri": "s3://a", "secretRef": {"name": "My Keys"}}}},
+        "spec.checkpoint.storage.secretRef.name: must be the name of a Secret, not 'My Keys'",
+    ),
+    (
         {"checkpoint": {"storage": {"uri": "/data"}}},
         "spec.checkpoint.storage.uri: must be file:///path or s3://bucket/prefix, not '/data': write file:///data",
     ),

@@ -119,10 +119,17 @@ def test_storage_becomes_a_folder(directory: RunDirectory, storage: dict[str, An
     assert str(checkpoint_folder(wanted, directory)) == folder.format(run=directory.path)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "file://host/x"])
-def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory, uri: str) -> None:
+def test_an_object_store_is_used_from_here_too(directory: RunDirectory) -> None:
+    storage = {"uri": "s3://bucket/x", "secretRef": {"name": "keys"}}
+    wanted = job(checkpoint={"storage": storage}, trainer={"task": "digits"})
+    here = localized(wanted, directory, cwd=Path(), job_file=Path("job.yaml"))
+    assert here.spec.checkpoint.storage == wanted.spec.checkpoint.storage
+    assert any("keys is on a cluster; set its variables" in said for said in remarks(wanted, gpus=0))
+
+
+def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory) -> None:
     with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: .* cannot be reached by a local run; write file:///path"):
-        checkpoint_folder(job(checkpoint={"storage": {"uri": uri}}), directory)
+        checkpoint_folder(job(checkpoint={"storage": {"uri": "file://host/x"}}), directory)
 
 
 def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_file(tmp_path: Path, directory: RunDirectory) -> None:

@@ -106,7 +106,14 @@ def test_the_contract_of_a_replica() -> None:
         "input": {"workers": None, "prefetch": None, "shard": "Data", "cache": None},
         "options": {},
         "communication": "Auto",
-        "checkpoint": {"directory": "/checkpoints/ns/job", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
+        "checkpoint": {
+            "directory": "/checkpoints/ns/job",
+            "resume": "Auto",
+            "everySteps": 100,
+            "everySeconds": None,
+            "keep": 3,
+            "async": True,
+        },
         "graceSeconds": 120,
     }
     downward = {
@@ -135,6 +142,14 @@ def test_a_job_saves_in_a_folder_of_its_own(checkpoint: dict[str, Any], director
     [pod] = pods_of(ddp(checkpoint=checkpoint)).values()
     rendered = json.loads(environment_of(pod)["MUSTER_TRAINER"])["checkpoint"]
     assert (rendered and rendered["directory"]) == directory
+
+
+def test_credentials_come_from_the_secret_and_into_the_trainer_alone() -> None:
+    storage = {"uri": "s3://bucket/runs", "secretRef": {"name": "keys"}}
+    [pod] = pods_of(ddp(checkpoint={"storage": storage})).values()
+    assert trainer_of(pod)["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    [without] = pods_of(ddp(checkpoint=CLAIM)).values()
+    assert "envFrom" not in trainer_of(without)
 
 
 @pytest.mark.parametrize(

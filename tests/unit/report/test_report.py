@@ -28,7 +28,7 @@ def history(steps: list[Step], *, commits: list[Commit] | None = None, spans: di
 
 BROKEN = history(
     [step(1, end=3), step(2, end=4.5), step(2, attempt=1, end=9), step(3, attempt=1, end=10)],
-    commits=[Commit(attempt=0, step=1, time=3.5, seconds=0.25, bytes=10, reason="Periodic")],
+    commits=[Commit(attempt=0, step=1, time=3.5, seconds=0.25, blocked_seconds=0.25, bytes=10, reason="Periodic")],
     spans={0: (1, 4.5), 1: (7, 11)},
 )
 

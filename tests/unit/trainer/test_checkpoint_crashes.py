@@ -37,7 +37,7 @@ class Attempts(RuleBasedStateMachine):
         self.step = self.stale_step = 0
         self.operations_left: int | None = None
         self.patch = pytest.MonkeyPatch()
-        for name in ("write_file", "remove_file", "remove_tree", "make_directory", "sync_tree"):
+        for name in ("write_file", "remove_file", "remove_tree", "make_directory", "sync_file"):
             self.patch.setattr(files, name, self._crashing(name, getattr(files, name)))
         self._begin_attempt(0)
 
@@ -73,10 +73,16 @@ class Attempts(RuleBasedStateMachine):
         content = f"{step} of {store.fence}".encode() * 5
         path = store.begin(step)
         (path / "weights").write_bytes(content)
-        manifest = Manifest(step, 0, 0, step, 1, "DDP", store.fence.attempt, {}, {}, "Periodic", "now")
+        listing = store.flush(path, ["weights"], path)
+        manifest = Manifest(step, 0, 0, step, 1, "DDP", store.fence.attempt, {}, {}, "Periodic", "now", listing)
         store.commit(path, manifest)
         self.good[step, store.fence] = content
-        store.retain()
+        try:
+            store.retain()
+        finally:
+            there = {(at, by) for at, by in self.good if (self.directory / f"step-{at:08d}-{by}" / "COMMITTED").exists()}
+            assert set(sorted(self.good)[-2:]) <= there, "one of the newest two that verify was removed"
+            self.good = {key: self.good[key] for key in there}
 
     @rule()
     def the_current_attempt_commits(self) -> None:
@@ -144,8 +150,9 @@ class Attempts(RuleBasedStateMachine):
         return False
 
     @precondition(lambda self: len(self.good) >= 2)
-    @rule(cut=st.booleans())
-    def the_newest_checkpoint_rots(self, cut: bool) -> None:
+    @rule(cut=st.booleans(), resumes=st.booleans())
+    def the_newest_checkpoint_rots(self, cut: bool, resumes: bool) -> None:
+        """And the attempt that wrote it may go on, not knowing."""
         newest = max(self.good)
         path = self.directory / f"step-{newest[0]:08d}-{newest[1]}" / "weights"
         if not path.exists():
@@ -153,7 +160,8 @@ class Attempts(RuleBasedStateMachine):
         content = path.read_bytes()
         path.write_bytes(content[:-1] if cut else bytes([content[0] ^ 1]) + content[1:])
         del self.good[newest]
-        self._begin_attempt(self.number + 1)
+        if resumes:
+            self._begin_attempt(self.number + 1)
 
     @invariant()
     def the_newest_good_checkpoint_is_chosen_whole(self) -> None:

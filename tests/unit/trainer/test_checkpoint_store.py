@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -51,8 +52,12 @@ def begin_attempt(directory: Path, attempt: int, *, later: int = 0, resume: str 
 def save(store: Store, step: int) -> Path:
     path = store.begin(step)
     (path / "weights").write_bytes(f"{step} of {store.fence}".encode())
-    store.commit(path, manifest(step))
+    commit(store, path, step)
     return path
+
+
+def commit(store: Store, path: Path, step: int) -> None:
+    store.commit(path, replace(manifest(step), files=store.flush(path, [file.name for file in path.iterdir()], path)))
 
 
 def chosen(directory: Path, attempt: int = 9, *, resume: str = "Auto", later: int = 0) -> tuple[int, list[str]]:

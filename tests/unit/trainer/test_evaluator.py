@@ -35,7 +35,7 @@ class Stage:
             store.register(select(CheckpointSpec(self.directory), store.fence))
         path = store.begin(step)
         (path / "weights").write_text(str(step))
-        store.commit(path, replace(PERIODIC, step=step, reason=reason))
+        store.commit(path, replace(PERIODIC, step=step, reason=reason, files=store.flush(path, ["weights"], path)))
         return path
 
     def run(self) -> ExitCode:

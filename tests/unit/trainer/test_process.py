@@ -44,12 +44,6 @@ def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]
         (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
         ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),
         (TRAINER, {"MUSTER_JOB_CREATED": "yesterday"}, 11, "MUSTER_JOB_CREATED"),
-        (
-            TRAINER | {"checkpoint": {"directory": "s3://bucket/runs"}},
-            {},
-            11,
-            "spec.checkpoint.storage.uri: the bundled trainer saves to folders",
-        ),
     ],
 )
 def test_a_wrong_job_ends_with_one_line(trainer: dict[str, Any], env: dict[str, str], code: int, said: str) -> None:

@@ -15,7 +15,7 @@ EXAMPLE: dict[str, Any] = {
     "input": {"workers": 0, "prefetch": 3, "shard": "File", "cache": "/dev/shm/c"},
     "options": {},
     "communication": "Auto",
-    "checkpoint": {"directory": "/c/d", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3},
+    "checkpoint": {"directory": "/c/d", "resume": "Auto", "everySteps": 100, "everySeconds": None, "keep": 3, "async": False},
     "graceSeconds": 30,
 }
 
@@ -25,7 +25,7 @@ def test_the_documented_example_is_read() -> None:
     assert (spec.entry_point, spec.task, spec.config) == ("task", "digits", {"epochs": 5})
     assert (spec.batch.global_size, spec.batch.accumulation_steps, spec.batch.learning_rate_scaling) == (64, 2, "Linear")
     assert spec.input == InputSpec(0, 3, "File", Path("/dev/shm/c"))
-    assert spec.checkpoint == CheckpointSpec(Path("/c/d"), "Auto", 100, None, 3)
+    assert spec.checkpoint == CheckpointSpec(Path("/c/d"), "Auto", 100, None, 3, asynchronous=False)
     assert spec.grace_seconds == 30.0
 
 
@@ -44,6 +44,7 @@ def test_the_documented_example_is_read() -> None:
         ({"config": []}, r"MUSTER_TRAINER\.config"),
         ({"checkpoint": {}}, r"MUSTER_TRAINER\.checkpoint\.directory"),
         ({"checkpoint": {"directory": "/c", "keep": "3"}}, r"checkpoint\.keep"),
+        ({"checkpoint": {"directory": "/c", "async": "yes"}}, r"checkpoint\.async: true or false"),
         ({"graceSeconds": -1}, r"MUSTER_TRAINER\.graceSeconds"),
     ],
 )

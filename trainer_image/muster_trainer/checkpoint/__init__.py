@@ -5,8 +5,8 @@ that decides whether they count lives in this package.
 """
 
 from muster_trainer.checkpoint.fence import Fence
-from muster_trainer.checkpoint.manifest import Commit, Manifest
+from muster_trainer.checkpoint.manifest import Commit, Manifest, read_back
 from muster_trainer.checkpoint.selection import Selection, select
 from muster_trainer.checkpoint.store import Store
 
-__all__ = ["Commit", "Fence", "Manifest", "Selection", "Store", "select"]
+__all__ = ["Commit", "Fence", "Manifest", "Selection", "Store", "read_back", "select"]

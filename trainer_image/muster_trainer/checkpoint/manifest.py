@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.fence import Fence
 from muster_trainer.contract import BadConfiguration
+from muster_trainer.objects import Place
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -58,7 +61,7 @@ class Manifest:
 class Commit:
     """A checkpoint directory `step-<step>-<fence>` that has the commit marker; whether it verifies is another matter."""
 
-    path: Path
+    path: Place
     step: int
     fence: Fence
 
@@ -72,7 +75,7 @@ def directory_name(step: int, fence: Fence) -> str:
     return f"step-{step:08d}-{fence}"
 
 
-def parse_directory(path: Path) -> Commit | None:
+def parse_directory(path: Place) -> Commit | None:
     """The step and fence in a checkpoint directory's name, or None where it is no such name."""
     prefix, _, rest = path.name.partition("-")
     step, _, fence_text = rest.partition("-")
@@ -82,38 +85,66 @@ def parse_directory(path: Path) -> Commit | None:
     return Commit(path, int(step), fence)
 
 
-def is_committed(path: Path) -> bool:
+def is_committed(path: Place) -> bool:
     return (path / MARKER).is_file()
 
 
-def read_verified(path: Path) -> Manifest:
-    """The manifest of a committed checkpoint whose every file has the size and SHA-256 that were committed.
+def read_verified(path: Place, *, sums: bool = True) -> Manifest:
+    """The manifest of a committed checkpoint whose every file has the size and, with `sums`, the SHA-256 that were committed.
 
     Raises ValueError that says what is damaged, and OSError where the storage does not answer: that is no damage, and
     passing over the checkpoint for it would lose steps.
     """
     try:
         content = (path / MANIFEST).read_bytes()
-        marked = (path / MARKER).read_text(encoding="ascii", errors="replace").strip()
+        marked = (path / MARKER).read_bytes().decode("ascii", errors="replace").strip()
     except FileNotFoundError as error:
         raise ValueError(f"{Path(error.filename).name} is missing") from None
-    try:
-        manifest = Manifest.from_bytes(content)
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
+    manifest = _parsed(content)
     if marked != digest_of(content):
         raise ValueError(f"{MANIFEST} is not the one that was committed (its SHA-256 differs)")
     for name, expected in manifest.files.items():
-        _verify(path / name, name, expected)
+        _verify(path / name, name, expected, sums=sums)
     return manifest
 
 
-def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
+def verifies(commit: Commit) -> bool:
+    """Whether it is whole as far as is cheap to tell: an object store has sums of its own, and takes money for reading."""
     try:
-        size = path.stat().st_size
+        return bool(read_verified(commit.path, sums=isinstance(commit.path, Path)))
+    except ValueError:
+        return False
+
+
+@contextmanager
+def read_back(path: Place) -> Iterator[Path]:
+    """A checkpoint that has been verified, as a folder of this machine: itself, or a copy for as long as it is needed.
+
+    Raises StorageUnavailable.
+    """
+    if isinstance(path, Path):
+        yield path
+        return
+    with TemporaryDirectory(prefix="muster-load-") as folder:
+        with files.storage(path):
+            for name in Manifest.from_bytes((path / MANIFEST).read_bytes()).files:
+                (path / name).download(Path(folder) / name)
+        yield Path(folder)
+
+
+def _parsed(content: bytes) -> Manifest:
+    try:
+        return Manifest.from_bytes(content)
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
+
+
+def _verify(path: Place, name: str, expected: Mapping[str, Any], *, sums: bool) -> None:
+    try:
+        size = files.size(path)
         if size != expected["bytes"]:
             raise ValueError(f"{name} has {size} bytes in place of {expected['bytes']}")
-        if files.sha256(path) != expected["sha256"]:
+        if sums and files.sha256(path) != expected["sha256"]:
             raise ValueError(f"{name} is damaged: its SHA-256 differs")
     except FileNotFoundError:
         raise ValueError(f"{name} is missing") from None
@@ -124,7 +155,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def check_identity(manifest: Manifest, identity: Mapping[str, Any], path: Path) -> None:
+def check_identity(manifest: Manifest, identity: Mapping[str, Any], path: Place) -> None:
     """Raises BadConfiguration where the job is another one than the checkpoint's: it would not be the same training."""
     for name in sorted(manifest.identity.keys() | identity.keys()):
         saved, now = manifest.identity.get(name), identity.get(name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.fence import Fence
 from muster_trainer.checkpoint.manifest import Commit, Manifest, is_committed, parse_directory, read_verified
 from muster_trainer.contract import BadConfiguration, CheckpointDamaged, CheckpointSpec
+from muster_trainer.objects import Place, place_of
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Selection:
     commit: Commit | None
     manifest: Manifest | None
     found: int | None
-    skipped: tuple[tuple[Path, str], ...]
+    skipped: tuple[tuple[Place, str], ...]
 
     @property
     def step(self) -> int:
         return self.commit.step if self.commit else 0
 
 
-def registrations(directory: Path) -> dict[Fence, int]:
+def registrations(directory: Place) -> dict[Fence, int]:
     """The attempts that have begun, and the step each resumed at. A torn registration names no attempt that trained."""
     resumed: dict[Fence, int] = {}
     for path in (directory / "attempts").glob("*.json"):
@@ -47,13 +47,13 @@ def is_void(commit: Commit, resumed: Mapping[Fence, int]) -> bool:
     return any(fence > commit.fence and step < commit.step for fence, step in resumed.items())
 
 
-def checkpoints(directory: Path) -> list[Commit]:
+def checkpoints(directory: Place) -> list[Commit]:
     """Every checkpoint directory, finished or not, newest last."""
     named = (parse_directory(path) for path in directory.glob("step-*") if path.is_dir())
     return sorted((found for found in named if found is not None), key=lambda found: found.order)
 
 
-def valid_commits(directory: Path) -> list[Commit]:
+def valid_commits(directory: Place) -> list[Commit]:
     """Every commit that is not void, newest last."""
     resumed = registrations(directory)
     return [found for found in checkpoints(directory) if is_committed(found.path) and not is_void(found, resumed)]
@@ -72,14 +72,14 @@ def select(spec: CheckpointSpec, fence: Fence) -> Selection:
         own = newest_verified([commit for commit in valid if commit.fence.created == fence.created])
     if own.commit is not None or spec.resume == "Never":
         return own
-    return _named(Path(spec.resume), own)
+    return _named(place_of(spec.resume), own)
 
 
 def newest_verified(valid: Iterable[Commit]) -> Selection:
     """The newest of `valid` commits (newest last) whose files verify."""
     newest_first = list(valid)[::-1]
     found = newest_first[0].step if newest_first else None
-    skipped: list[tuple[Path, str]] = []
+    skipped: list[tuple[Place, str]] = []
     for commit in newest_first:
         try:
             return Selection(commit, read_verified(commit.path), found, tuple(skipped))
@@ -88,7 +88,7 @@ def newest_verified(valid: Iterable[Commit]) -> Selection:
     return Selection(None, None, found, tuple(skipped))
 
 
-def _named(path: Path, own: Selection) -> Selection:
+def _named(path: Place, own: Selection) -> Selection:
     if not path.is_dir():
         raise BadConfiguration(f"spec.checkpoint.resume: there is no checkpoint directory {path}; write Auto, Never or one")
     commit = parse_directory(path.resolve())

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.fence import Fence
-from muster_trainer.checkpoint.manifest import MANIFEST, MARKER, Commit, Manifest, digest_of, directory_name, is_committed
+from muster_trainer.checkpoint.manifest import MANIFEST, MARKER, Commit, Manifest, digest_of, directory_name, is_committed, verifies
 from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void, registrations
-from muster_trainer.contract import PeerLost
+from muster_trainer.contract import PeerLost, StorageUnavailable
+from muster_trainer.objects import Place
 
 LEAST_KEPT = 2
 
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoint directory as one attempt (its `fence`) may write it. Rank 0 alone uses it.
+    """The checkpoint directory as one attempt (its `fence`) may write it. Rank 0 alone uses it, but for `flush`.
 
     Every method raises StorageUnavailable where the storage fails, and PeerLost where a higher fence is registered.
     """
 
-    directory: Path
+    directory: Place
     fence: Fence
     keep: int
 
@@ -38,7 +42,7 @@ class Store:
             }
             files.write_file(self.directory / "attempts" / f"{self.fence}.json", json.dumps(record).encode() + b"\n")
 
-    def begin(self, step: int) -> Path:
+    def begin(self, step: int) -> Place:
         """An empty directory for the files of a checkpoint at `step`; what was left there by this fence is removed."""
         path = self.directory / directory_name(step, self.fence)
         with files.storage(path):
@@ -47,33 +51,55 @@ class Store:
             files.make_directory(path)
         return path
 
-    def commit(self, path: Path, manifest: Manifest) -> tuple[Commit, int]:
-        """Makes the files in `path` a checkpoint, once every rank has flushed its own. Returns it and its bytes."""
+    def flush(self, folder: Path, names: Iterable[str], path: Place) -> dict[str, dict[str, Any]]:
+        """Makes the files `names`, which were written to the workplace `folder`, durable files of the checkpoint at `path`; gives
+        their sizes and sums, as the manifest lists them. Any rank may."""
+        listing = {}
         with files.storage(path):
-            files.sync_tree(path)
-            names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
-            listing = {name: {"bytes": (path / name).stat().st_size, "sha256": files.sha256(path / name)} for name in names}
-            content = replace(manifest, files=listing).to_bytes()
+            for name in names:
+                listing[name] = {"bytes": files.size(folder / name), "sha256": files.sha256(folder / name)}
+                files.keep(folder / name, path / name)
+        return listing
+
+    def commit(self, path: Place, manifest: Manifest) -> tuple[Commit, int]:
+        """Makes the files that `manifest` lists a checkpoint, once every rank has flushed its own. Returns it and its bytes."""
+        with files.storage(path):
+            for name, written in manifest.files.items():
+                self._check_shared(path / name, written["bytes"])
+            content = manifest.to_bytes()
             files.write_file(path / MANIFEST, content)
             self._check_fence()
             files.write_file(path / MARKER, digest_of(content).encode() + b"\n")
-        size = sum(entry["bytes"] for entry in listing.values())
-        return Commit(path, manifest.step, self.fence), size
+        return Commit(path, manifest.step, self.fence), sum(entry["bytes"] for entry in manifest.files.values())
 
-    def retain(self) -> list[Path]:
-        """Removes what is no longer needed after a commit, and returns it.
+    @staticmethod
+    def _check_shared(path: Place, size: int) -> None:
+        if not path.is_file() or files.size(path) != size:
+            raise StorageUnavailable(
+                f"checkpoint storage {path}: another replica wrote it, and it cannot be seen whole from here: let all replicas mount "
+                "the same storage (a claim that is ReadWriteMany)"
+            )
 
-        Kept are the newest `keep` valid commits (at least two), and whatever this or a higher fence has not finished.
-        With a higher fence registered nothing is removed: that attempt owns the directory now.
+    def abandon(self, path: Place) -> None:
+        """Removes what a save that failed has left, as far as that can be done: a full disk is not to be kept full."""
+        with suppress(OSError):
+            self._remove(path)
+
+    def retain(self, newest: Commit | None = None) -> list[Place]:
+        """Removes what is no longer needed after a commit, and returns it. `newest` was written just now, and is not read again.
+
+        Kept are the newest `keep` valid commits (at least two), and as many more as it takes for two of those kept to verify; and
+        whatever this or a higher fence has not finished. With a higher fence registered nothing is removed: that attempt owns
+        the directory now.
         """
-        removed: list[Path] = []
+        removed: list[Place] = []
         with files.storage(self.directory):
             resumed = registrations(self.directory)
             if any(fence > self.fence for fence in resumed):
                 return removed
             found = checkpoints(self.directory)
             valid = [one for one in found if is_committed(one.path) and not is_void(one, resumed)]
-            kept = valid[-max(self.keep, LEAST_KEPT) :]
+            kept = self._kept(valid, newest)
             for one in found:
                 finished_or_old = is_committed(one.path) or one.fence < self.fence
                 if one not in kept and finished_or_old:
@@ -81,14 +107,25 @@ class Store:
                     removed.append(one.path)
         return removed
 
+    def _kept(self, valid: list[Commit], newest: Commit | None) -> list[Commit]:
+        kept: list[Commit] = []
+        intact = 0
+        for one in reversed(valid):
+            if len(kept) >= max(self.keep, LEAST_KEPT) and intact >= LEAST_KEPT:
+                break
+            kept.append(one)
+            if intact < LEAST_KEPT:
+                intact += one == newest or verifies(one)
+        return kept
+
     def _check_fence(self) -> None:
         newer = [fence for fence in registrations(self.directory) if fence > self.fence]
         if newer:
             raise PeerLost(f"attempt {max(newer)} has taken over {self.directory}; this one ({self.fence}) may not save")
 
     @staticmethod
-    def _remove(path: Path) -> None:
+    def _remove(path: Place) -> None:
         """The marker goes first: a directory that is half removed must not count."""
-        if path.exists():
+        if path.is_dir():
             files.remove_file(path / MARKER)
             files.remove_tree(path)

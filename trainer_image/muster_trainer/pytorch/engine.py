@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from muster_trainer.contract import TrainerSpec, UserError
 from muster_trainer.data import Order, weighted_share
-from muster_trainer.engine import StepOutcome, scaled_learning_rate, warm_up
+from muster_trainer.engine import Part, StepOutcome, scaled_learning_rate, warm_up
 from muster_trainer.pytorch import gradients, precision, state
 from muster_trainer.pytorch.input import Request, batches_of, take
 from muster_trainer.pytorch.rates import set_rates
@@ -105,10 +105,16 @@ class TorchEngine:
             dist.broadcast_object_list(message, src=0, device=self.device)
         return message[0]
 
+    def gather(self, text: str) -> list[str]:
+        texts = [""] * self.world
+        with peers(self.rank):
+            dist.all_gather_object(texts, text)
+        return texts
+
     def expect(self, order: Order, steps: range) -> None:
         self.coming = self._reading(self.task.train, ((step, self._share(order.batch_indices(step))[0]) for step in steps))
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         with peers(self.rank):
             samples, waited, read = take(self.coming, self.device)
         together = time.monotonic()
@@ -121,15 +127,16 @@ class TorchEngine:
         with peers(self.rank):
             self._reduce_gradients()
         counted = total if self.counts else torch.zeros_like(total)
-        tally = torch.stack([counted, *torch.tensor([stop, save], dtype=torch.float64, device=self.device)])
+        tally = torch.stack([counted, *torch.tensor([stop, save, busy], dtype=torch.float64, device=self.device)])
         with peers(self.rank):
             dist.all_reduce(tally)
-        loss_sum, stops, saves = tally.tolist()
+        loss_sum, *votes = tally.tolist()
+        stops, saves, works = (count > 0 for count in votes)
         met = time.monotonic()
         if np.isfinite(loss_sum) or self.task.config.nanLoss != "Skip":
             self._update(step)
         own = None if self.device.type == "cuda" else read + max(0.0, self._ready() - together) + time.monotonic() - met
-        return StepOutcome(loss=loss_sum / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited, own_seconds=own)
+        return StepOutcome(loss=loss_sum / len(indices), stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own)
 
     def _ready(self) -> float:
         """When (`time.monotonic`) this rank's gradients were ready, and only those of others awaited; 0: it cannot tell, for ranks wait
@@ -226,9 +233,9 @@ class TorchEngine:
                 whole[name] = whole.get(name, 0.0) + value
         return whole
 
-    def save(self, directory: Path) -> None:
+    def snapshot(self, directory: Path, *, room: int) -> Part:
         with peers(self.rank):
-            state.save(directory, self.model, self.optimizer)
+            return state.snapshot(directory, self.model, self.optimizer, room=room)
 
     def load(self, directory: Path) -> None:
         with peers(self.rank):

@@ -31,7 +31,7 @@ from torch.distributed import rpc
 
 from muster_trainer.contract import BadConfiguration, ExitCode, PeerLost, TrainerError, error_of
 from muster_trainer.data import Order
-from muster_trainer.engine import StepOutcome, warm_up
+from muster_trainer.engine import Part, StepOutcome, warm_up
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.input import read_in_line
@@ -112,7 +112,7 @@ class RpcEngine(TorchEngine):
 
     # the chief
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         loss, staleness, waited, in_flight, failure = 0.0, 0, 0.0, 0, None
         if self.rank == 0:
             try:
@@ -121,10 +121,10 @@ class RpcEngine(TorchEngine):
                 in_flight = len(self.workers) - len(self.idle)
             except TrainerError as error:
                 failure = error
-        tally = torch.tensor([loss, staleness, waited, in_flight, failure is not None, stop, save], dtype=torch.float64)
+        tally = torch.tensor([loss, staleness, waited, in_flight, failure is not None, stop, save, busy], dtype=torch.float64)
         with peers(self.rank):
             dist.all_reduce(tally)
-        loss, staleness, waited, in_flight, failed, stops, saves = tally.tolist()
+        loss, staleness, waited, in_flight, failed, stops, saves, works = tally.tolist()
         if failed:
             self._fail(failure)
         self.pending = {"stop": self.pending["stop"] or stops > 0, "save": self.pending["save"] or saves > 0}
@@ -133,6 +133,7 @@ class RpcEngine(TorchEngine):
             loss=loss,
             stop=settled and self.pending["stop"],
             save=settled and self.pending["save"],
+            busy=works > 0,
             staleness=None if self.synchronous else int(staleness),
             input_seconds=waited,
         )
@@ -256,9 +257,9 @@ class RpcEngine(TorchEngine):
         batch = self._on_device(samples)
         return self._measure(self.replica(batch[0]), batch, self._test_share(indices)[1])
 
-    def save(self, directory: Path) -> None:
+    def snapshot(self, directory: Path, *, room: int) -> Part:
         with peers(self.rank):
-            state.save(directory, self.model, self.server.optimizer)
+            return state.snapshot(directory, self.model, self.server.optimizer, room=room)
 
     def load(self, directory: Path) -> None:
         with peers(self.rank):

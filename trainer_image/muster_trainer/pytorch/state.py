@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
 
 from muster_trainer.checkpoint.files import storage_error
 from muster_trainer.contract import BadConfiguration, StorageUnavailable
+from muster_trainer.engine import Part
 
 Value = TypeVar("Value")
 
+_INDEX = ".metadata"
 _METADATA = "torch.distributed.checkpoint.metadata"
 _SAFE_CLASSES = {
     ("torch", "Size"),
@@ -35,12 +41,63 @@ _SAFE_CLASSES = {
 }
 
 
-def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Writes the table, durably and on all ranks together. Raises StorageUnavailable."""
+class _Planner(dcp.DefaultSavePlanner):
+    """Gives what this rank writes from copies, where there are some, and from the table itself elsewhere."""
+
+    copies: Mapping[MetadataIndex, torch.Tensor] = {}
+
+    def resolve_data(self, write_item: WriteItem) -> Any:
+        return self.copies[write_item.index] if self.copies else super().resolve_data(write_item)
+
+
+def snapshot(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, *, room: int) -> Part:
+    """Shares the table out over all ranks, as dcp.save does, and copies what this rank is to write, if it is no more than `room` bytes.
+
+    Each rank makes the plan of all, so that one collective is enough. Copies are plain memory: the next save has its own.
+    """
+    planner, writer = _Planner(), dcp.FileSystemWriter(directory)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    planner.set_up_planner(_table(model, optimizer), is_coordinator=True)
+    plans: list[Any] = [None] * world
+    dist.all_gather_object(plans, planner.create_local_plan())
+    plans, metadata = planner.create_global_plan(plans)
+    plan = planner.finish_plan(writer.prepare_global_plan(plans)[rank])
+    own = {item.index: planner.resolve_data(item) for item in plan.items}
+    copied = sum(tensor.nbytes for tensor in own.values()) <= room
+    if copied:
+        planner.copies = {index: torch.empty_like(tensor, device="cpu").copy_(tensor) for index, tensor in own.items()}
+        planner.state_dict = {}
+    return Part(
+        copied=copied,
+        write=lambda: _write(writer, plan, planner, directory),
+        finish=lambda told: _finish(writer, metadata, told),
+    )
+
+
+def _write(writer: dcp.FileSystemWriter, plan: SavePlan, planner: _Planner, directory: Path) -> tuple[list[str], Any]:
+    """Raises StorageUnavailable: torch's writer hides the disk's error behind one of its own."""
     try:
-        dcp.save(_table(model, optimizer), storage_writer=dcp.FileSystemWriter(directory, sync_files=True))
-    except dcp.api.CheckpointException as error:
-        raise _cause(error, directory) from error
+        results = writer.write_data(plan, planner).value()
+    except (RuntimeError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, OSError):
+            raise storage_error(directory, cause) from error
+        raise
+    planner.copies = {}
+    places = [(one.index.fqn, one.index.offset, one.index.index, one.storage_data, one.size_in_bytes) for one in results]
+    told = [[fqn, offset, index, info.relative_path, info.offset, info.length, size] for fqn, offset, index, info, size in places]
+    return sorted({info.relative_path for *_, info, _ in places}), told
+
+
+def _finish(writer: dcp.FileSystemWriter, metadata: Metadata, told: list[Any]) -> list[str]:
+    """Writes the index, from what all ranks have told of their files."""
+    results = [
+        WriteResult(MetadataIndex(fqn, offset, index), size, _StorageInfo(path, start, length))
+        for own in told
+        for fqn, offset, index, path, start, length, size in own
+    ]
+    writer.finish(metadata, [results])
+    return [_INDEX]
 
 
 def load_alone(directory: Path, model: nn.Module) -> None:
@@ -157,7 +214,7 @@ class _SafeUnpickler(pickle.Unpickler):
 
 class _SafeReader(dcp.FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / ".metadata").open("rb") as file:
+        with (Path(self.path) / _INDEX).open("rb") as file:
             metadata: Metadata = _SafeUnpickler(file).load()
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()

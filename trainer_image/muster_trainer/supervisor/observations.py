@@ -116,7 +116,8 @@ class Observations:
         reason = _text(event.get("reason")) or "Periodic"
         self.saved_seconds += max(0.0, number(event.get("seconds")) or 0.0)
         if step is not None:
-            self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"]}
+            times = {name: number(event.get(name)) for name in ("seconds", "blockedSeconds")}
+            self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"], **times}
         if stop_asked or reason in ("Stop", "Final"):
             self.commit_reasons.add(reason)
 

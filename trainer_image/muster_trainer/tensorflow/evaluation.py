@@ -9,7 +9,8 @@ import tensorflow as tf
 from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow.machine import one_device
-from muster_trainer.tensorflow.synchronous import PREFIX, Synchronous
+from muster_trainer.tensorflow.snapshots import PREFIX
+from muster_trainer.tensorflow.synchronous import Synchronous
 from muster_trainer.tensorflow.world import one_line
 
 

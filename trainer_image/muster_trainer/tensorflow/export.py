@@ -12,7 +12,7 @@ import tensorflow as tf
 from muster_trainer.contract import BadConfiguration, StorageUnavailable
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
-from muster_trainer.tensorflow.synchronous import PREFIX, STORAGE_ERRORS
+from muster_trainer.tensorflow.snapshots import PREFIX, STORAGE_ERRORS
 from muster_trainer.tensorflow.world import one_line
 
 SAVED_MODEL = "saved_model"

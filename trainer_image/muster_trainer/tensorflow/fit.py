@@ -109,15 +109,15 @@ class Fit(_Fit):
         for reading in self.readings:
             reading.device = None  # tf.distribute copies what comes out of `_dataset`
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         self._seed(step)
         self._warm_up(step)
         shares, waited, _ = self._take(self.readings)
-        stops, saves = self._total(np.array([stop, save], dtype=np.float32))
+        stops, saves, works = (self._total(np.array([stop, save, busy], dtype=np.float32)) > 0).tolist()
         self.handed_over.put((shares, np.float32(len(indices))))
         with peers(self.rank):
             loss = self.course.next()
-        return StepOutcome(loss=loss / len(indices), stop=bool(stops), save=bool(saves), input_seconds=waited)
+        return StepOutcome(loss=loss / len(indices), stop=stops, save=saves, busy=works, input_seconds=waited)
 
     def _fit_epoch(self, steps: range, **choices: Any) -> None:
         with self.strategy.scope():

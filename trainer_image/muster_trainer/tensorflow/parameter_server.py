@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.data import Order
-from muster_trainer.engine import StepOutcome
+from muster_trainer.engine import Part, StepOutcome
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import partitions
@@ -47,7 +47,8 @@ class ParameterServer(Synchronous):
         self.handed_out: deque[tuple[Any, float]] = deque()
         self.asked = {"stop": False, "save": False}
         # The chief does it all: the folder of the checkpoint need not be there on a parameter server.
-        self.files = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
+        self.host = "/job:chief/replica:0/task:0/device:CPU:0"
+        self.files = tf.train.CheckpointOptions(experimental_io_device=self.host)
         with self.strategy.scope():
             self.updates = tf.Variable(0, dtype=tf.int64, name="updates")
         self._turn = tf.function(self._take_turn, reduce_retracing=True, autograph=False)
@@ -77,7 +78,7 @@ class ParameterServer(Synchronous):
         table = read_batch(self.task, data, np.arange(len(data)))
         return iter(self.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(table).repeat()))
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         self.asked = {"stop": self.asked["stop"] or stop, "save": self.asked["save"] or save}
         with peers(self.rank):
             self._hand_out(self.order.boundary(step, self.every_steps))
@@ -88,6 +89,7 @@ class ParameterServer(Synchronous):
             loss=float(loss),
             stop=settled and self.asked["stop"],
             save=settled and self.asked["save"],
+            busy=busy,
             staleness=int(staleness),
             input_seconds=waited,
         )
@@ -111,19 +113,19 @@ class ParameterServer(Synchronous):
         return self.coordinator.schedule(self._turn, args=share), waited
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
-        return self._settled("evaluating", super().evaluate, batches)
+        return self._settled("evaluating", lambda: super(ParameterServer, self).evaluate(batches))
 
-    def save(self, directory: Path) -> None:
-        self._settled("saving", super().save, directory)
+    def snapshot(self, directory: Path, *, room: int) -> Part:
+        return self._settled("saving", lambda: super(ParameterServer, self).snapshot(directory, room=room))
 
     def load(self, directory: Path) -> None:
-        self._settled("restoring", super().load, directory)
+        self._settled("restoring", lambda: super(ParameterServer, self).load(directory))
 
-    def _settled(self, doing: str, call: Callable[..., Any], argument: Any) -> Any:
+    def _settled(self, doing: str, call: Callable[[], Any]) -> Any:
         """Between two steps, when nothing is handed out: the chief itself reads and writes the variables."""
         with peers(self.rank):
             within(STEP_SECONDS, doing, self.coordinator.join)
-            return within(STEP_SECONDS, doing, lambda: call(argument))
+            return within(STEP_SECONDS, doing, call)
 
     # what a worker computes
 

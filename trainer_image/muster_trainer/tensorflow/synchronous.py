@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,25 +19,18 @@ import tensorflow as tf
 
 from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerError, TrainerSpec, UserError, error_of
 from muster_trainer.data import Order, portions, weighted_share
-from muster_trainer.engine import StepOutcome, scaled_learning_rate, warm_up
+from muster_trainer.engine import Part, StepOutcome, scaled_learning_rate, warm_up
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
-from muster_trainer.tensorflow import tpu
+from muster_trainer.tensorflow import snapshots, tpu
 from muster_trainer.tensorflow.input import Reading, Share
 from muster_trainer.tensorflow.machine import central_storage, mirrored, one_device, prepare
 from muster_trainer.tensorflow.precision import computing_in, single
+from muster_trainer.tensorflow.snapshots import PREFIX, STORAGE_ERRORS
 from muster_trainer.tensorflow.world import Membership, fingerprint, join, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
-PREFIX = "state"
-STORAGE_ERRORS = (
-    tf.errors.ResourceExhaustedError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.NotFoundError,
-    tf.errors.FailedPreconditionError,
-    OSError,
-)
 
 
 class Synchronous:
@@ -72,6 +63,7 @@ class Synchronous:
         self.decay = 0.0 if task.optimizer or config.optimizer == "AdamW" else config.weightDecay
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self.files = tf.train.CheckpointOptions()
+        self.host = "/device:CPU:0"
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
@@ -85,6 +77,9 @@ class Synchronous:
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint()
 
+    def gather(self, text: str) -> list[str]:
+        return [self.broadcast(text, source=source) for source in range(self.world)]
+
     def broadcast(self, text: str, *, source: int = 0) -> str:
         content = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
         length = int(self._total(np.array([len(content) if self.rank == source else 0], dtype=np.int32))[0])
@@ -96,10 +91,10 @@ class Synchronous:
     def expect(self, order: Order, steps: range) -> None:
         self.readings = self._readings(self.task.train, order.batch_indices, steps)
 
-    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool) -> StepOutcome:
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         self._seed(step)
         self._warm_up(step)
-        votes = tf.constant([stop, save], dtype=tf.float32) / self.local_devices
+        votes = tf.constant([stop, save, busy], dtype=tf.float32) / self.local_devices
         shares, waited, read = self._take(self.readings)
         together = time.monotonic()
         batches = self._distributed(shares, pieces=self.accumulation)
@@ -107,11 +102,10 @@ class Synchronous:
             loss_sum, votes, gradients, ready = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
             if gradients and np.isfinite(loss_sum.numpy()):
                 self._apply(gradients)
-        stops, saves = votes.numpy().tolist()
+        stops, saves, works = (votes.numpy() > 0).tolist()
         own = read + max(0.0, float(ready.numpy()) - together) if self.tells_time else None
-        return StepOutcome(
-            loss=float(loss_sum.numpy()) / len(indices), stop=stops > 0, save=saves > 0, input_seconds=waited, own_seconds=own
-        )
+        loss = float(loss_sum.numpy()) / len(indices)
+        return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own)
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         sums: dict[str, float] = {}
@@ -126,17 +120,16 @@ class Synchronous:
                 sums[name] = sums.get(name, 0.0) + float(value.numpy())
         return {name: value / sum(map(len, steps)) for name, value in sums.items()}
 
-    def save(self, directory: Path) -> None:
-        """Every worker must write, since reading mirrored variables is collective; only the chief's files are kept."""
-        scratch = None if self.rank == 0 else Path(tempfile.mkdtemp(prefix="muster-"))
-        try:
-            with peers(self.rank):
-                self.checkpoint.write(str((scratch or directory) / PREFIX), options=self.files)
-        except STORAGE_ERRORS as error:
-            raise StorageUnavailable(f"checkpoint storage {scratch or directory}: {one_line(error)}") from error
-        finally:
-            if scratch is not None:
-                shutil.rmtree(scratch, ignore_errors=True)
+    def snapshot(self, directory: Path, *, room: int) -> Part:
+        """Every worker reads, since reading mirrored variables is collective; the chief alone writes."""
+        with peers(self.rank):
+            table = snapshots.read(self.checkpoint, self.host)
+        if self.rank:
+            table = {}
+        copied = sum(value.shape.num_elements() * value.dtype.size for value in table.values()) <= room
+        if copied:
+            table = snapshots.copied(table, self.host)
+        return Part(copied, partial(snapshots.write, table, directory, self.host), lambda _: [])
 
     def load(self, directory: Path) -> None:
         try:

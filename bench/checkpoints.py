@@ -1,0 +1,191 @@
+"""What saving costs the training: `python bench/checkpoints.py`. Prints JSON.
+
+One process trains a language model whose state takes more than a second to save. Both sides of a ratio are taken in turns, in one
+run on one machine; the median of the pairs counts, since other things may run here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from muster_trainer.checkpoint import Fence, Manifest, Store, select
+from muster_trainer.contract import CheckpointSpec, TrainerSpec
+from muster_trainer.data import Order
+from muster_trainer.events import Events
+from muster_trainer.saving import Saver
+from muster_trainer.tasks.module import load_task
+
+TRAINER = {
+    "task": "gpt",
+    "config": {"width": 768, "layers": 4, "heads": 8, "context": 32, "optimizer": "Adam", "learningRate": 1e-4, "epochs": 1000},
+    "batch": {"globalSize": 2},
+}
+EVERY_STEPS = 100
+"""As jobs save by default."""
+COORDINATOR = """
+import http.server, json, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"attempt": 0, "intervalSeconds": 1.0, "graceSeconds": 0, "end": False, "world": None}).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+class Training:
+    """The loop's engine and saver, stepped by hand."""
+
+    def __init__(self, directory: Path, steps: int) -> None:
+        from muster_trainer.pytorch.ddp import Ddp
+
+        spec = TrainerSpec.from_json(json.dumps(TRAINER))
+        task = load_task(spec, "torch")
+        self.engine = Ddp(task, spec)
+        self.order = Order(task.config.seed, len(task.train), spec.batch.global_size, 1)
+        self.engine.expect(self.order, range(steps))
+        store = Store(directory, Fence(datetime(2026, 1, 1, tzinfo=UTC), 0), keep=2)
+        store.register(select(CheckpointSpec(directory), store.fence))
+        reader, writer = os.pipe()
+        self.told: list[dict[str, Any]] = []
+        threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
+        self.events = Events(writer, 0)
+        self.saver = Saver(store, self.engine, self.events)
+        self.done = 0
+
+    def _listen(self, reader: int) -> None:
+        with os.fdopen(reader) as lines:
+            self.told.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
+
+    def manifest(self, reason: str) -> Manifest:
+        return Manifest(self.done, 0, 0, self.done, 1, "DDP", 0, {}, {}, reason, "now")
+
+    def step(self) -> None:
+        indices = self.order.batch_indices(self.done)
+        outcome = self.engine.step(indices, step=self.done, stop=False, save=False, busy=self.saver.busy)
+        self.done += 1
+        if not outcome.busy:
+            self.saver.advance()
+
+    def window(self, *, saves: bool) -> float:
+        """Seconds that EVERY_STEPS steps take, with a save and what is said of each step, or without."""
+        begun = time.monotonic()
+        if saves:
+            self.saver.begin(self.manifest("Periodic"))
+        for _ in range(EVERY_STEPS):
+            self.step()
+            if saves:
+                self.events.emit("step", step=self.done, totalSteps=1, epoch=0, loss="1.0", lossHex="0x1p+0", samples=2, seconds=0.1)
+        while self.saver.in_flight:
+            self.step()
+        return time.monotonic() - begun
+
+    def synchronous(self) -> float:
+        self.step()
+        begun = time.monotonic()
+        self.saver.save(self.manifest("Periodic"))
+        return time.monotonic() - begun
+
+    def asynchronous(self) -> dict[str, Any]:
+        """The commit's event."""
+        self.step()
+        known = len(self.told)
+        self.saver.begin(self.manifest("Periodic"))
+        while self.saver.in_flight:
+            self.step()
+        while len(self.told) == known:
+            time.sleep(0.01)
+        return self.told[-1]
+
+
+@contextmanager
+def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor that reports every second to a coordinator of another process; stopped and continued by signals."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "token").write_text("token")
+    (folder / "state").mkdir()
+    env = {
+        "MUSTER_JOB": "bench/checkpoints",
+        "MUSTER_JOB_UID": "uid",
+        "MUSTER_JOB_CREATED": "2026-01-01T00:00:00Z",
+        "MUSTER_STRATEGY": "DDP",
+        "MUSTER_ROLE": "worker",
+        "MUSTER_INDEX": "0",
+        "MUSTER_ATTEMPT": "0",
+        "MUSTER_PROCESSES": "1",
+        "MUSTER_POD_NAME": "bench",
+        "MUSTER_POD_UID": "uid",
+        "MUSTER_TRAINER": json.dumps({"command": ["sleep", "86400"], "batch": {}}),
+        "MUSTER_STATE_DIR": str(folder / "state"),
+        "MUSTER_TERMINATION_LOG": str(folder / "words"),
+        "MUSTER_COORDINATOR": f"http://127.0.0.1:{port}",
+        "MUSTER_TOKEN_FILE": str(folder / "token"),
+    }
+    coordinator = subprocess.Popen([sys.executable, "-c", COORDINATOR, str(port)])
+    supervisor = subprocess.Popen([sys.executable, "-m", "muster_trainer.supervisor"], env={**os.environ, **env}, stdout=subprocess.DEVNULL)
+    try:
+        yield supervisor
+    finally:
+        supervisor.send_signal(signal.SIGCONT)
+        supervisor.terminate()
+        supervisor.wait(60)
+        coordinator.kill()
+        coordinator.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison")
+    parser.add_argument("--directory", type=Path, help="where checkpoints go; default: a temporary folder")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as name, heartbeats(Path(name)) as supervisor:
+        supervisor.send_signal(signal.SIGSTOP)
+        training = Training(Path(name) / "checkpoints", steps=10**6)
+        training.asynchronous()  # what is done once: slots of the optimizer, memory
+        saves = []
+        for _ in range(arguments.pairs):
+            saves.append((training.synchronous(), training.asynchronous()))
+        whole, blocked = (statistics.median(side) for side in zip(*((one, other["blockedSeconds"]) for one, other in saves), strict=True))
+        slower = []
+        for number in range(arguments.pairs):
+            taken = {}
+            for busy in (number % 2 == 0, number % 2 == 1):
+                supervisor.send_signal(signal.SIGCONT if busy else signal.SIGSTOP)
+                taken[busy] = training.window(saves=busy)
+            slower.append(taken[True] / taken[False] - 1)
+    figures = {
+        "stateMegabytes": round(saves[0][1]["bytes"] / 1e6),
+        "synchronousSaveSeconds": round(whole, 3),
+        "asynchronousSaveBlocksSeconds": round(blocked, 3),
+        "asynchronousSaveTakesSeconds": round(statistics.median(other["seconds"] for _, other in saves), 3),
+        "blockedShare": round(statistics.median(other["blockedSeconds"] / one for one, other in saves), 3),
+        "blockedShareMustBeAtMost": 0.2,
+        "stepSeconds": round(taken[False] / EVERY_STEPS, 3),
+        "slowdown": round(statistics.median(slower), 4),
+        "slowdownOfPairs": [round(each, 4) for each in sorted(slower)],
+        "slowdownMustBeAtMost": 0.02,
+        "pairs": arguments.pairs,
+    }
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Checkpoints in an object store: the same protocol as in folders, on a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import proofs
+import pytest
+from object_store import BUCKET, object_store
+from worlds import trainer, world
+
+from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
+from muster_trainer.checkpoint.selection import valid_commits
+from muster_trainer.contract import CheckpointSpec, PeerLost, StorageUnavailable
+from muster_trainer.objects import ObjectPath, _file_system
+
+CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    folder = tmp_path_factory.mktemp("s3") / "data"
+    with object_store(folder) as variables:
+        yield folder / BUCKET, variables
+
+
+@pytest.fixture
+def root(server: tuple[Path, dict[str, str]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
+    """A prefix of its own in the bucket."""
+    for name, value in server[1].items():
+        monkeypatch.setenv(name, value)
+    yield ObjectPath(f"s3://{BUCKET}/{request.node.originalname}")
+    _file_system.cache_clear()
+
+
+def begin_attempt(directory: ObjectPath, attempt: int) -> Store:
+    store = Store(directory, Fence(CREATED, attempt), keep=2)
+    store.register(select(CheckpointSpec(directory), store.fence))
+    return store
+
+
+def save(store: Store, step: int, folder: Path) -> None:
+    path = store.begin(step)
+    (folder / "weights").write_text(f"{step} of {store.fence}" * 1000)
+    listing = store.flush(folder, ["weights"], path)
+    store.commit(path, Manifest(step, 0, 0, step, 1, "DDP", 0, {}, {}, "Periodic", "now", listing))
+
+
+def test_commits_fences_damage_and_retention_are_as_in_a_folder(
+    root: ObjectPath, server: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    first = begin_attempt(root, 0)
+    for step in (10, 20, 30):
+        save(first, step, tmp_path)
+    late = first.begin(40)
+    listing = first.flush(tmp_path, ["weights"], late)
+
+    second = begin_attempt(root, 1)
+    with pytest.raises(PeerLost, match="has taken over"):
+        first.commit(late, replace(Manifest(40, 0, 0, 40, 1, "DDP", 0, {}, {}, "Periodic", "now"), files=listing))
+    (late / "COMMITTED").write_bytes(b"written between the look and the marker")
+    assert [commit.step for commit in valid_commits(root)] == [10, 20, 30]
+
+    newest = next((server[0] / root.name).glob("step-00000030-*/weights"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    selection = select(CheckpointSpec(root), Fence(CREATED, 2))
+    assert (selection.found, selection.step) == (30, 20)
+    assert "weights is damaged" in selection.skipped[0][1]
+    assert selection.commit is not None
+    with read_back(selection.commit.path) as folder:
+        assert (folder / "weights").read_text().startswith(f"20 of {first.fence}")
+    assert not folder.exists()
+
+    third = begin_attempt(root, 2)  # goes on from 20: 30 is void now
+    save(third, 25, tmp_path)
+    third.retain()
+    assert [commit.step for commit in valid_commits(root)] == [20, 25]
+    assert sorted(path.name[:13] for path in root.glob("step-*")) == ["step-00000020", "step-00000025"]
+    with pytest.raises(PeerLost):
+        second.begin(50)
+
+
+def test_credentials_that_are_wrong_and_a_server_that_is_away_are_said_in_words(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    _file_system.cache_clear()
+    with pytest.raises(StorageUnavailable, match=r"s3://.*: .*(credentials|signature|Signature)"):
+        begin_attempt(root, 0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    _file_system.cache_clear()
+    with pytest.raises(StorageUnavailable, match=r"s3://.*Could not connect.*is the storage reachable"):
+        begin_attempt(root, 0)
+
+
+@pytest.mark.torch
+def test_a_killed_world_resumes_from_it_and_every_loss_is_bit_equal(root: ObjectPath, server: tuple[Path, dict[str, str]]) -> None:
+    proofs.killed_world_continues_bit_for_bit("DDP", root, {})
+    steps = sorted((server[0] / root.name).glob("step-*/COMMITTED"))
+    assert [path.parent.name[:13] for path in steps] == ["step-00000050", "step-00000060", "step-00000069"]
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_saves_there_and_goes_on_from_it(root: ObjectPath) -> None:
+    with world("OneDevice", trainer(root, config={"epochs": 1}), size=1) as first:
+        assert first.finish() == [0], first.story()
+    with world("OneDevice", trainer(root, config={"epochs": 2}), size=1, attempt=1) as second:
+        assert second.finish() == [0], second.story()
+    assert second.of("resumed")[0]["step"] == 23
+    assert {**first.losses(), **second.losses()}.keys() == set(range(1, 47))

@@ -1,0 +1,227 @@
+"""Saves beside the training: a world of two ranks as threads, whose parts are written when the test says so."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster_trainer.checkpoint import Fence, Manifest, Store, select
+from muster_trainer.checkpoint.manifest import read_verified
+from muster_trainer.checkpoint.selection import valid_commits
+from muster_trainer.contract import CheckpointSpec, PeerLost, StorageUnavailable, TrainerError
+from muster_trainer.engine import Part
+from muster_trainer.memory import spare_bytes
+from muster_trainer.saving import Saver
+
+PATIENCE = 30
+FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
+MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, "Periodic", "now")
+
+
+@dataclass
+class Rank:
+    """An engine whose state is a number. It writes once `may_write` is set; `error` is what it then meets."""
+
+    rank: int
+    texts: list[str]
+    together: threading.Barrier
+    state: int = 0
+    may_write: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+    bytes: int = 1
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    def gather(self, text: str) -> list[str]:
+        self.texts[self.rank] = text
+        self.together.wait(PATIENCE)
+        texts = list(self.texts)
+        self.together.wait(PATIENCE)
+        return texts
+
+    def broadcast(self, text: str) -> str:
+        return self.gather(text)[0]
+
+    def snapshot(self, directory: Path, *, room: int) -> Part:
+        held, copied = self.state, room >= self.bytes
+
+        def write() -> tuple[list[str], int]:
+            assert self.may_write.wait(PATIENCE)
+            if self.error:
+                raise self.error
+            (directory / f"part-{self.rank}").write_text(str(held if copied else self.state))
+            return [f"part-{self.rank}"], held
+
+        def finish(told: list[int]) -> list[str]:
+            (directory / "index").write_text(str(told))
+            return ["index"]
+
+        return Part(copied, write, finish)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.told.append({"event": event, **fields})
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        texts, together = ["", ""], threading.Barrier(2)
+        self.ranks = [Rank(rank, texts, together) for rank in (0, 1)]
+        store = Store(directory, FENCE, keep=2)
+        store.register(select(CheckpointSpec(directory), FENCE))
+        self.savers = [Saver(store, rank, rank) for rank in self.ranks]
+        self.pool = ThreadPoolExecutor(2)
+
+    def all(self, call: Callable[[Saver], Any]) -> list[Any]:
+        """What `call` gives on each rank, or raises."""
+
+        def attempt(saver: Saver) -> Any:
+            try:
+                return call(saver)
+            except TrainerError as error:
+                return error
+
+        return list(self.pool.map(attempt, self.savers, timeout=PATIENCE))
+
+    def begin(self, step: int) -> list[Any]:
+        return self.all(lambda saver: saver.begin(replace(MANIFEST, step=step)))
+
+    def save(self, step: int, reason: str = "Stop") -> list[Any]:
+        return self.all(lambda saver: saver.save(replace(MANIFEST, step=step, reason=reason)))
+
+    def let_write(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.ranks[rank].may_write.set()
+
+    def step_until_idle(self) -> list[Any]:
+        """Steps of a training, at which the ranks vote; ends when nothing is in flight, or a rank raises."""
+        limit = threading.Event()
+        for _ in range(PATIENCE * 100):
+            if not any(saver.busy for saver in self.savers):
+                found = self.all(Saver.advance)
+                if any(found) or not self.savers[0].in_flight:
+                    return found
+            limit.wait(0.01)
+        raise AssertionError("the save stays in flight")
+
+    @property
+    def steps(self) -> list[int]:
+        return [commit.step for commit in valid_commits(self.directory)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_training_goes_on_and_the_save_counts_when_every_rank_has_written_what_it_held(world: World) -> None:
+    for rank in world.ranks:
+        rank.state = 7
+    assert world.begin(10) == [None, None]
+    for rank in world.ranks:
+        rank.state = 8
+    world.let_write(0)
+    while world.savers[0].busy:
+        pass
+    assert world.savers[1].busy
+    assert world.steps == []
+    world.let_write(1)
+    assert world.step_until_idle() == [None, None]
+    (commit,) = valid_commits(world.directory)
+    manifest = read_verified(commit.path)
+    assert {name: (commit.path / name).read_text() for name in manifest.files} == {"part-0": "7", "part-1": "7", "index": "[7, 7]"}
+    (told,) = (event for event in world.ranks[0].told if event["event"] == "commit")
+    assert (told["step"], told["reason"], world.savers[1].step) == (10, "Periodic", 10)
+    assert 0 < told["blockedSeconds"] < told["seconds"]
+
+
+def test_a_save_waits_for_the_one_in_flight(world: World) -> None:
+    world.begin(10)
+    second = ThreadPoolExecutor(1).submit(world.begin, 20)
+    assert not second.done()
+    world.let_write(0, 1)
+    assert second.result(PATIENCE) == [None, None]
+    assert world.steps == [10]
+    world.step_until_idle()
+    assert world.steps == [10, 20]
+
+
+def test_a_rank_without_memory_for_a_copy_writes_before_it_goes_on(world: World) -> None:
+    world.ranks[1].bytes = sys.maxsize
+    begun = ThreadPoolExecutor(1).submit(world.begin, 10)
+    world.let_write(0)
+    assert not wait([begun], 0.2).done
+    world.let_write(1)
+    assert begun.result(PATIENCE) == [None, None]
+    world.step_until_idle()
+    assert world.steps == [10]
+
+
+@pytest.mark.parametrize(
+    ("machine", "limit", "spare"),
+    [("MemAvailable:   1000 kB", "max", 819_200), ("MemAvailable: 1000 kB", "500000", 320_000), ("", "500000", 320_000)],
+)
+def test_spare_memory_is_that_of_machine_and_container_less_a_fifth(tmp_path: Path, machine: str, limit: str, spare: int) -> None:
+    for name, text in {"meminfo": machine, "memory.max": limit, "memory.current": "200000", "memory.stat": "inactive_file 100000"}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert spare_bytes(tmp_path / "meminfo", tmp_path) == spare
+
+
+def test_a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_counts(world: World) -> None:
+    world.begin(10)
+    world.ranks[1].error = StorageUnavailable("no space is left")
+    world.let_write(0, 1)
+    failures = world.step_until_idle()
+    assert [(type(failure), str(failure)) for failure in failures] == [(StorageUnavailable, "no space is left")] * 2
+    assert world.steps == []
+
+
+def test_a_stop_lands_what_is_in_flight_and_saves_only_what_that_has_not(world: World) -> None:
+    world.begin(10)
+    world.let_write(0, 1)
+    assert world.save(10) == [None, None]
+    assert world.save(13) == [None, None]
+    assert world.steps == [10, 13]
+    commits = [event["reason"] for event in world.ranks[0].told if event["event"] == "commit"]
+    assert commits == ["Periodic", "Stop"]
+
+
+def test_a_stop_saves_though_the_save_in_flight_has_failed(world: World) -> None:
+    world.begin(10)
+    world.ranks[0].error = StorageUnavailable("a moment's fault")
+    world.let_write(0, 1)
+    while world.savers[0].busy:
+        pass
+    world.ranks[0].error = None
+    assert world.save(13) == [None, None]
+    assert world.steps == [13]
+
+
+def test_a_world_that_was_replaced_while_it_wrote_does_not_commit(world: World) -> None:
+    world.begin(10)
+    newer = Fence(FENCE.created, 1)
+    Store(world.directory, newer, keep=2).register(select(CheckpointSpec(world.directory), newer))
+    world.let_write(0, 1)
+    assert [type(failure) for failure in world.step_until_idle()] == [PeerLost, PeerLost]
+    assert world.steps == []
+    assert not list(world.directory.glob("step-*/COMMITTED"))
+
+
+def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: World) -> None:
+    world.begin(10)
+    world.let_write(0, 1)
+    while any(saver.busy for saver in world.savers):
+        pass
+    next(world.directory.glob("step-*/part-1")).unlink()
+    failures = world.step_until_idle()
+    assert all(isinstance(failure, StorageUnavailable) and "ReadWriteMany" in str(failure) for failure in failures)

@@ -1,0 +1,40 @@
+"""How much memory a process may still take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+MACHINE = Path("/proc/meminfo")
+CONTAINER = Path("/sys/fs/cgroup")
+_LEFT_FREE = 0.2
+"""Of what is there: steps need some too, and not always as much."""
+
+
+def spare_bytes(machine: Path = MACHINE, container: Path = CONTAINER) -> int:
+    """This process's share of what the machine and its container (a cgroup of version 2) have left, as far as they tell."""
+    spare = [*_of_machine(machine), *_of_container(container), sys.maxsize]
+    return int(min(spare) * (1 - _LEFT_FREE)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def _of_machine(path: Path) -> list[int]:
+    found = _table(path)
+    return [found["MemAvailable:"] * 1024] if "MemAvailable:" in found else []
+
+
+def _of_container(folder: Path) -> list[int]:
+    """Cached files count as used, and can go."""
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return []
+    return [int(limit) - int(used) + _table(folder / "memory.stat").get("inactive_file", 0)] if limit.isdecimal() else []
+
+
+def _table(path: Path) -> dict[str, int]:
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
