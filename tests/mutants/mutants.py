@@ -41,6 +41,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "return [time for time in times if time > until - window * 1000]",
     ),
     _one(
+        "standing-by-in-the-world",
+        "a worker that only stands by is blamed for the end of a world that it had no part in",
+        "in_place.py",
+        "unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)",
+        "unwanted = tuple(view for view in outside if view not in idle)",
+    ),
+    _one(
         "spared-though-broken",
         "a replica that has ended is taken for one that trains on",
         "in_place.py",

@@ -203,7 +203,7 @@ class World:
     def start(self, name: str) -> None:
         pod = self.pods[name]
         if pod.view.phase is ReplicaPhase.PENDING and pod.view.deleting is None:
-            pod.trains = pod.attempt
+            pod.trains = None if pod.view.standby else pod.attempt
             self._change(name, phase=ReplicaPhase.RUNNING)
             if self.in_place:
                 self.speak(name)
@@ -218,6 +218,11 @@ class World:
 
     def spared(self, pod: Pod) -> bool:
         return self.belongs(pod) != pod.attempt
+
+    def stands_by(self, pod: Pod) -> bool:
+        """Whether no world has taken it in yet."""
+        world = self.job.status.world
+        return pod.view.standby and not (world and any(member.uid == pod.view.uid for member in world.members))
 
     # supervisors that outlive their processes
 
@@ -416,7 +421,7 @@ class World:
     def _create(self, action: CreateReplica) -> None:
         name = f"digits-{action.role.value}-{action.index}"
         status = self.job.status
-        older = [pod.view.name for pod in self.pods.values() if self.belongs(pod) < action.attempt]
+        older = [pod.view.name for pod in self.pods.values() if self.belongs(pod) < action.attempt and not self.stands_by(pod)]
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
         check(not status.phase.final, "final", f"{name} is made for a job that has ended")
@@ -424,15 +429,17 @@ class World:
         check(self.service, "service first", f"{name} is made before the service")
         if name in self.pods:
             return
-        if action.attempt not in self.created_for:
+        if action.attempt not in self.created_for and not action.standby:
             self._realise(action.attempt)
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
+        view = replace(view, standby=action.standby)
         view = replace(view, node=f"node-{action.index % 2}")
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         count = sum(pod.view.role is action.role for pod in self.pods.values())
-        allowed = self.planned[action.attempt].get(action.role.value, 0)
+        plan = strategy_of(self.job.spec.strategy).plan(self.job.spec)
+        allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role.value, 0)
         check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")
 
     def _realise(self, attempt: int) -> None:
@@ -471,6 +478,8 @@ class World:
     def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
         """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that."""
         known = pod.view.report.attempt if pod.view.report else pod.view.attempt
+        if self.stands_by(pod):
+            return
         for attempt in {self.belongs(pod)} if self.spared(pod) else {pod.attempt, known}:
             self._justify(attempt, failure_class)
 
@@ -575,7 +584,9 @@ def _check_entered(world: World, status: TrainingJobStatus) -> None:
     if status.phase is Phase.SUCCEEDED:
         strategy = strategy_of(world.job.spec.strategy)
         wanted = {member.uid for member in (status.world.members if status.world else []) if member.role == strategy.decisive}
-        check(len(wanted) == world.planned[status.attempt][strategy.decisive.value], "success", f"succeeded with {wanted} alone")
+        elastic, planned = world.job.spec.elastic, world.planned[status.attempt][strategy.decisive.value]
+        enough = len(wanted) >= elastic.min_replicas if elastic else len(wanted) == planned
+        check(enough, "success", f"succeeded with {wanted} alone")
         check(wanted <= world.succeeded, "success", f"succeeded without {wanted - world.succeeded}")
     if status.phase is Phase.FAILED:
         _check_given_up(world, status)
@@ -625,7 +636,7 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    others = [pod for pod in world.pods.values() if not world.spared(pod)]
+    others = [pod for pod in world.pods.values() if not world.spared(pod) and not pod.view.standby]
     attempts = {pod.trains for pod in others if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:

@@ -29,6 +29,12 @@ SHAPES: list[dict[str, Any]] = [
     {"strategy": "DDP", "roles": {"worker": {"replicas": 1}}},
     {"strategy": "DDP", "roles": {"worker": {"replicas": 2}}},
     {"strategy": "DDP", "roles": {"worker": {"replicas": 3}}},
+    {
+        "strategy": "DDP",
+        "roles": {"worker": {"replicas": 3}},
+        "batch": {"globalSize": 64},
+        "elastic": {"minReplicas": 1, "maxReplicas": 4, "shrinkAfterSeconds": 5, "growAfterSeconds": 20},
+    },
     {"strategy": "MultiWorkerMirrored", "roles": {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}},
     {"strategy": "ParameterServer", "roles": {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}},
 ]

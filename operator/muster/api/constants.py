@@ -15,6 +15,7 @@ JOB_UID_LABEL = f"{GROUP}/job-uid"
 ROLE_LABEL = f"{GROUP}/role"
 INDEX_LABEL = f"{GROUP}/index"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
+STANDBY_LABEL = f"{GROUP}/standby"
 """The attempt that a pod was made for; the fence between worlds."""
 
 TRAINER_CONTAINER = "trainer"

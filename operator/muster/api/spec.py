@@ -324,6 +324,15 @@ class Elastic(ApiModel):
 
     min_replicas: int = Field(ge=1, le=MAX_REPLICAS, description="The job goes on with as few workers.")
     max_replicas: int = Field(ge=1, le=MAX_REPLICAS, description="The job grows to as many workers.")
+    shrink_after_seconds: int = Field(
+        default=30,
+        ge=0,
+        le=86400,
+        description="How long workers that are lost are waited for before the others go on without; 0: not at all.",
+    )
+    grow_after_seconds: int = Field(
+        default=60, ge=0, le=86400, description="How long a world trains at least before workers that have come are taken in."
+    )
 
 
 class PreemptionBudget(ApiModel):

@@ -116,6 +116,7 @@ class Carrier:
             addresses=addresses_of(job, action.attempt),
             images=self._images,
             coordinator=self._coordinator,
+            standby=action.standby,
             defaults=self._defaults.template,
         )
         name = manifest["metadata"]["name"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from muster.api.constants import ATTEMPT_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, TRAINER_CONTAINER
+from muster.api.constants import ATTEMPT_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
 from muster.api.reports import LastWords
 from muster.api.spec import RoleName
 from muster.control.cluster import Child, Object, owner_of
@@ -70,6 +70,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         reason=reason,
         message=(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
         oom_killed=ended.get("reason") == "OOMKilled",
+        standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         node=(pod.get("spec") or {}).get("nodeName") or "",
     )
 

@@ -21,6 +21,8 @@ class CreateReplica:
     role: RoleName
     index: int
     attempt: int
+    standby: bool = False
+    """It is to train nothing until a later world takes it in."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from muster.lifecycle import (
     budget,
     conditions,
     deadline,
+    elastic,
     failure,
     goodput,
     hang,
@@ -66,7 +67,9 @@ def _unsure(case: Situation, status: TrainingJobStatus) -> bool:
     """Whether a cached look contradicts the status, so that only a live one can be judged by."""
     if case.observed.live or status.phase.final:
         return False
-    return world.ahead(case, status) >= 0 or (records.is_open(status) and bool(failure.vanished(case, status)))
+    if world.ahead(case, status) >= 0 or elastic.change(case, status):
+        return True
+    return records.is_open(status) and bool(failure.vanished(case, status))
 
 
 def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -107,7 +110,10 @@ def _end_attempt(case: Situation, status: TrainingJobStatus) -> TrainingJobStatu
     cause = failure.broken(case, status) or hang.hung(case, status)
     if cause:
         return attempts.fail(case, status, cause)
-    return attempts.end(case, status, Reason.SCALED) if world.outgrown(case, status) else status
+    if world.outgrown(case, status):
+        return attempts.end(case, status, Reason.SCALED)
+    told = elastic.change(case, status)
+    return attempts.end(case, status, Reason.SCALED, message=told) if told else status
 
 
 def _wants_attempt(case: Situation, status: TrainingJobStatus) -> bool:
@@ -138,7 +144,7 @@ def _wanted(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
         return suspend.actions(case, confirmed=status.phase is Phase.SUSPENDED)
     if not records.is_open(status):
         return world.stop_running(case, status)
-    return world.actions(case, status)
+    return (*world.actions(case, status), *elastic.actions(case, status))
 
 
 def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> datetime | None:
@@ -149,6 +155,7 @@ def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> dat
     else:
         times = [
             world.due(case, status),
+            elastic.due(case, status),
             attempts.settles(case, status),
             deadline.due(case, status),
             nodes.due(status),

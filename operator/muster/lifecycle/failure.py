@@ -66,8 +66,9 @@ def root_cause(causes: Iterable[Cause]) -> Cause | None:
 
 
 def last_words(view: ReplicaView) -> LastWords | None:
-    """What the replica said when it ended, from its termination message or else its last report."""
-    return view.last_words or (view.report.last_words if view.report else None)
+    """What the replica said when it ended, from its termination message or else its last report: not what it said of an attempt before."""
+    reported = view.report.last_words if view.report else None
+    return view.last_words or (reported if reported and reported.attempt in (None, view.attempt) else None)
 
 
 def classify(view: ReplicaView, *, asked: bool) -> Cause | None:

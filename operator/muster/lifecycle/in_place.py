@@ -21,6 +21,8 @@ from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
 _LEAVE_SECONDS = 10
+_NO_ATTEMPT = -1
+"""Of a replica that stood by and is not wanted any more."""
 _ASKED = frozenset({Reason.DISRUPTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Ends of which the processes are told beforehand, so that all ranks save at the same step."""
 
@@ -32,7 +34,13 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
     """
     members = {member.uid: member for member in status.world.members} if status.world else {}
     current = status.world.attempt if status.world else 0
-    return replace(observed, replicas=tuple(_seen(view, members.get(view.uid), current) for view in observed.replicas))
+    everyone = (*observed.replicas, *observed.standing_by)
+    outside = [view for view in everyone if view.standby and view.uid not in members]
+    taken = {(member.role, member.index) for member in (status.world.members if status.world else ())}
+    idle = tuple(view for view in outside if records.is_open(status) and (view.role.value, view.index) not in taken)
+    unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)
+    replicas = tuple(_seen(view, members.get(view.uid), current) for view in everyone if view not in outside)
+    return replace(observed, replicas=(*replicas, *unwanted), standing_by=idle)
 
 
 def _seen(view: ReplicaView, member: Member | None, current: int) -> ReplicaView:
@@ -104,10 +112,12 @@ def _label(member: Member) -> str:
 def kept(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], str]:
     """The uid of each replica that the next attempt can go on with, by role and index: on a bad node only while that gains something."""
     left = {node.name for node in nodes.avoided(case, status)} if status.restarts.without_progress else set()
-    return {(view.role.value, view.index): view.uid for view in case.observed.replicas if _keepable(view) and view.node not in left}
+    everyone = (*case.observed.replicas, *case.observed.standing_by)
+    return {(view.role.value, view.index): view.uid for view in everyone if keepable(view) and view.node not in left}
 
 
-def _keepable(view: ReplicaView) -> bool:
+def keepable(view: ReplicaView) -> bool:
+    """Whether its supervisor can go on with another attempt."""
     return view.report is not None and view.report.in_place and _stays(view)
 
 

@@ -53,7 +53,9 @@ def _sentence(case: Situation, status: TrainingJobStatus) -> str:
 def _running(case: Situation, status: TrainingJobStatus) -> str:
     if status.world and status.world.first_step_time is None and case.counts_steps(status.restarts.best_step):
         return f"attempt {status.attempt}: all replicas run, the first step is awaited"
-    return f"attempt {status.attempt} trains"
+    few = len(status.world.members) if status.world and case.spec.elastic else 0
+    many = len(case.strategy.plan(case.spec).replicas)
+    return f"attempt {status.attempt} trains" + (f" on {few} of {many} workers" if few and few < many else "")
 
 
 def _starting(case: Situation, status: TrainingJobStatus) -> str:

@@ -54,6 +54,8 @@ class ReplicaView:
     message: str = ""
     oom_killed: bool = False
     node: str = ""
+    standby: bool = False
+    """It was made to train nothing until a world takes it in."""
     spent: bool = False
     """Its processes have ended, as its last words say, and its supervisor waits for what follows."""
 
@@ -90,3 +92,5 @@ class Observed:
     """What the API server said when it last refused to make a replica or the service (quota, admission); empty once it no longer does."""
     claim: ClaimView | None = None
     """None: the job has none, or nobody looked."""
+    standing_by: tuple[ReplicaView, ...] = ()
+    """Of the replicas those outside the world, which wait to be taken in: told apart by the core itself."""

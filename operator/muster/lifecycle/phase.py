@@ -33,7 +33,7 @@ def count(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     names = dict.fromkeys(member.role for member in members)
     roles = [_role(case, status, RoleName(name)) for name in names]
     worker = next((role for role in roles if role.name == RoleName.WORKER), None)
-    existing = sum(view.role is RoleName.WORKER for view in case.observed.replicas)
+    existing = sum(view.role is RoleName.WORKER for view in (*case.observed.replicas, *case.observed.standing_by))
     return status.model_copy(
         update={
             "observed_generation": case.job.metadata.generation,
@@ -51,7 +51,7 @@ def _role(case: Situation, status: TrainingJobStatus, role: RoleName) -> RoleSta
     members = [member for member in (status.world.members if status.world else []) if member.role == role]
     return RoleStatus(
         name=role.value,
-        desired=len(members),
+        desired=len(case.strategy.plan(case.spec).of(role)) if case.spec.elastic else len(members),
         ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
         failed=sum(view.phase is ReplicaPhase.FAILED or view.spent for view in views),

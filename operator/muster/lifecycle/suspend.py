@@ -21,7 +21,7 @@ def holds(case: Situation, status: TrainingJobStatus) -> bool:
 
 def emptied(case: Situation) -> bool:
     """Whether a suspended job's replicas are provably gone."""
-    return case.observed.live and not case.observed.replicas
+    return case.observed.live and not (case.observed.replicas or case.observed.standing_by)
 
 
 def actions(case: Situation, *, confirmed: bool) -> tuple[Action, ...]:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus, World
-from muster.lifecycle import backoff, failure, in_place, records
+from muster.lifecycle import backoff, elastic, failure, in_place, records
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
@@ -14,7 +14,7 @@ from muster.lifecycle.situation import ALONE, Situation
 
 def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World:
     """The world that the spec asks for, as the given attempt; `after` is the status in which the one before has ended."""
-    plan = case.strategy.plan(case.spec)
+    plan = elastic.next_plan(case, after)
     kept, spared = in_place.kept(case, after), in_place.spared(case, after)
     known = {(member.role, member.index): member for member in after.world.members} if after.world else {}
 
@@ -51,8 +51,7 @@ def outgrown(case: Situation, status: TrainingJobStatus) -> bool:
     """Whether the spec now asks for another world than the current one."""
     if case.problems or status.world is None:
         return False
-    plan = case.strategy.plan(case.spec)
-    return plan.size != status.world.size or [(replica.role.value, replica.index) for replica in plan.replicas] != _places(status.world)
+    return elastic.outgrown(case, status.world)
 
 
 def ahead(case: Situation, status: TrainingJobStatus) -> int:

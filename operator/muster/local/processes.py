@@ -35,6 +35,7 @@ class Identity:
     index: int
     attempt: int
     folder: Path
+    standby: bool = False
 
     @property
     def label(self) -> str:
@@ -69,6 +70,7 @@ class Replica:
             role=self.identity.role,
             index=self.identity.index,
             attempt=self.identity.attempt,
+            standby=self.identity.standby,
             phase=self._phase(),
             created=self.created,
             finished=self.finished,

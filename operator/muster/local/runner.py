@@ -43,7 +43,7 @@ from muster.local.rundir import RunDirectory
 from muster.local.sweep import RUN_MARK, sweep
 from muster.render.environment import Coordinator
 from muster.render.images import default_images
-from muster.render.manifests import render_replica
+from muster.render.manifests import render_replica, world_plan
 from muster.strategies.registry import strategy_of
 
 POLICY = Policy(
@@ -171,19 +171,20 @@ class Runner:
     async def _create(self, action: CreateReplica) -> None:
         addresses = self._addresses_of(action.attempt)
         pod = render_replica(
-            self._runnable,
+            self._current(),
             action.role,
             index=action.index,
             attempt=action.attempt,
             addresses=addresses,
             images=default_images(),
             coordinator=Coordinator(self._channel.url),
+            standby=action.standby,
         )
         name = pod["metadata"]["name"]
         if self._table.named(name) is not None:
             return
         folder = self._directory.replica(action.attempt, f"{action.role.value}-{action.index}").absolute()
-        identity = Identity(name, str(uuid.uuid4()), action.role, action.index, action.attempt, folder)
+        identity = Identity(name, str(uuid.uuid4()), action.role, action.index, action.attempt, folder, action.standby)
         await self._table.start(identity, self._launch(pod, identity), cwd=self._settings.cwd)
 
     def _launch(self, pod: dict[str, Any], identity: Identity) -> Launch:
@@ -208,15 +209,17 @@ class Runner:
         return launch
 
     def _orders_of(self, uid: str, report: Report) -> Reply:
-        job = self._runnable.model_copy(update={"status": self._job.status})
-        return orders(job, uid, report, self._addresses_of(job.status.attempt))
+        return orders(self._current(), uid, report, self._addresses_of(self._job.status.attempt))
+
+    def _current(self) -> TrainingJob:
+        return self._runnable.model_copy(update={"status": self._job.status})
 
     def _addresses_of(self, attempt: int) -> LoopbackAddresses:
         """The addresses of the attempt's world: new ports for each, or the old ones where a range has no others or the world stays."""
         known, strategy = self._addresses, strategy_of(self._runnable.spec.strategy)
         if known is not None and (known[0] == attempt or not strategy.moves):
             return known[1]
-        plan = strategy.plan(self._runnable.spec)
+        plan = world_plan(self._current())
         try:
             addresses, held = addresses_for(plan, self._settings.ports)
         except ConfigurationError:

@@ -43,8 +43,12 @@ def environment_of(
     attempt: int,
     addresses: Addresses,
     coordinator: Coordinator | None,
+    standby: bool = False,
 ) -> dict[str, str]:
-    """Every variable of a replica's trainer container but those that only its pod knows (name and uid)."""
+    """Every variable of a replica's trainer container but those that only its pod knows (name and uid).
+
+    One that stands by (`standby`) is told the world that takes it in when it does.
+    """
     directory = checkpoint_directory(job, CLAIM_PATH)
     env = {
         "MUSTER_JOB": job.key,
@@ -58,21 +62,28 @@ def environment_of(
     }
     if coordinator is not None:
         env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
-    if directory is not None and directory.startswith("/") and (replica.first_rank == 0 or replica.role is RoleName.EVALUATOR):
+    if (
+        directory is not None
+        and directory.startswith("/")
+        and (replica.first_rank == 0 or replica.role is RoleName.EVALUATOR or job.spec.elastic)
+    ):
         env["MUSTER_TENSORBOARD_DIR"] = f"{directory}/tensorboard"
-    return {
-        **env,
-        **world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses),
-        **_defaults(job, replica),
-    }
+    if standby:
+        world = {"MUSTER_STANDBY": "1", **_own(replica, attempt)}
+    else:
+        world = world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses)
+    return {**env, **world, **_defaults(job, replica)}
 
 
 def world_environment(
     spec: TrainingJobSpec, replica: ReplicaPlan, *, strategy: Strategy, plan: WorldPlan, attempt: int, addresses: Addresses
 ) -> dict[str, str]:
     """What of a replica's environment changes with the world: the attempt, and what the framework reads."""
-    own = {"MUSTER_ATTEMPT": str(attempt), "MUSTER_PROCESSES": str(replica.processes)}
-    return {**own, **strategy.environment(spec, plan, replica, addresses)}
+    return {**_own(replica, attempt), **strategy.environment(spec, plan, replica, addresses)}
+
+
+def _own(replica: ReplicaPlan, attempt: int) -> dict[str, str]:
+    return {"MUSTER_ATTEMPT": str(attempt), "MUSTER_PROCESSES": str(replica.processes)}
 
 
 def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:

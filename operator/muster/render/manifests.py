@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -49,14 +50,16 @@ def render_replica(
     images: Mapping[Framework, str],
     coordinator: Coordinator | None = None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
+    standby: bool = False,
 ) -> Manifest:
     """The pod of one replica; `defaults` is a pod template that lies under the job's own. Raises LookupError where the job has no such
     replica, InvalidJobError for a template that cannot be laid over."""
     strategy = strategy_of(job.spec.strategy)
-    plan = strategy.plan(job.spec)
+    plan = strategy.plan(job.spec) if standby else world_plan(job)
+    replica = _replica_of(job, plan, role, index)
     return pod_of(
         job,
-        _replica_of(job, plan, role, index),
+        replace(replica, ports={}) if standby else replica,
         strategy=strategy,
         plan=plan,
         attempt=attempt,
@@ -64,15 +67,23 @@ def render_replica(
         images=images,
         coordinator=coordinator,
         defaults=defaults,
+        standby=standby,
     )
 
 
 def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, addresses: Addresses) -> dict[str, str]:
     """The variables that a replica which is there already starts the processes of another attempt with; LookupError as `render_replica`."""
-    strategy = strategy_of(job.spec.strategy)
-    plan = strategy.plan(job.spec)
+    strategy, plan = strategy_of(job.spec.strategy), world_plan(job)
     replica = _replica_of(job, plan, role, index)
     return world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses)
+
+
+def world_plan(job: TrainingJob) -> WorldPlan:
+    """The job's current world, which may be a part of what its spec asks for."""
+    plan, world = strategy_of(job.spec.strategy).plan(job.spec), job.status.world
+    if job.spec.elastic is None or world is None:
+        return plan
+    return plan.part({(member.role, member.index) for member in world.members})
 
 
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:

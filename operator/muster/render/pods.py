@@ -14,6 +14,7 @@ from muster.api.constants import (
     JOB_UID_LABEL,
     KIND,
     ROLE_LABEL,
+    STANDBY_LABEL,
     TRAINER_CONTAINER,
     is_reserved_env,
 )
@@ -72,12 +73,15 @@ def pod_of(
     images: Mapping[Framework, str],
     coordinator: Coordinator | None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
+    standby: bool = False,
 ) -> dict[str, Any]:
     """The manifest of one replica's pod: over what is rendered the installation's template (`defaults`), and over that the user's.
 
     Raises InvalidJobError where a template cannot be laid over.
     """
-    environment = environment_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, coordinator=coordinator)
+    environment = environment_of(
+        job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
+    )
     role = job.spec.roles.named().get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
     storage, code = job.spec.checkpoint.storage, job.spec.trainer.code
@@ -91,6 +95,7 @@ def pod_of(
             ROLE_LABEL: replica.role.value,
             INDEX_LABEL: str(replica.index),
             ATTEMPT_LABEL: str(attempt),
+            **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),
         hostname=f"{replica.role.value}-{replica.index}",

@@ -5,8 +5,8 @@ A strategy is one object in one registry (`strategies/registry.py`); adding one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -49,6 +49,17 @@ class WorldPlan:
 
     def of(self, role: RoleName) -> tuple[ReplicaPlan, ...]:
         return tuple(replica for replica in self.replicas if replica.role is role)
+
+    def part(self, places: Collection[tuple[str, int]]) -> WorldPlan:
+        """The world of only these replicas (role and index), ranked anew; the first of them listens where the first of all did."""
+        members: list[ReplicaPlan] = []
+        size = 0
+        for replica in self.replicas:
+            if (replica.role.value, replica.index) in places:
+                rank = None if replica.first_rank is None else size
+                members.append(replace(replica, first_rank=rank, ports=replica.ports if members else self.replicas[0].ports))
+                size += 0 if rank is None else replica.processes
+        return WorldPlan(tuple(members), size=size)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.problems import Problem
-from muster.api.spec import Communication, Options, RoleName, TrainingJobSpec
+from muster.api.spec import Communication, LearningRateScaling, Options, RoleName, SupervisorMode, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Framework, RoleRule
 from muster.strategies.traits import Traits
@@ -122,6 +122,14 @@ def _elastic_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
         return []
     if not traits.elastic:
         return [Problem("spec.elastic", f"{traits.name.value} cannot change its number of workers; remove it, or use DDP or FSDP")]
+    if spec.trainer.supervisor is SupervisorMode.DISABLED or (spec.trainer.image and not (spec.trainer.task or spec.trainer.module)):
+        return [
+            Problem("spec.elastic", "only Muster's supervisor can restart a worker in another world; remove it, or run a task or module")
+        ]
+    if spec.batch.global_size is None:
+        return [Problem("spec.batch.globalSize", "must be given with spec.elastic, or the batch would change with the number of workers")]
+    if spec.batch.learning_rate_scaling is not LearningRateScaling.NONE:
+        return [Problem("spec.batch.learningRateScaling", "the batch of an elastic job stays as it is, and so must the rate; write None")]
     if elastic.min_replicas > elastic.max_replicas:
         message = f"{elastic.min_replicas} is more than maxReplicas, {elastic.max_replicas}; write {elastic.max_replicas} or less"
         return [Problem("spec.elastic.minReplicas", message)]

@@ -70,7 +70,6 @@ JOBS: dict[str, dict[str, Any]] = {
         "batch": {"globalSize": 1024, "learningRateScaling": "Linear"},
         "checkpoint": CLAIM,
         "scheduling": {"priorityClassName": "training"},
-        "elastic": {"minReplicas": 1, "maxReplicas": 4},
     },
     "fsdp": {
         "strategy": "FSDP",

@@ -10,6 +10,8 @@ from muster.api.spec import StrategyName, TrainingJobSpec
 from muster.strategies.registry import strategy_of
 
 GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+ELASTIC = {"minReplicas": 1, "maxReplicas": 4}
+BATCH: dict[str, Any] = {"batch": {"globalSize": 64}}
 TPU = {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4"}
 
 
@@ -76,11 +78,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     # elasticity
     ("Pipeline", {"elastic": {"minReplicas": 1, "maxReplicas": 2}}, "spec.elastic", "use DDP or FSDP"),
     ("MultiWorkerMirrored", {"elastic": {"minReplicas": 1, "maxReplicas": 2}}, "spec.elastic", "remove it"),
-    ("DDP", {"elastic": {"minReplicas": 4, "maxReplicas": 2}}, "spec.elastic.minReplicas", "write 2 or less"),
-    ("DDP", {"elastic": {"minReplicas": 2, "maxReplicas": 4}}, "spec.roles.worker.replicas", "write 2 to 4"),
+    ("DDP", {"elastic": {"minReplicas": 4, "maxReplicas": 2}, **BATCH}, "spec.elastic.minReplicas", "write 2 or less"),
+    ("DDP", {"elastic": {"minReplicas": 2, "maxReplicas": 4}, **BATCH}, "spec.roles.worker.replicas", "write 2 to 4"),
+    ("DDP", {"elastic": {"minReplicas": 1, "maxReplicas": 4}}, "spec.batch.globalSize", "must be given"),
+    (
+        "DDP",
+        {"elastic": ELASTIC, "batch": {"globalSize": 64, "learningRateScaling": "Linear"}},
+        "spec.batch.learningRateScaling",
+        "write None",
+    ),
+    ("DDP", {"elastic": ELASTIC, **BATCH, "trainer": {"image": "own:1", "command": ["x"]}}, "spec.elastic", "run a task or module"),
     (
         "FSDP",
-        {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "options": {"mesh": {"data": 2}}, "roles": {"worker": {"replicas": 2}}},
+        {"elastic": ELASTIC, **BATCH, "options": {"mesh": {"data": 2}}, "roles": {"worker": {"replicas": 2}}},
         "spec.options.mesh",
         "leave out spec.elastic",
     ),
@@ -159,7 +169,15 @@ def test_a_job_that_says_nothing_but_its_strategy_is_fine(strategy: str) -> None
 @pytest.mark.parametrize(
     ("strategy", "spec"),
     [
-        ("DDP", {"roles": {"worker": {"replicas": 4, **GPUS}}, "communication": "NCCL", "elastic": {"minReplicas": 2, "maxReplicas": 8}}),
+        (
+            "DDP",
+            {
+                "roles": {"worker": {"replicas": 4, **GPUS}},
+                "communication": "NCCL",
+                "elastic": {"minReplicas": 2, "maxReplicas": 8},
+                **BATCH,
+            },
+        ),
         ("DDP", {"options": {"loop": "Custom"}}),
         ("DDP", {"communication": "Gloo", "roles": {"worker": {"processesPerReplica": 4}}}),
         (

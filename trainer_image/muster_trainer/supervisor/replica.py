@@ -8,6 +8,7 @@ import selectors
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +53,31 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
         _tell(words, environ)
         return words.code
     reporter, starter = Reporter(replica, say, inbox.wake), Starter(inbox)
+    standby = environ.get("MUSTER_STANDBY") == "1"
     while True:
-        words, report = _live(environ, inbox, reporter, starter)
-        succession = Succession(reporter, inbox, words, report)
+        words, report = _nothing_yet(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter)
+        succession = Succession(reporter, inbox, words, report, standby=standby)
         world = succession.await_world()
         if world is None:
             words = succession.words
             break
-        environ = {**environ, **world}
+        environ, standby = {**environ, **world}, False
     starter.close()
     _tell(words, environ)
     reporter.finish({**report, "lastWords": words.as_json()}, seconds=REPORT_SECONDS)
     return words.code
+
+
+def _nothing_yet(environ: Mapping[str, str], replica: ReplicaEnv, starter: Starter) -> tuple[LastWords, Mapping[str, Any]]:
+    """Of a replica that stands by until a world takes it in: then it is warm."""
+    with suppress(TrainerError):  # told when its processes are to start
+        starter.warm_up(environ, bundled=_is_bundled(trainer_spec_of(environ)))
+    words = LastWords(code=ExitCode.PREEMPTED, message="stood by, and no world took it in", attempt=None)
+    return words, {"attempt": replica.attempt, "processes": [], **Observations([]).as_report()}
+
+
+def _is_bundled(spec: TrainerSpec) -> bool:
+    return spec.task is not None or spec.module is not None
 
 
 def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, starter: Starter) -> tuple[LastWords, Mapping[str, Any]]:
@@ -189,8 +203,7 @@ class Replica:
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
         self._publish()
-        bundled = self._spec.task is not None or self._spec.module is not None
-        for process in self._starter.start(self._launches, bundled=bundled):
+        for process in self._starter.start(self._launches, bundled=_is_bundled(self._spec)):
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
             self._readers.append(reader)

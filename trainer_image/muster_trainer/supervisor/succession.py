@@ -25,15 +25,17 @@ _STOPPED = frozenset({ExitCode.COMPLETED, ExitCode.PREEMPTED, ExitCode.PREEMPTED
 
 
 class Succession:
-    """`words` are those of the attempt that has ended, and `report` what it last had to say."""
+    """`words` are those of the attempt that has ended, and `report` what it last had to say. `standby`: there was none yet."""
 
-    def __init__(self, reporter: Reporter, inbox: SignalInbox, words: LastWords, report: Mapping[str, Any]) -> None:
+    def __init__(
+        self, reporter: Reporter, inbox: SignalInbox, words: LastWords, report: Mapping[str, Any], *, standby: bool = False
+    ) -> None:
         self._reporter = reporter
         self._inbox = inbox
         self._words = words
         self._report = report
         self._attempt: int = report["attempt"]
-        self._superseded = reporter.orders is not None and reporter.orders.attempt > self._attempt
+        self._superseded = standby or (reporter.orders is not None and reporter.orders.attempt > self._attempt)
 
     @property
     def words(self) -> LastWords:

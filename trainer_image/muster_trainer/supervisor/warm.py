@@ -36,13 +36,17 @@ class Starter:
 
     def start(self, launches: list[Launch], *, bundled: bool) -> Iterator[Process]:
         """One process after the other. Raises as `processes.start` does."""
-        if bundled and not self._tried:
-            self._tried = True
-            self._parent = WarmParent(launches[0].env)
-            self._parent.await_ready(self._inbox)
+        self.warm_up(launches[0].env, bundled=bundled)
         for launch in launches:
             warm = self._parent.start(launch) if self._parent and self._parent.ready else None
             yield warm or start(launch)
+
+    def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
+        """Imports what the processes are forked with, once, and waits for it."""
+        if bundled and not self._tried:
+            self._tried = True
+            self._parent = WarmParent(environ)
+            self._parent.await_ready(self._inbox)
 
     def close(self) -> None:
         if self._parent:

@@ -1,0 +1,156 @@
+"""When does a world go on without workers that are lost, and when does it take in those that have come?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lifecycle_cases import Story, at, created, deleted, job, replica, report
+
+from muster.api.status import Reason
+from muster.control import orders
+from muster.lifecycle import in_place
+from muster.lifecycle.actions import CreateReplica, Decision
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.render.addresses import addresses_of
+
+BATCH = {"globalSize": 64}
+
+
+def alive(label: str, *, attempt: int = 0, made_in: int | None = None, **said: Any) -> ReplicaView:
+    """A worker whose supervisor has come to `attempt`, in a pod of the attempt `made_in`."""
+    spoken = report(label, attempt=attempt, in_place=True, **said)
+    return replica(label, attempt=attempt if made_in is None else made_in, uid=f"{label}/{made_in or 0}", report=spoken)
+
+
+def ready(label: str, *, attempt: int, made_in: int = 0) -> ReplicaView:
+    return alive(label, attempt=attempt, made_in=made_in, waiting=True)
+
+
+def standby(label: str, *, made_in: int, heard: bool = True, **changes: Any) -> ReplicaView:
+    view = ready(label, attempt=made_in, made_in=made_in) if heard else replica(label, attempt=made_in, uid=f"{label}/{made_in}")
+    return replace(view, standby=True, **changes)
+
+
+def training(count: int = 3, *, shrink: int = 30, **spec: Any) -> Story:
+    """An elastic job of at least two workers that trains at step 40."""
+    elastic = {"minReplicas": 2, "maxReplicas": 8, "shrinkAfterSeconds": shrink, "growAfterSeconds": 60}
+    story = Story(job(workers=count, elastic=elastic, batch=BATCH, **spec))
+    story.see(seconds=0)
+    story.see(*(alive(f"worker-{index}", step=40 if index == 0 else None) for index in range(count)), seconds=10)
+    return story
+
+
+def shrunk() -> Story:
+    """Three workers, of which worker-0 was lost at second 20 and could not be replaced."""
+    story = training()
+    story.see(alive("worker-1"), alive("worker-2"), seconds=20)
+    story.see(ready("worker-1", attempt=1), ready("worker-2", attempt=1), replica("worker-0", attempt=1, phase="Pending"), seconds=50)
+    assert story.status.attempt == 2
+    return story
+
+
+def stand_bys(decision: Decision) -> list[str]:
+    return [f"{action.role.value}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
+
+
+def members(story: Story) -> list[str]:
+    return [f"{member.role}-{member.index}" for member in (story.status.world.members if story.status.world else [])]
+
+
+def test_a_worker_that_is_lost_is_waited_for_and_then_the_others_go_on() -> None:
+    story = training()
+    left = [alive("worker-1"), alive("worker-2")]
+    story.see(*left, seconds=20)
+    assert created(story.see(*left, seconds=20)) == []
+    pending = replica("worker-0", attempt=1, phase="Pending")
+    acknowledged = [ready("worker-1", attempt=1), ready("worker-2", attempt=1)]
+    decision = story.see(*acknowledged, pending, seconds=49)
+    assert (story.status.attempt, decision.wake) == (1, at(50))
+    decision = story.see(*acknowledged, pending, seconds=50)
+    assert (story.status.attempt, members(story), deleted(decision)) == (2, ["worker-1", "worker-2"], ["worker-0/1"])
+    assert (story.status.attempts[1].reason, story.status.attempts[1].message) == (Reason.SCALED, "goes on with 2 of 3 workers")
+    assert story.status.restarts.total == 1
+    story.see(ready("worker-1", attempt=2), ready("worker-2", attempt=2), seconds=51)
+    assert story.status.world is not None
+    assert (story.status.world.size, story.status.phase) == (2, "Running")
+
+
+def test_the_first_of_those_that_are_left_leads_the_world() -> None:
+    story = shrunk()
+    story.see(ready("worker-1", attempt=2), ready("worker-2", attempt=2), seconds=51)
+    told = [
+        orders.orders(story.job, f"{label}/0", report(label, attempt=2, waiting=True), addresses_of(story.job, 2))
+        for label in members(story)
+    ]
+    worlds = [reply.world or {} for reply in told]
+    assert [(world["RANK"], world["WORLD_SIZE"], world["PET_NODE_RANK"]) for world in worlds] == [("0", "2", "0"), ("1", "2", "1")]
+    assert {world["MASTER_ADDR"] for world in worlds} == {"worker-1.digits.default.svc"}
+
+
+def test_a_world_below_the_minimum_waits() -> None:
+    story = training(2)
+    story.see(alive("worker-1"), seconds=20)
+    story.see(ready("worker-1", attempt=1), replica("worker-0", attempt=1, phase="Pending"), seconds=500)
+    assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1"])
+
+
+def test_a_leader_who_has_not_heard_all_drops_nobody() -> None:
+    story = training()
+    story.see(alive("worker-1"), alive("worker-2"), seconds=20)
+    unheard = replace(ready("worker-2", attempt=1), report=None)
+    story.see(ready("worker-1", attempt=1), unheard, replica("worker-0", attempt=1, phase="Pending"), seconds=60)
+    assert story.status.attempt == 1
+
+
+def test_without_patience_the_others_go_on_at_once() -> None:
+    story = training(shrink=0)
+    story.see(alive("worker-1"), alive("worker-2"), seconds=20)
+    assert (story.status.attempt, members(story)) == (1, ["worker-1", "worker-2"])
+
+
+def test_what_is_missing_stands_by_and_is_taken_in_when_the_world_has_trained_for_a_while() -> None:
+    story = shrunk()
+    two = [ready("worker-1", attempt=2), ready("worker-2", attempt=2)]
+    story.see(*two, seconds=51)
+    assert stand_bys(story.see(*two, seconds=51)) == ["worker-0"]
+    train = [alive("worker-1", attempt=2, made_in=0, step=60), alive("worker-2", attempt=2, made_in=0)]
+    story.see(*train, standby("worker-0", made_in=2, heard=False), seconds=55)
+    assert (story.status.attempt, story.status.message, story.status.workers) == (2, "attempt 2 trains on 2 of 3 workers", "2/3")
+    waiting = standby("worker-0", made_in=2)
+    assert story.see(*train, waiting, seconds=100).wake == at(111)
+    story.see(*train, waiting, seconds=111)
+    assert (story.status.attempt, members(story)) == (3, ["worker-0", "worker-1", "worker-2"])
+    assert story.status.attempts[-2].message == "takes in 1 workers that have come"
+    assert in_place.grace_seconds(story.job.spec, story.status) > 0
+    everybody = [ready("worker-1", attempt=3), ready("worker-2", attempt=3)]
+    story.see(*everybody, replace(ready("worker-0", attempt=3, made_in=2), standby=True), seconds=113)
+    assert story.status.phase == "Running"
+    assert in_place.handed_out(story.status, "worker-0/2") is not None
+
+
+def test_a_worker_that_stands_by_and_breaks_harms_nobody_and_is_made_again() -> None:
+    story = shrunk()
+    train = [alive("worker-1", attempt=2, made_in=0, step=60), alive("worker-2", attempt=2, made_in=0)]
+    story.see(*train, seconds=51)
+    broken = standby("worker-0", made_in=2, phase=ReplicaPhase.FAILED, finished=at(60), exit_code=22)
+    assert deleted(story.see(*train, broken, seconds=61)) == []
+    assert deleted(story.see(*train, broken, seconds=90)) == ["worker-0/2"]
+    assert story.status.attempt == 2
+
+
+def test_a_job_that_is_scaled_up_trains_on_until_the_new_workers_have_come() -> None:
+    story = training(2)
+    story.edit(roles={"worker": {"replicas": 3}})
+    train = [alive("worker-0", step=41), alive("worker-1")]
+    assert stand_bys(story.see(*train, seconds=20)) == ["worker-2"]
+    assert story.status.attempt == 0
+    story.see(*train, standby("worker-2", made_in=0), seconds=80)
+    assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1", "worker-2"])
+
+
+def test_a_job_that_is_scaled_down_becomes_smaller_at_once() -> None:
+    story = training(3)
+    story.edit(roles={"worker": {"replicas": 2}})
+    decision = story.see(alive("worker-0", step=41), alive("worker-1"), alive("worker-2"), seconds=20)
+    assert (story.status.attempt, members(story), deleted(decision)) == (1, ["worker-0", "worker-1"], ["worker-2/0"])
