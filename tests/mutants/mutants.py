@@ -41,18 +41,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "return [time for time in times if time > until - window * 1000]",
     ),
     _one(
-        "standing-by-in-the-world",
-        "a worker that only stands by is blamed for the end of a world that it had no part in",
-        "in_place.py",
-        "unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)",
-        "unwanted = tuple(view for view in outside if view not in idle)",
-    ),
-    _one(
         "spared-though-broken",
         "a replica that has ended is taken for one that trains on",
         "in_place.py",
-        "if _stays(view) and not view.spent}",
-        "if _stays(view)}",
+        "if keepable(view) and not view.spent}",
+        "if keepable(view)}",
     ),
     _one(
         "spared-and-removed",
@@ -87,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a caller that has just started restarts every healthy job",
         (
             Edit("failure.py", "    if case.observed.live:\n        ends +=", "    if True:\n        ends +="),
-            Edit("decide.py", "or (records.is_open(status) and bool(failure.vanished(case, status)))", ""),
+            Edit("decide.py", "return records.is_open(status) and bool(failure.vanished(case, status))", "return False"),
         ),
     ),
     _one(
@@ -185,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "forgets-to-wake",
         "a job is held back for ever",
         "decide.py",
-        "            world.due(case, status),\n            attempts.settles(case, status),\n",
+        "            world.due(case, status),\n            elastic.due(case, status),\n            attempts.settles(case, status),\n",
         "",
     ),
     _one(

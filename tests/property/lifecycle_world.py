@@ -437,7 +437,8 @@ class World:
         view = replace(view, node=f"node-{action.index % 2}")
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
-        count = sum(pod.view.role is action.role for pod in self.pods.values())
+        leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
+        count = sum(pod.view.role is action.role and pod.view.name not in leaving for pod in self.pods.values())
         plan = strategy_of(self.job.spec.strategy).plan(self.job.spec)
         allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role.value, 0)
         check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")

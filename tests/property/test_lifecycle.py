@@ -49,7 +49,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "attemptsWithoutProgress": draw(st.sampled_from([3, 5, 50])),
     }
     return {
-        **draw(st.sampled_from(SHAPES)),
+        **draw(st.sampled_from([*SHAPES, *SHAPES[-1:] * 2])),  # the last has the most ways to break
         "trainer": draw(st.sampled_from([{"task": "digits"}, {"script": "train.py"}])),
         "recovery": recovery,
         "cleanPodPolicy": draw(st.sampled_from(["Running", "All", "None"])),
@@ -199,11 +199,12 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.reconcile()
 
     @precondition(has_pods)
-    @rule(pick=PICK, next_pick=PICK)
-    def break_one_after_the_other(self, pick: int, next_pick: int) -> None:
-        """The second may be one that the restart after the first has left alone."""
+    @rule(pick=PICK, next_pick=PICK, together=st.booleans())
+    def break_two(self, pick: int, next_pick: int, together: bool) -> None:
+        """At once, or one after the other: the second may be one that the restart after the first has left alone."""
         for each in (pick, next_pick):
-            self.come_up("preempted")
+            if each == pick or not together:
+                self.come_up("preempted")
             if self.world.pods:
                 self.world.train(7, commit=True)
                 self.world.break_down(self.pod(each), "process killed")

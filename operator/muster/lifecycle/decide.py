@@ -144,7 +144,7 @@ def _wanted(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
         return suspend.actions(case, confirmed=status.phase is Phase.SUSPENDED)
     if not records.is_open(status):
         return world.stop_running(case, status)
-    return (*world.actions(case, status), *elastic.actions(case, status))
+    return (*elastic.actions(case, status), *world.actions(case, status))
 
 
 def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> datetime | None:

@@ -56,12 +56,14 @@ def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
 
 def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     """A worker that stands by for each place that the world leaves free."""
-    if case.spec.elastic is None or status.world is None or status.world.ready_time is None or case.problems:
+    if status.world is None or case.problems:
         return ()
-    free = _places(case.strategy.plan(case.spec)) - _members(status.world)
+    free = _places(case.strategy.plan(case.spec)) - _members(status.world) if case.spec.elastic else set()
     standing = case.observed.standing_by
     unneeded = [view for view in standing if _place(view) not in free or (view.phase.ended and case.now >= _retry_time(case, view))]
     removals = tuple(DeleteReplica(name=view.name, uid=view.uid) for view in unneeded if view.deleting is None)
+    if status.world.ready_time is None:
+        return removals
     absent = sorted(free - {_place(view) for view in (*standing, *case.observed.replicas)})
     if absent and not case.observed.live:
         return (*removals, LookLive())

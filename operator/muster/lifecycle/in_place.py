@@ -87,7 +87,8 @@ def spared(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], 
     record = records.current(status)
     if status.world is None or record is None or record.failure_class is None or record.reason is Reason.HANG:
         return {}
-    uids = {view.uid for view in case.replicas(status.attempt) if _stays(view) and not view.spent}
+    # One that was not heard yet may have ended long ago: a new leader does not know.
+    uids = {view.uid for view in case.replicas(status.attempt) if keepable(view) and not view.spent}
     well = [member for member in status.world.members if member.uid in uids and not member.awaited and _label(member) != record.replica]
     broken = {RoleName(member.role) for member in status.world.members if member not in well}
     scopes = [case.strategy.restarts_with(role) for role in broken]

@@ -139,6 +139,15 @@ def test_a_worker_that_stands_by_and_breaks_harms_nobody_and_is_made_again() -> 
     assert story.status.attempt == 2
 
 
+def test_a_worker_that_stands_by_for_nothing_any_more_is_removed() -> None:
+    story = training(2)
+    story.edit(roles={"worker": {"replicas": 3}})
+    train = [alive("worker-0", step=41), alive("worker-1")]
+    story.see(*train, seconds=20)
+    story.edit(roles={"worker": {"replicas": 2}})
+    assert deleted(story.see(*train, replace(standby("worker-2", made_in=0), uid="spare"), seconds=21)) == ["spare"]
+
+
 def test_a_job_that_is_scaled_up_trains_on_until_the_new_workers_have_come() -> None:
     story = training(2)
     story.edit(roles={"worker": {"replicas": 3}})
