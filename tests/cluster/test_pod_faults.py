@@ -32,6 +32,7 @@ def test_a_job_outlives_one_fault_after_the_other(ground: Ground, uninterrupted:
         check_attempt(job, attempt, failure_class=fault.failure_class, reasons=fault.reasons, saves=fault.saves)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_a_parameter_server_job_replaces_what_was_lost_while_the_others_train_on(ground: Ground) -> None:
     roles: Manifest = {"chief": {}, "worker": {"replicas": 2}, "ps": {}, "evaluator": {}}

@@ -83,7 +83,7 @@ class ParameterServer(Synchronous):
         with peers(self.rank):
             self._hand_out(self.order.boundary(step, self.every_steps))
             batch, waited = self.handed_out.popleft()
-            loss, staleness = within(STEP_SECONDS, f"step {step + 1}", batch.fetch)
+            loss, staleness = self._fetched(batch, step)
         settled = not self.handed_out  # a checkpoint has just the steps that were reported
         outcome = StepOutcome(
             loss=float(loss),
@@ -96,6 +96,16 @@ class ParameterServer(Synchronous):
         if outcome.save:
             self.asked["save"] = False
         return outcome
+
+    def _fetched(self, batch: Any, step: int) -> Any:
+        """The result of the batch. Where it was lost with its worker, another computes the batch: it may have been used once already."""
+        while True:
+            try:
+                return within(STEP_SECONDS, f"step {step + 1}", batch.fetch)
+            except tf.errors.UnavailableError as error:
+                if self.tables is None or "/job:worker" not in str(error) or "/job:ps" in str(error):
+                    raise
+                batch, _ = self._schedule(step)
 
     def _hand_out(self, limit: int) -> None:
         """Keeps the workers busy with the batches before step `limit`, unless a checkpoint is asked for."""
