@@ -32,8 +32,8 @@ REFUSED = {
     "missing module": (job(trainer={"module": "no_such"}, batch={"globalSize": 64}), "spec.trainer.module: there is no module no_such"),
     "batch smaller than the world": (job(trainer={"task": "digits"}, batch={"globalSize": 1}), "spec.batch.globalSize"),
     "storage elsewhere": (
-        job(checkpoint={"storage": {"uri": "s3://b/c"}}),
-        "job.yaml: spec.checkpoint.storage.uri: s3://b/c cannot be reached",
+        job(checkpoint={"storage": {"uri": "gs://b/c"}}),
+        "must be file:///path or s3://bucket/prefix",
     ),
     "no YAML": ("spec: [", "is not YAML"),
     "several documents": ("a: 1\n---\nb: 2\n", "holds 2 documents"),
