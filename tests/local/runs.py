@@ -162,6 +162,10 @@ class Place:
         wait_until(known, f"the pid of {replica}")
         return found[0]
 
+    def supervisor_of(self, replica: str) -> int:
+        """The pid of the replica itself: the parent of its training processes."""
+        return next(int(entry["pid"]) for entry in self.processes() if entry["replica"] == replica)
+
     def logs(self) -> str:
         return "".join(path.read_text() for path in sorted(self.run.glob("attempts/*/*/log.txt")))
 

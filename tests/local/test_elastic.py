@@ -41,8 +41,7 @@ def test_a_lost_worker_is_done_without_and_taken_in_again_with_the_losses_of_one
     name = place.write(digits("tiny", 2, 0.3, elastic=elastic))
     with place.running(name) as run:
         wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
-        leader = next(entry["pid"] for entry in place.processes() if entry["replica"] == "worker-0")
-        os.kill(leader, signal.SIGKILL)
+        os.kill(place.supervisor_of("worker-0"), signal.SIGKILL)
         code, output = finish(run, SECONDS)
     assert code == 0, output
     status = place.status()

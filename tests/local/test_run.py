@@ -68,8 +68,7 @@ def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(place:
     with place.running("job.yaml") as run:
         place.wait_for_commit()
         training = psutil.Process(place.pid_of("worker-0"))
-        supervisor = next(entry["pid"] for entry in place.processes() if entry["replica"] == "worker-0")
-        os.kill(supervisor, signal.SIGKILL)
+        os.kill(place.supervisor_of("worker-0"), signal.SIGKILL)
         wait_until(lambda: place.status()["attempt"] == 1 and len(place.processes()) == 2, "the second attempt")
         assert has_ended(training)
         code, output = finish(run)

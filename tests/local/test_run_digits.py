@@ -75,8 +75,7 @@ def test_multi_worker_mirrored_survives_the_kill_of_a_whole_replica(place: Place
     name = place.write(digits("MultiWorkerMirrored"))
     with place.running(name) as run:
         wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
-        supervisor = next(entry["pid"] for entry in place.processes() if entry["replica"] == "worker-0")
-        os.kill(supervisor, signal.SIGKILL)
+        os.kill(place.supervisor_of("worker-0"), signal.SIGKILL)
         code, output = finish(run, SECONDS)
     assert code == 0, output
     assert place.status()["attempts"][1]["stepResumed"] >= 10

@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _one(
         "deletes-by-name",
         "a stale caller deletes a new attempt's replica by the name of the old one's",
-        "world.py",
+        "actions.py",
         "DeleteReplica(view.name, view.uid, ",
         'DeleteReplica(view.name, "", ',
     ),

@@ -154,6 +154,13 @@ class Trainer(ApiModel):
         description="Auto: the bundled image runs under a supervisor. Disabled: the command is the container's own.",
     )
 
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor is PID 1. An image of the user's has one for sure only where it runs a task or module, by the trainer."""
+        if self.supervisor is SupervisorMode.DISABLED:
+            return False
+        return self.image is None or self.task is not None or self.module is not None
+
 
 class EnvVar(ApiModel):
     """The two fields of a container's env entry that rules look at; the rest passes through."""

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
+from muster.lifecycle.observed import ReplicaView
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class DeleteJob:
 
 
 Action = EnsureService | CreateReplica | DeleteReplica | LookLive | DeleteJob
+
+
+def removal(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
+    """Asks for its deletion, unless somebody has."""
+    return (DeleteReplica(view.name, view.uid, grace_seconds),) if view.deleting is None else ()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from muster.api.spec import RoleName
 from muster.api.status import Reason, TrainingJobStatus, World
 from muster.lifecycle import in_place, records
-from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica, LookLive
-from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.actions import Action, CreateReplica, LookLive, removal
 from muster.lifecycle.situation import Situation
 from muster.strategies.base import WorldPlan
 
@@ -49,7 +48,7 @@ def change(case: Situation, status: TrainingJobStatus) -> str:
 
 def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
     """When the world may change, if what is there now stays there; or when a worker that stood by and broke is made again."""
-    retries = [_retry_time(case, view) for view in case.observed.standing_by if view.phase.ended]
+    retries = [case.retry_time(view) for view in case.observed.standing_by if view.phase.ended]
     change_due = _due(case, status)
     return min((time for time in (*retries, change_due) if time), default=None)
 
@@ -60,11 +59,11 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
         return ()
     free = _places(case.strategy.plan(case.spec)) - _members(status.world) if case.spec.elastic else set()
     standing = case.observed.standing_by
-    unneeded = [view for view in standing if _place(view) not in free or (view.phase.ended and case.now >= _retry_time(case, view))]
-    removals = tuple(DeleteReplica(name=view.name, uid=view.uid) for view in unneeded if view.deleting is None)
+    unneeded = [view for view in standing if view.place not in free or (view.phase.ended and case.now >= case.retry_time(view))]
+    removals = tuple(action for view in unneeded for action in removal(view))
     if status.world.ready_time is None:
         return removals
-    absent = sorted(free - {_place(view) for view in (*standing, *case.observed.replicas)})
+    absent = sorted(free - {view.place for view in (*standing, *case.observed.replicas)})
     if absent and not case.observed.live:
         return (*removals, LookLive())
     creations = (CreateReplica(RoleName(role), index, status.attempt, standby=True) for role, index in absent)
@@ -89,16 +88,7 @@ def _due(case: Situation, status: TrainingJobStatus) -> datetime | None:
 
 
 def _running(case: Situation) -> set[Place]:
-    views = (view for view in case.observed.replicas if view.phase is ReplicaPhase.RUNNING)
-    return {_place(view) for view in views if view.deleting is None and view.disruption is None}
-
-
-def _retry_time(case: Situation, view: ReplicaView) -> datetime:
-    return (view.finished or view.created) + timedelta(seconds=case.policy.evaluator_seconds)
-
-
-def _place(view: ReplicaView) -> Place:
-    return view.role.value, view.index
+    return {view.place for view in case.observed.replicas if view.stays}
 
 
 def _members(world: World) -> set[Place]:

@@ -34,12 +34,11 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
     """
     members = {member.uid: member for member in status.world.members} if status.world else {}
     current = status.world.attempt if status.world else 0
-    everyone = (*observed.replicas, *observed.standing_by)
-    outside = [view for view in everyone if view.standby and view.uid not in members]
+    outside = [view for view in observed.everyone if view.standby and view.uid not in members]
     taken = {(member.role, member.index) for member in (status.world.members if status.world else ())}
-    idle = tuple(view for view in outside if records.is_open(status) and (view.role.value, view.index) not in taken)
+    idle = tuple(view for view in outside if records.is_open(status) and view.place not in taken)
     unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)
-    replicas = tuple(_seen(view, members.get(view.uid), current) for view in everyone if view not in outside)
+    replicas = tuple(_seen(view, members.get(view.uid), current) for view in observed.everyone if view not in outside)
     return replace(observed, replicas=(*replicas, *unwanted), standing_by=idle)
 
 
@@ -113,17 +112,12 @@ def _label(member: Member) -> str:
 def kept(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], str]:
     """The uid of each replica that the next attempt can go on with, by role and index: on a bad node only while that gains something."""
     left = {node.name for node in nodes.avoided(case, status)} if status.restarts.without_progress else set()
-    everyone = (*case.observed.replicas, *case.observed.standing_by)
-    return {(view.role.value, view.index): view.uid for view in everyone if keepable(view) and view.node not in left}
+    return {view.place: view.uid for view in case.observed.everyone if keepable(view) and view.node not in left}
 
 
 def keepable(view: ReplicaView) -> bool:
     """Whether its supervisor can go on with another attempt."""
-    return view.report is not None and view.report.in_place and _stays(view)
-
-
-def _stays(view: ReplicaView) -> bool:
-    return view.phase is ReplicaPhase.RUNNING and view.deleting is None and view.disruption is None
+    return view.report is not None and view.report.in_place and view.stays
 
 
 def awaited(case: Situation, status: TrainingJobStatus) -> tuple[ReplicaView, ...]:
@@ -131,7 +125,7 @@ def awaited(case: Situation, status: TrainingJobStatus) -> tuple[ReplicaView, ..
     if case.now >= deadline(case, status):
         return ()
     uids = {member.uid for member in _awaited(status)}
-    return tuple(view for view in case.observed.replicas if view.uid in uids and view.attempt < status.attempt and _stays(view))
+    return tuple(view for view in case.observed.replicas if view.uid in uids and view.attempt < status.attempt and view.stays)
 
 
 def _awaited(status: TrainingJobStatus) -> list[Member]:

@@ -53,9 +53,11 @@ def _sentence(case: Situation, status: TrainingJobStatus) -> str:
 def _running(case: Situation, status: TrainingJobStatus) -> str:
     if status.world and status.world.first_step_time is None and case.counts_steps(status.restarts.best_step):
         return f"attempt {status.attempt}: all replicas run, the first step is awaited"
-    few = len(status.world.members) if status.world and case.spec.elastic else 0
-    many = len(case.strategy.plan(case.spec).replicas)
-    return f"attempt {status.attempt} trains" + (f" on {few} of {many} workers" if few and few < many else "")
+    trains = f"attempt {status.attempt} trains"
+    if status.world is None or case.spec.elastic is None:
+        return trains
+    few, many = len(status.world.members), len(case.strategy.plan(case.spec).replicas)
+    return f"{trains} on {few} of {many} workers" if few < many else trains
 
 
 def _starting(case: Situation, status: TrainingJobStatus) -> str:

@@ -65,6 +65,16 @@ class ReplicaView:
         return self.phase.ended or self.spent
 
     @property
+    def stays(self) -> bool:
+        """Whether it runs and nobody has asked it to go."""
+        return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Role and index."""
+        return self.role.value, self.index
+
+    @property
     def label(self) -> str:
         """role-index, as people say it."""
         return f"{self.role.value}-{self.index}"
@@ -94,3 +104,7 @@ class Observed:
     """None: the job has none, or nobody looked."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Of the replicas those outside the world, which wait to be taken in: told apart by the core itself."""
+
+    @property
+    def everyone(self) -> tuple[ReplicaView, ...]:
+        return (*self.replicas, *self.standing_by)

@@ -33,7 +33,7 @@ def count(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     names = dict.fromkeys(member.role for member in members)
     roles = [_role(case, status, RoleName(name)) for name in names]
     worker = next((role for role in roles if role.name == RoleName.WORKER), None)
-    existing = sum(view.role is RoleName.WORKER for view in (*case.observed.replicas, *case.observed.standing_by))
+    existing = sum(view.role is RoleName.WORKER for view in case.observed.everyone)
     return status.model_copy(
         update={
             "observed_generation": case.job.metadata.generation,

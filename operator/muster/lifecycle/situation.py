@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from muster.api.job import TrainingJob
@@ -61,6 +61,10 @@ class Situation:
     def trainers(self, attempt: int) -> tuple[ReplicaView, ...]:
         """Those that make up the world: all but evaluators."""
         return tuple(view for view in self.replicas(attempt) if view.role not in ALONE)
+
+    def retry_time(self, view: ReplicaView) -> datetime:
+        """When a replica that the world does without, and that broke, is made again."""
+        return (view.finished or view.created) + timedelta(seconds=self.policy.evaluator_seconds)
 
     def reports(self, attempt: int) -> tuple[tuple[ReplicaView, Report], ...]:
         """Newest report of each training replica, less those that speak of another attempt."""

@@ -16,8 +16,7 @@ from muster.lifecycle.situation import Situation
 
 def actions(case: Situation) -> tuple[Action, ...]:
     """Removes by force what should have gone long ago."""
-    everyone = (*case.observed.replicas, *case.observed.standing_by)
-    stuck = (view for view in everyone if (limit := removed_at(case, view)) and case.now >= limit)
+    stuck = (view for view in case.observed.everyone if (limit := removed_at(case, view)) and case.now >= limit)
     return tuple(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck)
 
 

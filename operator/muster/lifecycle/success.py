@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, Reason, TrainingJobStatus
-from muster.lifecycle import attempts, world
-from muster.lifecycle.actions import Action
+from muster.lifecycle import attempts
+from muster.lifecycle.actions import Action, removal
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -35,7 +35,7 @@ def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     `None` leaves every pod, but no process is left that would run for ever: parameter servers and the workers that they serve never end
     by themselves, and a failed job's replicas may wait for each other without end.
     """
-    return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in world.removal(view))
+    return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in removal(view))
 
 
 def leaves_by(status: TrainingJobStatus) -> datetime | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.api.status import Reason, TrainingJobStatus
-from muster.lifecycle import records, world
-from muster.lifecycle.actions import Action, LookLive
+from muster.lifecycle import records
+from muster.lifecycle.actions import Action, LookLive, removal
 from muster.lifecycle.situation import Situation
 
 
@@ -21,11 +21,11 @@ def holds(case: Situation, status: TrainingJobStatus) -> bool:
 
 def emptied(case: Situation) -> bool:
     """Whether a suspended job's replicas are provably gone."""
-    return case.observed.live and not (case.observed.replicas or case.observed.standing_by)
+    return case.observed.live and not case.observed.everyone
 
 
 def actions(case: Situation, *, confirmed: bool) -> tuple[Action, ...]:
     """Deletes every replica, gracefully; then makes sure that none is left, once (`confirmed`: that is in the status)."""
-    removals = tuple(action for view in case.observed.replicas for action in world.removal(view))
+    removals = tuple(action for view in case.observed.replicas for action in removal(view))
     unsure = not case.observed.live and not confirmed
     return (*removals, LookLive()) if unsure else removals

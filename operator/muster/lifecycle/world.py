@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus, World
 from muster.lifecycle import backoff, elastic, failure, in_place, records
-from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, removal
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
 
@@ -87,7 +87,7 @@ def running(case: Situation, status: TrainingJobStatus) -> int:
 
 def missing(case: Situation, status: TrainingJobStatus) -> list[Member]:
     """Members that have no replica now."""
-    there = {(view.role.value, view.index) for view in case.replicas(status.attempt)}
+    there = {view.place for view in case.replicas(status.attempt)}
     members = status.world.members if status.world else []
     return [member for member in members if not member.succeeded and (member.role, member.index) not in there]
 
@@ -108,11 +108,6 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     return (*removals, *_service(case), *creations)
 
 
-def removal(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
-    """Asks for its deletion, unless somebody has."""
-    return (DeleteReplica(view.name, view.uid, grace_seconds),) if view.deleting is None else ()
-
-
 def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs."""
     removals = tuple(action for view in case.observed.replicas if not view.over for action in removal(view))
@@ -121,7 +116,7 @@ def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ..
 
 def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
     """When to look again though no event came."""
-    retries = [_retry_time(case, view) for view in case.replicas(status.attempt) if _evaluator_broke(view)]
+    retries = [case.retry_time(view) for view in case.replicas(status.attempt) if _evaluator_broke(view)]
     kept = in_place.awaited(case, status) if status.world else ()
     if kept and (limit := in_place.due(case, status)):
         retries.append(limit)
@@ -159,7 +154,7 @@ def _recognised(case: Situation, member: Member, views: tuple[ReplicaView, ...])
 def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     assert status.world is not None
     places, kept = set(_places(status.world)), in_place.awaited(case, status)
-    strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or (view.role.value, view.index) not in places)
+    strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or view.place not in places)
     strangers = (view for view in strangers if view not in kept)
     return tuple(action for view in strangers for action in removal(view, grace_seconds=in_place.time_to_leave(case, status, view)))
 
@@ -168,12 +163,8 @@ def _evaluator_broke(view: ReplicaView) -> bool:
     return view.role in ALONE and failure.classify(view, asked=False) is not None
 
 
-def _retry_time(case: Situation, view: ReplicaView) -> datetime:
-    return (view.finished or view.created) + timedelta(seconds=case.policy.evaluator_seconds)
-
-
 def _broken_evaluators(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
-    broke = (view for view in case.replicas(status.attempt) if _evaluator_broke(view) and case.now >= _retry_time(case, view))
+    broke = (view for view in case.replicas(status.attempt) if _evaluator_broke(view) and case.now >= case.retry_time(view))
     return tuple(action for view in broke for action in removal(view))
 
 

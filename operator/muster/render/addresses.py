@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
-from muster.render.trainer import supervised
 from muster.strategies import tf_config, torchrun, tpu
 from muster.strategies.registry import strategy_of
 
@@ -43,5 +42,5 @@ def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
     pod without a supervisor runs one attempt only, and keeps the ports that everybody knows; and so does one that others, which a restart
     leaves alone, must find again.
     """
-    shift = attempt % ATTEMPT_PORTS if supervised(job.spec.trainer) and strategy_of(job.spec.strategy).moves else 0
+    shift = attempt % ATTEMPT_PORTS if job.spec.trainer.supervised and strategy_of(job.spec.strategy).moves else 0
     return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)

@@ -24,7 +24,7 @@ from muster.api.spec import Role, RoleName
 from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, environment_of, uid_of
 from muster.render.filling import fill
 from muster.render.merge import MergeError, strategic_merge
-from muster.render.trainer import command_of, image_of, supervised
+from muster.render.trainer import command_of, image_of
 from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy, WorldPlan
 
 SECONDS_AFTER_GRACE = 15
@@ -105,7 +105,7 @@ def pod_of(
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,
         image=image_of(job, images[strategy.framework]),
-        supervised=supervised(job.spec.trainer),
+        supervised=job.spec.trainer.supervised,
         command=[_literal(word) for word in command_of(job.spec.trainer, strategy.framework)],
         environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],

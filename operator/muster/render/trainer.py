@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import Checkpoint, Options, SupervisorMode, Trainer, TrainingJobSpec
+from muster.api.spec import Checkpoint, Options, Trainer, TrainingJobSpec
 from muster.strategies.base import Framework
 
 SUPERVISOR = ("python", "-m", "muster_trainer.supervisor")
@@ -22,16 +22,9 @@ def image_of(job: TrainingJob, default: str) -> str:
     return job.status.image or job.spec.trainer.image or default
 
 
-def supervised(trainer: Trainer) -> bool:
-    """Whether a supervisor is PID 1. An image of the user's need not have one, unless it runs a task or module: then it has the trainer."""
-    if trainer.supervisor is SupervisorMode.DISABLED:
-        return False
-    return trainer.image is None or trainer.task is not None or trainer.module is not None
-
-
 def command_of(trainer: Trainer, framework: Framework) -> list[str]:
     """The container's command. Raises InvalidJobError where there is none to run without a supervisor."""
-    if supervised(trainer):
+    if trainer.supervised:
         return list(SUPERVISOR)
     if trainer.command is not None:
         return list(trainer.command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.problems import Problem
-from muster.api.spec import Communication, LearningRateScaling, Options, RoleName, SupervisorMode, TrainingJobSpec
+from muster.api.spec import Communication, LearningRateScaling, Options, RoleName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Framework, RoleRule
 from muster.strategies.traits import Traits
@@ -122,7 +122,7 @@ def _elastic_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
         return []
     if not traits.elastic:
         return [Problem("spec.elastic", f"{traits.name.value} cannot change its number of workers; remove it, or use DDP or FSDP")]
-    if spec.trainer.supervisor is SupervisorMode.DISABLED or (spec.trainer.image and not (spec.trainer.task or spec.trainer.module)):
+    if not spec.trainer.supervised:
         return [
             Problem("spec.elastic", "only Muster's supervisor can restart a worker in another world; remove it, or run a task or module")
         ]
