@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -454,9 +454,9 @@ class World:
         check(before.settled, "settled first", f"attempt {attempt} starts before the class of {attempt - 1} is settled")
         self.realised[before.failure_class].append(began)
         check_budget(self, before)
-        first = POLICY.delays[before.failure_class].first
+        least = POLICY.delays[before.failure_class].after(max(1, _in_vain(self.job.status.attempts[:-1])))
         waited = (self.now - began).total_seconds()
-        check(waited >= first, "back-off", f"attempt {attempt} starts {waited} s after a failure of class {before.failure_class}")
+        check(waited >= least, "back-off", f"attempt {attempt} starts {waited} s after a failure of class {before.failure_class}")
 
     def _delete(self, action: DeleteReplica, observed: Observed) -> None:
         pod = self.pods.get(action.name)
@@ -489,6 +489,16 @@ class World:
 
 
 _RANK_0 = (RoleName.CHIEF, RoleName.WORKER)
+
+
+def _in_vain(records: Sequence[AttemptRecord]) -> int:
+    """How many attempts in a row, up to the last, have failed without a step beyond those before; at most what the core counts."""
+    failures, best = 0, 0
+    for record in records:
+        done = record.last_step or 0
+        failures = 0 if done > best else failures + (record.failure_class is not None)
+        best = max(best, done)
+    return failures
 
 
 def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:

@@ -7,14 +7,10 @@ from datetime import datetime, timedelta
 from muster.api.status import AttemptRecord, FailureClass, TrainingJobStatus
 from muster.lifecycle.situation import Situation, milliseconds
 
-_MOST_DOUBLINGS = 30
-
 
 def delay(case: Situation, status: TrainingJobStatus, failure_class: FailureClass) -> float:
-    """Seconds to hold back the next attempt: `first` after progress, then twice as long after each attempt without, at most `longest`."""
-    delays = case.policy.delays[failure_class]
-    doublings = min(max(status.restarts.without_progress - 1, 0), _MOST_DOUBLINGS)
-    return case.policy.pace * min(delays.first * 2.0**doublings, delays.longest)
+    """Seconds to hold back the next attempt. What fails after progress is the first failure in a row."""
+    return case.policy.pace * case.policy.delays[failure_class].after(max(status.restarts.without_progress, 1))
 
 
 def until(case: Situation, status: TrainingJobStatus, failed: AttemptRecord) -> datetime | None:

@@ -8,19 +8,29 @@ from types import MappingProxyType
 
 from muster.api.status import FailureClass
 
+_MOST_DOUBLINGS = 30
+
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds before the next attempt: `first`, doubled by each attempt without progress, at most `longest`."""
+    """Seconds before the next attempt: none for the `free` first that fail in a row without progress, then `first`, doubled by each
+    further one, at most `longest`."""
 
     first: float
     longest: float
+    free: int = 0
+
+    def after(self, failures: int) -> float:
+        """Before the attempt that follows so many failures in a row, from 1."""
+        held = failures - self.free
+        return min(self.first * 2.0 ** min(held - 1, _MOST_DOUBLINGS), self.longest) if held > 0 else 0.0
 
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
     {
         FailureClass.PREEMPTION: Delays(0, 0),
-        FailureClass.INFRASTRUCTURE: Delays(1, 60),
+        # what broke once is seldom broken still, and a whole recovery takes little more than a second
+        FailureClass.INFRASTRUCTURE: Delays(1, 60, free=1),
         FailureClass.APPLICATION: Delays(10, 300),
     }
 )

@@ -72,6 +72,6 @@ def test_getting_over_a_failure_is_told_with_its_phases_once() -> None:
 
 def test_what_waits_for_a_moment_is_woken_to_the_millisecond() -> None:
     story = running_story(1)
-    words = {"code": 137, "attempt": 0, "message": "killed"}
+    words = {"code": 10, "attempt": 0, "message": "ValueError"}
     story.see(*running(1, report=report(inPlace=True, waiting=True, lastWords=words), reported=at(20.875)), seconds=20.875)
-    assert story.status.next_attempt_time == at(20.875) + timedelta(seconds=1)
+    assert story.status.next_attempt_time == at(20.875) + timedelta(seconds=10)
