@@ -18,7 +18,7 @@ from typing import Protocol
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 30.0
-PATIENCE = 2.0
+PATIENCE = 5.0
 
 Work = Callable[[str], Awaitable[float | None]]
 """Works on a key. Returns after how many seconds to come back though nothing happens; raises to be tried again later."""

@@ -141,8 +141,10 @@ class Reconciler:
 
     async def _look_live(self, job: TrainingJob) -> Observed:
         """Its pods as they are now. The job is the one that is known: what follows shows whether that was still so, as a status is written
-        to this very version only, and `_confirm` reads where none is written."""
+        to this very version only, and `_confirm` reads where none is written. That is why a job for which nothing was begun has no pods."""
         store = self._around.store
+        if not job.status.attempts and not store.children(job.key):
+            return self._observed(job, (), claim=await self._claim(job), live=True)
         before = frozenset(child.view.uid for child in store.children(job.key))
         listing = self._around.cluster.list_children(job.metadata.namespace, job.metadata.name)
         children, claim = await asyncio.gather(listing, self._claim(job))
