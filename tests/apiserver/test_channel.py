@@ -44,7 +44,7 @@ def progress(step: int) -> Object:
 
 
 def post(operator: OperatorProcess, body: bytes, headers: dict[str, str], path: str = "/v1/report") -> tuple[int, Object]:
-    connection = http.client.HTTPConnection("127.0.0.1", operator.coordination, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", operator.coordination, timeout=10, context=operator.trusted())
     try:
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()

@@ -23,6 +23,7 @@ TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}}
 LEADER = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
     ("discovery.k8s.io", "endpointslices"): {"create", "get", "update", "patch", "delete"},
+    ("", "secrets"): {"get", "update"},
 }
 OPERATOR = "system:serviceaccount:muster-system:muster"
 Rights = dict[tuple[str, str], set[str]]
@@ -52,10 +53,11 @@ def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_no_role_has_a_wildcard_touches_secrets_or_changes_pods(render: Render, values: Manifest) -> None:
+def test_no_role_has_a_wildcard_touches_secrets_of_others_or_changes_pods(render: Render, values: Manifest) -> None:
     for rule in (rule for each in render(values) for rule in each.get("rules", ())):
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert not {"secrets", "pods/exec", "nodes"} & set(rule["resources"])
+        assert not {"pods/exec", "nodes"} & set(rule["resources"])
+        assert "secrets" not in rule["resources"] or rule["resourceNames"] == ["muster-coordination"]
         assert "pods" not in rule["resources"] or not {"patch", "update"} & set(rule["verbs"])
 
 

@@ -12,11 +12,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from muster.kubernetes.certificate import made
 
 LINUX = sys.platform == "linux"
 DEADLINE = 30.0
@@ -589,6 +592,17 @@ for step in range(1, 61):
     last = coordinator.until(lambda report: report["lastWords"])
     assert [(each["rank"], each["step"], each["ownSeconds"]) for each in last["ranks"]] == [(0, 60, 0.01)]
     assert last["sequence"] < 8, "one for the start, one for the process, one for its end, one for the last words, and none for its pace"
+
+
+def test_a_token_is_shown_to_none_but_him_whom_the_authority_vouches_for(run: Run, coordinator: Coordinator) -> None:
+    certificate, stranger = (made("localhost", datetime.now(UTC)) for _ in range(2))
+    coordinator.socket = certificate.context().wrap_socket(coordinator.socket, server_side=True)
+    url = coordinator.url.replace("http://127.0.0.1", "https://localhost")
+    assert run.start("print('done')", MUSTER_COORDINATOR=url, MUSTER_COORDINATOR_AUTHORITY=stranger.certificate).wait() == 0
+    assert "certificate verify failed" in run.err.read_text()
+    assert coordinator.reports.empty()
+    assert run.start("print('done')", MUSTER_COORDINATOR=url, MUSTER_COORDINATOR_AUTHORITY=certificate.certificate).wait() == 0
+    assert coordinator.until(lambda report: report["lastWords"])["lastWords"]["code"] == 0
 
 
 def test_bad_configuration_is_reported_too(run: Run, coordinator: Coordinator) -> None:

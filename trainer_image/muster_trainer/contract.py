@@ -246,6 +246,7 @@ class ReplicaEnv:
     state_dir: Path
     termination_log: Path
     coordinator: str | None
+    coordinator_authority: str | None
     token_file: Path | None
     tensorboard_dir: Path | None
 
@@ -274,6 +275,7 @@ class ReplicaEnv:
             state_dir=Path(environment.get("MUSTER_STATE_DIR") or DEFAULT_STATE_DIR),
             termination_log=termination_log_of(environment),
             coordinator=environment.get("MUSTER_COORDINATOR") or None,
+            coordinator_authority=environment.get("MUSTER_COORDINATOR_AUTHORITY") or None,
             token_file=_optional_path(environment, "MUSTER_TOKEN_FILE"),
             tensorboard_dir=_optional_path(environment, "MUSTER_TENSORBOARD_DIR"),
         )

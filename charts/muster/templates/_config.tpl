@@ -13,6 +13,7 @@ leaderElection:
 coordination:
   service: {{ include "muster.fullname" . }}-coordination
   port: {{ .Values.coordination.port }}
+  secret: {{ include "muster.fullname" . }}-coordination
 health:
   port: 8080
 metrics:

@@ -1,6 +1,7 @@
 """The coordination channel in a cluster: who a token stands for, where the leader is found, and which news a pass should look at soon.
 
-Plain HTTP: a token is of audience `muster`, opens nothing but this channel for this one pod, and dies with the pod.
+HTTPS, with the certificate of `muster.kubernetes.certificate`. A token is of audience `muster`, opens nothing but this channel for this one
+pod, and dies with the pod.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -99,9 +101,9 @@ class ClusterChannel:
         )
         self._server = web.AppRunner(coordination_app(channel), access_log=None, shutdown_timeout=1.0)
 
-    async def start(self, port: int) -> None:
+    async def start(self, port: int, context: ssl.SSLContext) -> None:
         await self._server.setup()
-        await web.TCPSite(self._server, None, port).start()
+        await web.TCPSite(self._server, None, port, ssl_context=context).start()
 
     async def stop(self) -> None:
         await self._server.cleanup()

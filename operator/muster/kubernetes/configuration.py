@@ -31,6 +31,7 @@ class LeaderElection(ApiModel):
 class Coordination(ApiModel):
     service: str = Field(default="muster-coordination", description="The selector-less Service that leads to the leader.")
     port: int = Field(default=8443, ge=1, le=65535, description="Port at which supervisors report.")
+    secret: str = Field(default="muster-coordination", description="The Secret that the operator keeps its certificate in.")
 
 
 class Port(ApiModel):

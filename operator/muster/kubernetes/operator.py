@@ -22,6 +22,7 @@ from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.resync import Resync
 from muster.control.store import Store
+from muster.kubernetes.certificate import Certificate, kept
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, Place
 from muster.kubernetes.gateway import Gateway
@@ -36,6 +37,7 @@ LAST_EVENTS_SECONDS = 2.0
 STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of which ends within 30 s
 DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
+CERTIFICATE_SECONDS = 2.0
 
 log = logging.getLogger("muster.operator")
 
@@ -81,6 +83,9 @@ class Operator:
         self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
         self._figures = QueueFigures()
         self._herald = Herald(gateway.create)
+        coordination = configuration.coordination
+        self._host = f"{coordination.service}.{place.namespace}.svc"
+        self._coordinator = Coordinator(f"https://{self._host}:{coordination.port}")
         self._reconciler = Reconciler(self._surroundings())
         self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
         self._watched = Watched(self._store, self._queue)
@@ -132,7 +137,9 @@ class Operator:
 
     async def _start(self) -> None:
         if self._channel is not None:
-            await self._channel.start(self._configuration.coordination.port)
+            certificate = await self._certificate()
+            self._coordinator.authority = certificate.certificate
+            await self._channel.start(self._configuration.coordination.port, certificate.context())
             self._spawn(self._stay_reachable(self._channel))
         self._spawn(self._resync.run())
         self._spawn(self._herald.run())
@@ -163,6 +170,18 @@ class Operator:
             if isinstance(outcome, Exception):
                 log.error("the operator ends, since it cannot do without what failed", exc_info=outcome)
 
+    async def _certificate(self) -> Certificate:
+        """However long it takes: without it no pod that is made could report. Meanwhile the operator is not ready."""
+        secret, namespace = self._configuration.coordination.secret, self._place.namespace
+        while True:
+            try:
+                return await kept(self._gateway, namespace, secret=secret, host=self._host, now=_now())
+            except ClusterError as error:
+                log.warning(
+                    "no certificate for the coordination channel: Secret %s/%s, which comes with the chart: %s", namespace, secret, error
+                )
+                await asyncio.sleep(CERTIFICATE_SECONDS)
+
     async def _stay_reachable(self, channel: ClusterChannel) -> None:
         """Keeps the coordinator's Service pointed here, whatever others do to it."""
         coordination = self._configuration.coordination
@@ -177,8 +196,6 @@ class Operator:
             await asyncio.sleep(REPOINT_SECONDS)
 
     def _surroundings(self) -> Surroundings:
-        coordination = self._configuration.coordination
-        url = f"http://{coordination.service}.{self._place.namespace}.svc:{coordination.port}"
         return Surroundings(
             cluster=self._gateway,
             store=self._store,
@@ -186,7 +203,7 @@ class Operator:
             images=self._configuration.all_images(),
             now=_now,
             defaults=self._configuration.defaults(),
-            coordinator=Coordinator(url) if self._place.address else None,
+            coordinator=self._coordinator if self._place.address else None,
             policies=self._configuration.network_policy.enabled,
             tell=self._herald.tell,
             restarted=lambda failure_class: self._restarts.add({"class": failure_class}),

@@ -23,11 +23,13 @@ STATE_PATH = "/run/muster"
 TOKEN_PATH = "/var/run/secrets/muster"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Coordinator:
-    """The coordination channel: its base URL. The token is mounted into the pod."""
+    """The coordination channel: its base URL, and what its server's certificate is checked with (PEM; empty: it speaks plain HTTP, as on a
+    laptop). The token is mounted into the pod."""
 
     url: str
+    authority: str = ""
 
 
 def uid_of(job: TrainingJob) -> str:
@@ -62,6 +64,7 @@ def environment_of(
     }
     if coordinator is not None:
         env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
+        env |= {"MUSTER_COORDINATOR_AUTHORITY": coordinator.authority} if coordinator.authority else {}
     if (
         directory is not None
         and directory.startswith("/")

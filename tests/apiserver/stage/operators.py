@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -32,6 +34,7 @@ class OperatorProcess:
         configuration["metrics"] = {"port": self.metrics}
         configuration["coordination"] = {**configuration["coordination"], "port": self.coordination}
         (folder / "operator.yaml").write_text(yaml.safe_dump(configuration))
+        self._cluster, self._secret = cluster, configuration["coordination"]["secret"]
         self.log = folder / "operator.log"
         self._environment = {
             **os.environ,
@@ -63,6 +66,13 @@ class OperatorProcess:
 
     def figures(self) -> str:
         return _get(f"http://127.0.0.1:{self.metrics}/metrics")[1]
+
+    def trusted(self) -> ssl.SSLContext:
+        """For a client of its coordination channel, which knows it by another name than this test does."""
+        secret = self._cluster.admin.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/secrets/{self._secret}")
+        context = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["tls.crt"]).decode())
+        context.check_hostname = False
+        return context
 
     def kill(self) -> None:
         assert self.process

@@ -100,7 +100,7 @@ def job_of(spec: dict[str, Any], **metadata: Any) -> TrainingJob:
 
 def manifests_of(job: TrainingJob, attempt: int = 2) -> list[dict[str, Any]]:
     addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
-    coordinator = Coordinator("https://muster.muster-system.svc:8443")
+    coordinator = Coordinator("https://muster.muster-system.svc:8443", "PEM")
     return render(job, attempt=attempt, addresses=addresses, images=IMAGES, coordinator=coordinator)
 
 

@@ -86,6 +86,7 @@ def test_the_contract_of_a_replica() -> None:
         "MUSTER_STATE_DIR": "/run/muster",
         "MUSTER_COORDINATOR": "https://muster.muster-system.svc:8443",
         "MUSTER_TOKEN_FILE": "/var/run/secrets/muster/token",
+        "MUSTER_COORDINATOR_AUTHORITY": "PEM",
         "MUSTER_FIRST_RANK": "1",
         "PET_NNODES": "2",
         "PET_NPROC_PER_NODE": "1",

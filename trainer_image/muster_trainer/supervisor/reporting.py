@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from http.client import HTTPException
 from typing import Any
 
@@ -18,9 +20,6 @@ FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
 LONGEST_REPLY = 65536
-
-# The coordinator is next door; a proxy meant for the outside world must not see the token.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Reporter:
@@ -116,6 +115,15 @@ class Reporter:
         if isinstance(interval, int | float) and LEAST_GAP <= interval <= LONGEST_INTERVAL:
             self.interval = float(interval)
 
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """The coordinator is next door; a proxy meant for the outside world must not see the token."""
+        direct = urllib.request.ProxyHandler({})
+        authority = self._replica.coordinator_authority
+        if authority is None:
+            return urllib.request.build_opener(direct)
+        return urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=ssl.create_default_context(cadata=authority)))
+
     def _exchange(self, body: bytes) -> object:
         headers = {"Content-Type": "application/json"}
         if self._replica.token_file is not None:
@@ -123,7 +131,7 @@ class Reporter:
             headers["Authorization"] = f"Bearer {token}"
         url = f"{str(self._replica.coordinator).rstrip('/')}/v1/report"
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")
-        with _direct.open(request, timeout=TIMEOUT) as reply:
+        with self._opener.open(request, timeout=TIMEOUT) as reply:
             return json.loads(reply.read(LONGEST_REPLY))
 
 

@@ -1,0 +1,101 @@
+"""What the coordination channel shows to supervisors: a certificate that the operator makes for itself, and keeps in a Secret of its own.
+
+It is its own authority. Pods are given it when they are made, so that it has to outlive operators: whoever leads shows the same one. The
+Secret comes with the chart, empty, so that the operator needs no right to make or to read any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from muster.kubernetes.leader import Requests
+
+LIFE = timedelta(days=3650)
+LEAST_LEFT = timedelta(days=365)
+"""With less than this left it is made anew at the next start. Pods that have the old one then train on unheard until they are replaced."""
+_CLOCKS_DIFFER = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """PEM."""
+
+    certificate: str
+    key: str
+
+    def context(self) -> ssl.SSLContext:
+        """For a server."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:  # OpenSSL reads files alone; only this user may read this one
+            both.write(self.key + self.certificate)
+            both.flush()
+            context.load_cert_chain(both.name)
+        return context
+
+    def serves(self, host: str, now: datetime) -> bool:
+        """Whether it is good for this host, and for a while yet."""
+        try:
+            found = x509.load_pem_x509_certificate(self.certificate.encode())
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+            self.context()
+        except (ValueError, x509.ExtensionNotFound, OSError):  # what somebody else has written there
+            return False
+        return host in names and found.not_valid_after_utc - now > LEAST_LEFT
+
+
+def made(host: str, now: datetime) -> Certificate:
+    """A new one, and its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster coordination")])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign", "encipher_only", "decipher_only")
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, **dict.fromkeys(others, False))
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + LIFE)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Certificate(builder.sign(key, hashes.SHA256()).public_bytes(pem).decode(), private.decode())
+
+
+async def kept(requests: Requests, namespace: str, *, secret: str, host: str, now: datetime) -> Certificate:
+    """The one in the Secret; where there is none that is good, a new one that is there from now on.
+
+    Raises ClusterError: where the Secret is missing, too, and ConflictError where somebody else has just written it.
+    """
+    path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+    known = await requests.request("GET", path)
+    data = known.get("data") or {}
+    found = Certificate(_decoded(data.get("tls.crt", "")), _decoded(data.get("tls.key", "")))
+    if found.serves(host, now):
+        return found
+    new = made(host, now)
+    encoded = {"tls.crt": new.certificate, "tls.key": new.key}
+    known["data"] = {**data, **{name: base64.b64encode(text.encode()).decode() for name, text in encoded.items()}}
+    await requests.request("PUT", path, body=known)
+    return new
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,83 @@
+"""The certificate of the coordination channel: it serves its host, outlives operators, and nothing that stands in its place does harm."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from muster.control.errors import NotFoundError
+from muster.kubernetes.certificate import LEAST_LEFT, LIFE, Certificate, kept, made
+
+HOST = "muster-coordination.muster-system.svc"
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+class Secrets:
+    """One Secret, as the chart makes it."""
+
+    def __init__(self, data: dict[str, str] | None = None) -> None:
+        self.secret: dict[str, Any] | None = {"metadata": {"resourceVersion": "1"}} | ({"data": data} if data else {})
+        self.writes = 0
+
+    async def request(self, verb: str, path: str, *, body: Any = None, query: Any = None) -> Any:
+        assert path == "/api/v1/namespaces/muster-system/secrets/muster-coordination"
+        if self.secret is None:
+            raise NotFoundError(path)
+        if verb == "PUT":
+            self.writes += 1
+            self.secret = copy.deepcopy(body)
+        return copy.deepcopy(self.secret)
+
+
+def keep(secrets: Secrets, now: datetime = NOW) -> Certificate:
+    return asyncio.run(kept(secrets, "muster-system", secret="muster-coordination", host=HOST, now=now))
+
+
+def shake_hands(certificate: Certificate, authority: str, host: str) -> None:
+    """A whole handshake, with all that newer Pythons demand of a certificate. Raises ssl.SSLError where the client does not trust."""
+    trusting = ssl.create_default_context(cadata=authority)
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(down, up, server_hostname=host)
+    server = certificate.context().wrap_bio(up, down, server_side=True)
+    for side in (client, server, client, server):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert client.version() == server.version() == "TLSv1.3"
+
+
+def test_supervisors_trust_it_for_the_channel_and_for_nothing_else() -> None:
+    certificate = made(HOST, NOW)
+    shake_hands(certificate, certificate.certificate, HOST)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shake_hands(certificate, certificate.certificate, "kubernetes.default.svc")
+    with pytest.raises(ssl.SSLCertVerificationError, match="self-signed"):
+        shake_hands(certificate, made(HOST, NOW).certificate, HOST)
+
+
+def test_it_is_made_once_and_every_operator_shows_the_same() -> None:
+    secrets = Secrets()
+    first = keep(secrets)
+    assert (keep(secrets), secrets.writes) == (first, 1)
+    assert keep(secrets, NOW + LIFE - LEAST_LEFT - timedelta(days=1)) == first
+    assert keep(secrets, NOW + LIFE - LEAST_LEFT + timedelta(days=1)) != first
+
+
+@pytest.mark.parametrize("text", ["", "bm9uc2Vuc2U=", "not base64", "/w=="])
+def test_what_else_stands_in_the_secret_is_replaced(text: str) -> None:
+    secrets = Secrets({"tls.crt": text, "tls.key": text})
+    assert keep(secrets).serves(HOST, NOW)
+    assert secrets.writes == 1
+
+
+def test_a_certificate_with_another_key_or_for_another_host_is_not_good() -> None:
+    one, other = made(HOST, NOW), made(HOST, NOW)
+    assert not Certificate(one.certificate, other.key).serves(HOST, NOW)
+    assert not one.serves("elsewhere.svc", NOW)
