@@ -34,7 +34,7 @@ from muster.render.addresses import addresses_of
 AUDIENCE = "muster"
 GATHER_SECONDS = 0.05  # how long the words of supervisors that wait are gathered: a recovery hangs on them
 PROGRESS_SECONDS = 5.0  # news that are only further steps may wait so long
-_KNOWN_SECONDS = 60.0
+_KNOWN_SECONDS = 600.0  # a pod that is gone is known to the store no more, and its token opens nothing
 _UNKNOWN_SECONDS = 5.0
 _TOKENS_KEPT = 20_000
 _POD_UID = "authentication.kubernetes.io/pod-uid"

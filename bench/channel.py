@@ -1,0 +1,136 @@
+"""The coordination channel with many supervisors: `python bench/channel.py`. Prints JSON.
+
+A real API server, the operator as a process, and as many TLS clients as there are pods. Each has a token of its own, posts as a supervisor
+does, over a new connection, and comes again when it is told to; all of them start within ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
+
+from bench.control_plane import memory, spent, submit, wait_for_pods
+from bench.jobs import PODS_PER_JOB, bench_job
+from tests.apiserver.stage.api import Object
+from tests.apiserver.stage.cluster import Cluster, running
+from tests.apiserver.stage.jobs import Jobs
+from tests.apiserver.stage.kubelet import PODS
+from tests.apiserver.stage.operators import operating
+from tests.apiserver.test_channel import progress, report, token
+
+START_SECONDS = 10.0
+
+
+@dataclass
+class Told:
+    """What the clients saw."""
+
+    seconds: list[float] = field(default_factory=list)
+    """From the connection's first packet to the whole answer."""
+    failures: int = 0
+
+
+async def supervisor(
+    number: int, pod: Object, bearer: str, *, port: int, trusted: ssl.SSLContext, told: Told, until: float, many: int
+) -> None:
+    """Posts until the end."""
+    await asyncio.sleep(START_SECONDS * number / many)
+    sequence = 0
+    while time.monotonic() < until:
+        sequence += 1
+        body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase="Training")).encode()
+        begun = time.monotonic()
+        try:
+            reply = await post(body, bearer, port=port, trusted=trusted)
+        except (OSError, ValueError, asyncio.IncompleteReadError):
+            told.failures += 1
+            await asyncio.sleep(1.0)
+            continue
+        told.seconds.append(time.monotonic() - begun)
+        await asyncio.sleep(float(reply["intervalSeconds"]))
+
+
+async def post(body: bytes, bearer: str, *, port: int, trusted: ssl.SSLContext) -> dict[str, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted)
+    fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Host: coordinator", "Connection: close")
+    head = "\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", ""))
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    status, _, rest = answer.partition(b"\r\n")
+    if b" 200 " not in status:
+        raise ValueError(status)
+    return dict(json.loads(rest.partition(b"\r\n\r\n")[2]))
+
+
+async def all_of(pods: list[tuple[Object, str]], *, port: int, trusted: ssl.SSLContext, seconds: float) -> Told:
+    told, until = Told(), time.monotonic() + seconds
+    await asyncio.gather(
+        *(
+            supervisor(number, pod, bearer, port=port, trusted=trusted, told=told, until=until, many=len(pods))
+            for number, (pod, bearer) in enumerate(pods)
+        )
+    )
+    return told
+
+
+def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
+    with running(folder) as cluster, operating(cluster, folder / "operator") as operator:
+        known = supervised(cluster, pods)
+        assert operator.process
+        process = psutil.Process(operator.process.pid)
+        before, idle, begun = spent(process), memory(operator), time.monotonic()
+        told = asyncio.run(all_of(known, port=operator.coordination, trusted=operator.trusted(), seconds=seconds))
+        taken = time.monotonic() - begun
+        quantiles = statistics.quantiles(told.seconds, n=100)
+        return {
+            "supervisors": len(known),
+            "reports": len(told.seconds),
+            "failures": told.failures,
+            "answeredWithinSeconds": {
+                "median": round(quantiles[49], 3),
+                "99%": round(quantiles[98], 3),
+                "worst": round(max(told.seconds), 3),
+            },
+            "operator": {"cores": round((spent(process) - before) / taken, 2), "memoryMiB": {"before": idle, "after": memory(operator)}},
+        }
+
+
+def supervised(cluster: Cluster, count: int) -> list[tuple[Object, str]]:
+    """Pods with their tokens, once the operator has made them."""
+    namespace = cluster.namespace("many")
+    jobs = Jobs(cluster.admin, namespace)
+    submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(count // PODS_PER_JOB)])
+    wait_for_pods(cluster.admin, namespace, count // PODS_PER_JOB * PODS_PER_JOB)
+    pods = cluster.admin.items(PODS.format(namespace))
+    with ThreadPoolExecutor(8) as pool:
+        return list(zip(pods, pool.map(lambda pod: token(jobs, pod), pods), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=2000, help="so many supervisors")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for so long")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-channel-") as name:
+        figures = measure(Path(name), pods=options.pods, seconds=options.seconds)
+        print(json.dumps({"cpus": os.cpu_count(), **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""How long a training stands still when something dies: `python bench/recovery.py`. Prints JSON.
+
+The same model on the same machine, under `muster run` and as a careful engineer would run it without: by torchrun with the best settings
+known, and, for TensorFlow, which has no launcher that restarts, by a cold start of both processes. What counts is the time from the kill to
+the first step that is new; three steps more, since the step under way may still end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "local"))  # how the tests run jobs is not installed
+
+from runs import Place, job, wait_until
+from worlds import free_port
+
+PLAIN = Path(__file__).with_name("plain_restart.py")
+DELAY = 0.02
+"""Seconds that each step sleeps, as if it computed: two processes then leave a core free for whoever watches them."""
+PATIENCE = 300.0
+UNDER_WAY = 2
+TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
+
+Steps = list[tuple[float, int]]
+"""When (Unix seconds) which step of rank 0 was done."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One that is under way, by the steps that it tells."""
+
+    steps: Callable[[], Steps]
+
+    def reaches(self, step: int) -> None:
+        wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", PATIENCE)
+
+    def stands_still(self, fault: Callable[[], None]) -> float:
+        """Seconds from the fault to the first new step, with those under way."""
+        at = time.time()
+        fault()
+        done = max(step for when, step in self.steps() if when <= at)
+        self.reaches(done + UNDER_WAY + 1)
+        return min(when for when, step in self.steps() if step == done + UNDER_WAY + 1) - at
+
+    def goes_on(self, steps: int = 45) -> None:
+        """Trains for a while: past a save, and not always at the same place after it."""
+        self.reaches(self.steps()[-1][1] + steps + random.randrange(20))
+
+
+# under Muster
+
+
+@contextmanager
+def muster(folder: Path, strategy: str, **spec: Any) -> Iterator[tuple[Training, Place]]:
+    folder.mkdir()
+    place = Place(folder)
+    task = {"task": "digits", "config": {"epochs": 100_000, "stepDelaySeconds": DELAY}}
+    limits = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
+    document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, checkpoint={"everySteps": 20}, recovery=limits, **spec)
+    with place.running(place.write(document)) as run:
+        training = Training(lambda: _told(place.run))
+        training.reaches(60)
+        yield training, place
+        run.kill()
+
+
+def _told(run: Path) -> Steps:
+    lines = (line for path in run.glob("attempts/*/worker-*/events.jsonl") for line in path.read_text().splitlines() if '"step"' in line)
+    events = (json.loads(line) for line in lines)
+    return sorted((event["time"], event["step"]) for event in events if event["event"] == "step")
+
+
+def kill_process(place: Place) -> None:
+    entry = next(entry for entry in place.processes() if entry["replica"] == "worker-1")
+    os.kill(entry["processes"][0]["pid"], signal.SIGKILL)
+
+
+def kill_replica(place: Place) -> None:
+    """The supervisor and all that it runs, as when a node dies."""
+    _end([psutil.Process(place.supervisor_of("worker-1"))])
+
+
+# without it
+
+
+@contextmanager
+def torchrun(folder: Path, *, nodes: str, settings: str) -> Iterator[tuple[Training, Callable[[], psutil.Process]]]:
+    """Two agents with a process each. The second value finds the second agent."""
+    folder.mkdir()
+    port = free_port()
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1", "--max-restarts=100"]
+    command += ["--monitor-interval=0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={folder.name}"]
+    command += [f"--rdzv-conf={settings}"] if settings else []
+    # without this variable a restart meets the sockets of the world before it (pytorch#135712)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents = []
+    with (folder / "log").open("wb") as log:
+        for _ in range(2):
+            agent = subprocess.Popen([*command, str(PLAIN), "torch", str(folder), str(DELAY)], env=environment, stdout=log, stderr=log)
+            agents.append(psutil.Process(agent.pid))
+            if len(agents) == 1:
+                wait_until(lambda: _listens(port), "the first agent to have the store", PATIENCE)
+    training = Training(lambda: _written(folder))
+    try:
+        training.reaches(60)
+        yield training, lambda: agents[1]
+    finally:
+        _end(agents)
+
+
+def _listens(port: int) -> bool:
+    return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in psutil.net_connections("tcp"))
+
+
+def _written(folder: Path) -> Steps:
+    with suppress(FileNotFoundError):
+        pairs = (line.split() for line in (folder / "steps").read_text().splitlines() if line.count(" ") == 1)
+        return sorted((float(when), int(step)) for step, when in pairs)
+    return []
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """With all that they have started."""
+    every = [each for process in processes if process.is_running() for each in (process, *process.children(recursive=True))]
+    for process in every:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(every, timeout=10)
+
+
+def cold_start(folder: Path) -> float:
+    """Seconds until two new TensorFlow processes have done as many steps as are asked of a recovery."""
+    folder.mkdir()
+    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    begun, processes = time.time(), []
+    with (folder / "log").open("wb") as log:
+        for index in range(2):
+            config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CONFIG": config}
+            command = [sys.executable, str(PLAIN), "tensorflow", str(folder), str(DELAY)]
+            processes.append(psutil.Process(subprocess.Popen(command, env=environment, stdout=log, stderr=log).pid))
+    try:
+        Training(lambda: _written(folder)).reaches(UNDER_WAY + 1)
+        return next(when for when, step in _written(folder) if step == UNDER_WAY + 1) - begun
+    finally:
+        _end(processes)
+
+
+# the figures
+
+
+def one_process(folder: Path, times: int) -> dict[str, Any]:
+    """One of two training processes dies."""
+    with muster(folder / "muster", "DDP") as (training, place):
+        ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
+    with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
+        theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(times)]
+    return _against(ours, torchrun=theirs)
+
+
+def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
+    """One of two workers of MultiWorkerMirrored dies."""
+    with muster(folder / "mwms", "MultiWorkerMirrored") as (training, place):
+        ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
+    return _against(ours, coldStart=[cold_start(folder / f"cold-{number}") for number in range(times)])
+
+
+def one_replica(folder: Path, times: int) -> dict[str, Any]:
+    """A whole replica is lost, and the other goes on alone."""
+    elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 2}
+    ours, tuned, default = [], [], []
+    for number in range(times):
+        with muster(folder / f"elastic-{number}", "DDP", elastic=elastic) as (training, place):
+            ours.append(_after(training, lambda place=place: kill_replica(place)))
+        with torchrun(folder / f"tuned-{number}", nodes="1:2", settings=TUNED) as (training, second):
+            tuned.append(_after(training, lambda second=second: _end([second()])))
+    with torchrun(folder / "default", nodes="1:2", settings="") as (training, second):
+        default.append(_after(training, lambda: _end([second()])))
+    return _against(ours, torchrunTuned=tuned, torchrunDefaults=default)
+
+
+def steps_lost(folder: Path, times: int) -> list[int]:
+    """A replica is asked to go, as when its node is drained: how many steps had to be done again."""
+    with muster(folder / "sigterm", "DDP") as (training, place):
+        for _ in range(times):
+            _after(training, lambda: os.kill(place.supervisor_of("worker-1"), signal.SIGTERM))
+        return [record["stepsLost"] for record in place.status()["attempts"][1:]]
+
+
+def goodput(folder: Path, minutes: int) -> dict[str, Any]:
+    """A kill a minute: the share of the time in which new steps were done, by the step time of a quiet stretch of the same run."""
+    found = {}
+    for name in ("muster", "torchrun"):
+        begun = time.time()
+        context = muster(folder / "long", "DDP") if name == "muster" else torchrun(folder / "long-torchrun", nodes="2", settings=TUNED)
+        with context as (training, handle):
+            while time.time() < begun + 60 * minutes:
+                time.sleep(max(0.0, min(60.0, begun + 60 * minutes - time.time())))
+                if time.time() < begun + 60 * minutes:
+                    kill_process(handle) if isinstance(handle, Place) else _end(handle().children(recursive=True))
+            steps = [each for each in training.steps() if each[0] <= begun + 60 * minutes]
+        gaps = [later - when for (when, _), (later, _) in pairwise(steps)]
+        found[name] = round(statistics.median(gaps) * max(step for _, step in steps) / (60 * minutes), 3)
+    return {"minutes": minutes, **found}
+
+
+def _after(training: Training, fault: Callable[[], None]) -> float:
+    training.goes_on()
+    return training.stands_still(fault)
+
+
+def _against(ours: list[float], **theirs: list[float]) -> dict[str, Any]:
+    every = {"muster": ours, **theirs}
+    ratios = {f"{name}/muster": round(statistics.median(taken) / statistics.median(ours), 1) for name, taken in theirs.items()}
+    return {"seconds": {name: [round(each, 2) for each in taken] for name, taken in every.items()}, **ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=5, help="how often each fault is made")
+    parser.add_argument("--minutes", type=int, default=0, help="so long for goodput with a kill a minute, each way; 0: leave it out")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-recovery-") as name:
+        folder = Path(name)
+        figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+        figures["processKilled"] = one_process(folder, options.times)
+        figures["tensorflowWorkerKilled"] = one_worker_of_tensorflow(folder, options.times)
+        figures["replicaLost"] = one_replica(folder, min(options.times, 3))
+        figures["stepsLostOnSigterm"] = steps_lost(folder, options.times)
+        if options.minutes:
+            figures["goodputWithAKillAMinute"] = goodput(folder, options.minutes)
+        print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
