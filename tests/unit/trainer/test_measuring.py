@@ -1,0 +1,54 @@
+"""How durations are taken, and what is told of them."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from muster_trainer.measuring import Timing, durations, timed
+
+
+def test_the_interval_holds_the_true_median_about_as_often_as_it_says() -> None:
+    draw = random.Random(7)
+    for count in (7, 20, 101):
+        timings = [Timing.of([draw.expovariate(1.0) for _ in range(count)]) for _ in range(2000)]
+        held = sum(timing.low <= 0.6931 <= timing.high for timing in timings) / len(timings)
+        assert 0.94 <= held <= 0.99, count
+        assert all(timing.low <= timing.median <= timing.high for timing in timings)
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(1, 1, 1), (5, 1, 5), (6, 1, 6), (9, 2, 8), (20, 6, 15), (100, 40, 61)])
+def test_the_interval_is_that_of_the_tables_of_the_sign_test(count: int, low: int, high: int) -> None:
+    timing = Timing.of([*range(count, 0, -1)])
+    assert (timing.low, timing.high, timing.count) == (low, high, count)
+
+
+def test_only_the_call_counts_and_neither_warming_up_nor_what_prepares_it() -> None:
+    calls: list[str] = []
+
+    def call() -> None:
+        calls.append("call")
+        time.sleep(0.002 if calls.count("call") > 3 else 0.1)
+
+    def prepare() -> None:
+        calls.append("prepare")
+        time.sleep(0.02)
+
+    timing = timed(call, prepare=prepare, synchronise=lambda: calls.append("synchronised"), warm_up=3, least=5, most=5)
+    assert timing.count == 5
+    assert 0.002 <= timing.low <= timing.median < 0.02
+    assert calls == ["prepare", "synchronised", "call", "synchronised"] * 8
+
+
+def test_a_call_is_repeated_as_often_as_fits_and_as_all_ranks_agree() -> None:
+    asked: list[int] = []
+
+    def agree(count: int) -> int:
+        asked.append(count)
+        return 3
+
+    assert len(durations(lambda: None, agree=agree, most=50)) == 3
+    assert asked == [50]
+    assert len(durations(lambda: time.sleep(0.02), seconds=0.0, least=4)) == 4
