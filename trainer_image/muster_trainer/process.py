@@ -30,7 +30,7 @@ STRATEGIES: Mapping[str, str] = {
     "DDP": "pytorch.ddp:Ddp",
     "FSDP": "pytorch.fsdp:Fsdp",
     "TensorParallel": "pytorch.tensor_parallel:TensorParallel",
-    "Pipeline": "pytorch.pipeline:Pipeline",
+    "Pipeline": "pytorch.pipedream:pipeline",
     "RPC": "pytorch.rpc:RpcEngine",
     "OneDevice": "tensorflow.synchronous:OneDevice",
     "Mirrored": "tensorflow.synchronous:Mirrored",

@@ -210,7 +210,9 @@ class Roles(ApiModel):
 
 
 class PipelineOptions(ApiModel):
-    stages: int | None = Field(default=None, ge=1, le=1024, description="Pipeline stages; default: the number of processes.")
+    stages: int | None = Field(
+        default=None, ge=1, le=1024, description="Pipeline stages; default: one in each process, with Interleaved1F1B two."
+    )
     micro_batches: int | None = Field(
         default=None,
         ge=1,
@@ -218,7 +220,18 @@ class PipelineOptions(ApiModel):
         description="Micro-batches that a batch is cut into; default: the number of stages.",
     )
     schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "PipeDream"] = Field(
-        default="GPipe", description="Order of forward and backward passes."
+        default="GPipe", description="Order of forward and backward passes; PipeDream updates after each micro-batch, asynchronously."
+    )
+    cut: Literal["Cost", "Even"] = Field(
+        default="Cost",
+        description="Where stages begin: so that the slowest is as fast as can be, by measured layers, or with as many layers in each.",
+    )
+    stage_memory_mib: int | None = Field(
+        default=None,
+        alias="stageMemoryMiB",
+        ge=1,
+        le=2**31 - 1,
+        description="What a stage may take in training, in MiB: weights, gradients, optimizer state and activations; default: anything.",
     )
 
 

@@ -29,11 +29,10 @@ def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World
     members = [member((replica.role.value, replica.index)) for replica in plan.replicas]
     trains_on = any(role == case.strategy.decisive for role, _ in spared)
     saved = after.world.saved_seconds if after.world and trains_on else 0.0
-    asked = case.spec.options.synchronous
     return World(
         attempt=attempt,
         size=plan.size,
-        synchronous=case.strategy.synchronous if asked is None else asked,
+        synchronous=case.strategy.is_synchronous(case.spec),
         members=members,
         created_time=case.stamp,
         saved_seconds=saved,

@@ -105,8 +105,7 @@ class Strategy(Protocol):
         """What `spec.communication` may be besides Auto."""
         ...
 
-    @property
-    def synchronous(self) -> bool:
+    def is_synchronous(self, spec: TrainingJobSpec) -> bool:
         """Whether all workers see every update at the same step."""
         ...
 

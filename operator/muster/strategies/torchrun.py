@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.api.problems import Problem
-from muster.api.spec import Communication, MeshOptions, Role, RoleName, StrategyName, TrainingJobSpec
+from muster.api.spec import Communication, MeshOptions, PipelineOptions, Role, RoleName, StrategyName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, Framework, ReplicaPlan, RoleRule, WorldPlan
 from muster.strategies.checks import general_problems, torch_problems
@@ -107,16 +107,24 @@ class Mesh(TorchWorld):
 class Pipeline(Mesh):
     """The layers of the model are cut into stages; micro-batches flow through them."""
 
+    def is_synchronous(self, spec: TrainingJobSpec) -> bool:
+        return self._options(spec).schedule != "PipeDream"
+
     def problems(self, spec: TrainingJobSpec) -> Sequence[Problem]:
-        return [*super().problems(spec), *self._stage_problems(spec), *self._micro_batch_problems(spec)]
+        found = [*self._stage_problems(spec), *self._micro_batch_problems(spec), *self._asynchronous_problems(spec)]
+        return [*super().problems(spec), *found]
+
+    @staticmethod
+    def _options(spec: TrainingJobSpec) -> PipelineOptions:
+        return spec.options.pipeline or PipelineOptions()
 
     def _stages(self, spec: TrainingJobSpec) -> int:
-        given = spec.options.pipeline
-        return given.stages if given and given.stages else self.mesh(spec).pipeline
+        options, ranks = self._options(spec), self.mesh(spec).pipeline
+        return options.stages or (2 * ranks if options.schedule == "Interleaved1F1B" else ranks)
 
     def _stage_problems(self, spec: TrainingJobSpec) -> list[Problem]:
         ranks, stages = self.mesh(spec).pipeline, self._stages(spec)
-        interleaved = bool(spec.options.pipeline and spec.options.pipeline.schedule == "Interleaved1F1B")
+        interleaved = self._options(spec).schedule == "Interleaved1F1B"
         if interleaved and (stages % ranks or stages == ranks):
             message = f"Interleaved1F1B runs the same number of stages, at least 2, in each of {ranks} processes; write {2 * ranks}, say"
             return [Problem("spec.options.pipeline.stages", message)]
@@ -126,19 +134,29 @@ class Pipeline(Mesh):
         return []
 
     def _micro_batch_problems(self, spec: TrainingJobSpec) -> list[Problem]:
-        options = spec.options.pipeline
-        if options is None:
-            return []
-        stages = self._stages(spec)
-        micro_batches = options.micro_batches or stages
+        """Also where the job leaves the number of micro-batches to the default."""
+        options, stages, mesh = self._options(spec), self._stages(spec), self.mesh(spec)
+        count = options.micro_batches or stages
         field = "spec.options.pipeline.microBatches"
-        if options.schedule in ("1F1B", "Interleaved1F1B") and micro_batches < stages:
-            return [Problem(field, f"{options.schedule} needs at least as many micro-batches as the {stages} stages; write {stages}")]
-        if spec.batch.global_size is not None and spec.batch.global_size // self.mesh(spec).data < micro_batches:
-            each = spec.batch.global_size // self.mesh(spec).data
-            message = f"a batch of {each} samples cannot be cut into {micro_batches} micro-batches; write fewer, or a larger batch"
+        if options.schedule == "1F1B" and count < stages:
+            return [Problem(field, f"1F1B needs at least as many micro-batches as the {stages} stages; write {stages}")]
+        if options.schedule == "Interleaved1F1B" and count % mesh.pipeline:
+            return [Problem(field, f"Interleaved1F1B needs a multiple of the {mesh.pipeline} processes in a row; write {stages}, say")]
+        size, parts = spec.batch.global_size, mesh.data * spec.batch.accumulation_steps
+        if size is not None and size % (parts * count):
+            shared = f"{size} samples" + (f" in {parts} parts (data-parallel ways x accumulation steps)" if parts > 1 else "")
+            near = max(round(size / (parts * count)), 1) * parts * count
+            message = f"{count} micro-batches do not divide a batch of {shared}; write a number that does, or batch.globalSize: {near}"
             return [Problem(field, message)]
         return []
+
+    def _asynchronous_problems(self, spec: TrainingJobSpec) -> list[Problem]:
+        """What needs the gradient of a whole step, which there never is."""
+        if self.is_synchronous(spec):
+            return []
+        given = {"spec.options.mesh.data": self.mesh(spec).data, "spec.batch.accumulationSteps": spec.batch.accumulation_steps}
+        message = "PipeDream updates each stage by itself, after each micro-batch; write 1, or options.pipeline.schedule: 1F1B"
+        return [Problem(field, message) for field, number in given.items() if number > 1]
 
 
 _COLLECTIVES = frozenset({Communication.NCCL, Communication.GLOO})
@@ -174,7 +192,7 @@ TENSOR_PARALLEL = Mesh(
 PIPELINE = Pipeline(
     name=StrategyName.PIPELINE,
     framework=Framework.PYTORCH,
-    summary="The layers are cut into stages on different processes; micro-batches of a step flow through them, and all update together.",
+    summary="The layers are cut into stages on different processes, by what they cost; micro-batches of a step flow through them.",
     roles=WORKERS,
     options=frozenset({"mesh", "pipeline"}),
     communications=_COLLECTIVES,

@@ -37,6 +37,10 @@ class Traits:
     def restarts_with(self, role: RoleName) -> frozenset[RoleName] | None:
         return ALONE if role is RoleName.EVALUATOR else None
 
+    def is_synchronous(self, spec: TrainingJobSpec) -> bool:
+        asked = spec.options.synchronous
+        return self.synchronous if asked is None else asked
+
     @property
     def moves(self) -> bool:
         return self.restarts_with(self.decisive) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
 
@@ -25,9 +27,16 @@ def test_the_status_names_the_attempt_before_any_replica_exists() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "options", "synchronous"),
-    [("DDP", {}, True), ("ParameterServer", {}, False), ("RPC", {}, False), ("RPC", {"synchronous": True}, True)],
+    [
+        ("DDP", {}, True),
+        ("ParameterServer", {}, False),
+        ("RPC", {}, False),
+        ("RPC", {"synchronous": True}, True),
+        ("Pipeline", {"pipeline": {"schedule": "1F1B"}}, True),
+        ("Pipeline", {"pipeline": {"schedule": "PipeDream"}}, False),
+    ],
 )
-def test_the_status_says_whether_workers_wait_for_one_another(strategy: str, options: dict[str, bool], synchronous: bool) -> None:
+def test_the_status_says_whether_workers_wait_for_one_another(strategy: str, options: dict[str, Any], synchronous: bool) -> None:
     world = decide(job(strategy=strategy, options=options), Observed(), at(0)).status.world
     assert world is not None
     assert world.synchronous is synchronous

@@ -169,7 +169,7 @@ def test_options_hold_what_the_user_set_and_no_defaults() -> None:
     }
     assert options["mirrored"] == {}
     assert options["central-storage"] == {"loop": "Fit", "logicalDevices": 2}
-    assert options["pipeline"] == {"pipeline": {"microBatches": 4, "schedule": "GPipe"}}
+    assert options["pipeline"] == {"pipeline": {"microBatches": 4, "schedule": "GPipe", "cut": "Cost"}}
     assert options["fsdp"] == {"mesh": {"data": 2, "pipeline": 1, "tensor": 2}}
 
 

@@ -186,7 +186,7 @@ def test_the_registry_has_every_strategy_of_the_design() -> None:
         strategy.name.value: (
             strategy.framework.value,
             " ".join(role.value for role in strategy.roles),
-            strategy.synchronous,
+            strategy.is_synchronous(spec_of(strategy.name.value, {})),
             strategy.elastic,
             strategy.decisive.value,
             strategy.restarts_with(RoleName.WORKER),

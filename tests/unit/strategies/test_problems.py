@@ -135,9 +135,33 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "Pipeline",
-        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"schedule": "Interleaved1F1B"}}},
+        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"stages": 2, "schedule": "Interleaved1F1B"}}},
         "spec.options.pipeline.stages",
         "write 4, say",
+    ),
+    (
+        "Pipeline",
+        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"microBatches": 5, "schedule": "Interleaved1F1B"}}},
+        "spec.options.pipeline.microBatches",
+        "a multiple of the 2 processes in a row; write 4, say",
+    ),
+    (
+        "Pipeline",
+        {"roles": {"worker": {"replicas": 3}}, "batch": {"globalSize": 64}},
+        "spec.options.pipeline.microBatches",
+        "3 micro-batches do not divide a batch of 64 samples; write a number that does, or batch.globalSize: 63",
+    ),
+    (
+        "Pipeline",
+        {"roles": {"worker": {"replicas": 4}}, "options": {"mesh": {"data": 2, "pipeline": 2}, "pipeline": {"schedule": "PipeDream"}}},
+        "spec.options.mesh.data",
+        "write 1, or options.pipeline.schedule: 1F1B",
+    ),
+    (
+        "Pipeline",
+        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"schedule": "PipeDream"}}, "batch": {"accumulationSteps": 2}},
+        "spec.batch.accumulationSteps",
+        "PipeDream updates each stage by itself",
     ),
     (
         "Pipeline",
@@ -149,7 +173,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "Pipeline",
         {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"microBatches": 16}}, "batch": {"globalSize": 8}},
         "spec.options.pipeline.microBatches",
-        "cannot be cut into 16",
+        "16 micro-batches do not divide a batch of 8 samples",
     ),
 ]
 

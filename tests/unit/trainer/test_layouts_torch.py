@@ -1,4 +1,4 @@
-"""How PyTorch strategies share a model out: stages of a pipeline, and parameters on servers."""
+"""How RPC shares a model out: parameters on servers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from muster_trainer.contract import BadConfiguration  # noqa: E402
 from muster_trainer.pytorch.parameter_server import ParameterServer, keep, place  # noqa: E402
-from muster_trainer.pytorch.pipeline import cut  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 def model(layers: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*[part for _ in range(layers) for part in (torch.nn.Linear(2, 2), torch.nn.ReLU())])
-
-
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_stages_are_even_and_keep_every_layer_in_order_under_its_name(layers: int, stages: int) -> None:
-    whole = model(layers)
-    if stages > layers:
-        with pytest.raises(BadConfiguration, match=f"{stages} stages, but the model has {layers} layer"):
-            cut(whole, stages, title="task t")
-        return
-    parts = cut(whole, stages, title="task t")
-    assert [entry for part in parts for entry in part.named_children()] == list(whole.named_children())
-    counts = [sum(isinstance(layer, torch.nn.Linear) for layer in part) for part in parts]
-    assert max(counts) - min(counts) <= 1
-    assert counts == sorted(counts, reverse=True)
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 1000), min_size=1), st.integers(1, 4))

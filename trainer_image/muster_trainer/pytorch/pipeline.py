@@ -1,36 +1,44 @@
 """PyTorch pipeline parallelism: the layers are cut into stages on different ranks, and micro-batches flow through them.
 
-GPipe (Huang et al., 2019): all forward passes of a step, then all backward passes, then one update; so a step computes
-what one device computes, in smaller portions.
+GPipe (Huang et al., 2019), 1F1B (Narayanan et al., 2019, with a flush) and Interleaved1F1B (Narayanan et al., 2021) differ in the order
+of forward and backward passes. One update follows them all: a step computes what one device computes, in smaller portions.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.utils import _pytree as pytree
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec, UserError
+from muster_trainer.agreement import agree
+from muster_trainer.checkpoint.cuts import kept_cut
+from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.data import portions
+from muster_trainer.events import Events
+from muster_trainer.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, held
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
+from muster_trainer.pytorch.pipeline_costs import Profile, layers_of, profile
 from muster_trainer.pytorch.world import peers
-from muster_trainer.tasks.module import describe
 
 # Before torch 2.7 gradients were never divided by the number of micro-batches; since then it must be said.
 _UNSCALED = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
+_SLOTS = {"Adam": 2, "AdamW": 2}
+FIELD = "spec.options.pipeline"
 
 
 class Pipeline(TorchEngine):
-    """One stage, in a mesh of `data` x `pipeline`.
+    """The stages of one rank, in a mesh of `data` x `pipeline`: one stage, or every so many-th where they are interleaved.
 
     Messages between stages have one size: `rows` samples go through the pipeline at once, and a shorter batch, at the end
     of an epoch, is filled up with samples that do not count.
@@ -39,54 +47,81 @@ class Pipeline(TorchEngine):
     def _lay_out(self, model: nn.Module) -> nn.Module:
         mesh = mesh_of(self.spec, self.device, world=self.world, sides=("data", "pipeline"), whole="pipeline")
         self.ways, self.position = mesh["data"].size(), mesh["data"].get_local_rank()
-        self.stage, self.stages = mesh["pipeline"].get_local_rank(), mesh["pipeline"].size()
-        self.counts = self.stage == self.stages - 1
+        self.place, self.processes = mesh["pipeline"].get_local_rank(), mesh["pipeline"].size()
+        self.counts = self.place == self.processes - 1
         self.data_group, self.stage_group = mesh.get_group("data"), mesh.get_group("pipeline")
-        self.micro_batches = micro_batches(self.spec, ways=self.ways, stages=self.stages)
+        self.options = self.spec.options.get("pipeline") or {}
+        self.kind = str(self.options.get("schedule") or "GPipe")
+        self.stages = stages_of(self.options, processes=self.processes)
+        self.micro_batches = micro_batches(self.spec, ways=self.ways, stages=self.stages, processes=self.processes)
         self.rows = self.spec.batch.global_size // (self.ways * self.accumulation)
-        parts = cut(model, self.stages, title=self.task.title)
-        for part in parts:
-            self._lower(part)
-        part = parts[self.stage]
+        layers = layers_of(model, title=self.task.title)
+        for _, layer in layers:
+            self._lower(layer)
+        decided = agree(self, lambda: self._decide(model))
+        ends = list(np.cumsum(decided["cut"]))
+        starts = [0, *ends[:-1]]
+        self.shapes_between = [Profile.of(decided["profile"]).shapes[place] for place in [*starts, len(layers)]]
+        self.own = range(self.place, self.stages, self.processes)
+        self.parts = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own]
         if self.counts:
-            part.register_forward_hook(_of_its_own)
-        shapes = self._shapes_between(parts)
-        self.schedule = self._schedule(part, shapes, loss=True)
-        self.forward_only = self._schedule(part, shapes, loss=False)
-        return part
+            self.parts[-1].register_forward_hook(_of_its_own)
+        self._prepare()
+        return nn.Sequential(OrderedDict(layer for part in self.parts for layer in part._modules.items()))
 
-    def _shapes_between(self, parts: list[nn.Sequential]) -> list[torch.Tensor]:
-        """What goes into each stage, and out of the last, for one micro-batch: tensors without numbers.
-
-        Found by one pass through the whole model on each rank, so that a model that does not run ends all of them alike.
-        """
+    def _decide(self, model: nn.Sequential) -> dict[str, Any]:
+        """Rank 0 alone: the cut, and what was measured."""
         indices = np.zeros(self.rows // self.micro_batches, dtype=np.int64)
-        values = self._on_device(next(read_in_line(self.task, self.task.train, [(0, indices)], position=self.position)))[0]
-        shapes = []
-        with torch.no_grad():
-            for number, part in enumerate(parts):
-                if not isinstance(values, torch.Tensor):
-                    kind = type(values).__name__
-                    message = f"Pipeline passes one tensor from layer to layer; stage {number} would get a {kind}"
-                    raise BadConfiguration(f"{self.task.title}: {message}")
-                shapes.append(values.to("meta"))
-                try:
-                    values = part.eval()(values)
-                except Exception as error:
-                    raise UserError(f"{self.task.title}: the model failed on {len(indices)} samples: {describe(error)}") from error
-        return [*shapes, values.to("meta")]
+        batch = next(read_in_line(self.task, self.task.train, [(0, indices)], position=self.position))
+        found = profile(model, self._on_device(batch)[0], title=self.task.title)
+        slots = _SLOTS.get(self.task.config.optimizer, int(self.task.config.momentum > 0)) if self.task.optimizer is None else 2
+        how = {"stages": self.stages, "processes": self.processes, "micro_batches": self.micro_batches}
+        costs = Costs(found.layers, held(self.kind, **how, slots=slots))
+        even, most = self.options.get("cut") == "Even", self.options.get("stageMemoryMiB")
+        cut, limit = (cut_evenly if even else cut_by_cost), most and int(most) * MIB
+        shape = {**how, "rows": len(indices), "schedule": self.kind, "cut": "Even" if even else "Cost", "limit": limit}
+        world = {"devices": self.fingerprint()["devices"], "threads": torch.get_num_threads(), "model": self.shapes}
+        directory = self.spec.checkpoint.directory if self.spec.checkpoint else None
+        sizes, kept = kept_cut(directory, {**shape, **world}, lambda: cut(costs, limit))
+        if self.stages > 1:
+            self._tell(costs, sizes, by="evenly" if even else "by cost", kept=kept)
+        return {"cut": sizes, "profile": found.told()}
 
-    def _schedule(self, part: nn.Module, shapes: list[torch.Tensor], *, loss: bool) -> ScheduleGPipe:
-        stage = PipelineStage(
-            part,
-            self.stage,
-            self.stages,
-            self.device,
-            input_args=shapes[self.stage].clone().requires_grad_(loss and self.stage > 0),
-            output_args=shapes[self.stage + 1].clone().requires_grad_(loss),
-            group=self.stage_group,
+    def _tell(self, costs: Costs, sizes: Sequence[int], *, by: str, kept: bool) -> None:
+        """What the user should know of the cut: layers, milliseconds and memory of each stage."""
+        stages = []
+        for stage, end in enumerate(np.cumsum(sizes).tolist()):
+            first = end - sizes[stage]
+            seconds, size = costs.seconds(first, end), int(costs.bytes(stage, first, end))
+            stages.append({"layers": [layer.name for layer in costs.layers[first:end]], "seconds": seconds, "bytes": size})
+        told = "; ".join(
+            f"stage {stage}: {one['layers'][0].removeprefix('layer ')} to {one['layers'][-1].removeprefix('layer ')}, "  # type: ignore[index]
+            f"{1000 * one['seconds']:.2f} ms, {one['bytes'] / MIB:.1f} MiB"
+            for stage, one in enumerate(stages)
         )
-        return ScheduleGPipe(stage, self.micro_batches, loss_fn=self._loss if loss else None, **_UNSCALED)
+        events = Events.from_environment(os.environ, self.rank)
+        events.emit("measurement", what="pipeline", cut=by, kept=kept, stages=stages)
+        events.emit("notice", message=f"{len(sizes)} stages, cut {by}{' as the run before' if kept else ''}: {told} a micro-batch")
+
+    def _prepare(self) -> None:
+        """The schedule of a step."""
+        stages = [
+            PipelineStage(
+                part,
+                stage,
+                self.stages,
+                self.device,
+                input_args=self.shapes_between[stage].clone().requires_grad_(stage > 0),
+                output_args=self.shapes_between[stage + 1].clone().requires_grad_(),
+                group=self.stage_group,
+            )
+            for stage, part in zip(self.own, self.parts, strict=True)
+        ]
+        how = {"n_microbatches": self.micro_batches, "loss_fn": self._loss, **_UNSCALED}
+        if len(stages) > 1:
+            self.schedule: Any = ScheduleInterleaved1F1B(stages, **how)
+        else:
+            self.schedule = (ScheduleGPipe if self.kind == "GPipe" else Schedule1F1B)(stages[0], **how)
 
     def _share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Each portion filled up to `rows` samples."""
@@ -101,22 +136,16 @@ class Pipeline(TorchEngine):
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch, weights in self._pieces(indices, samples):
             losses: list[torch.Tensor] = []
-            self._flow(self.schedule, batch, weights, losses=losses)
+            self.batch, self.real = batch, int(weights.sum())
+            arguments = (batch[0],) if self.place == 0 else ()
+            target = torch.arange(self.rows, device=self.device) if self.counts else None
+            with peers(self.rank):
+                self.schedule.step(*arguments, target=target, losses=losses)
             total += sum((loss.detach().double() for loss in losses), torch.zeros_like(total))
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= len(indices)
         return total
-
-    def _flow(self, schedule: ScheduleGPipe, batch: Any, weights: np.ndarray, *, losses: list[torch.Tensor] | None) -> Any:
-        """Sends a portion through the stages; gives the outputs in the last stage."""
-        self.batch, self.real = batch, int(weights.sum())
-        arguments = (self.batch[0],) if self.stage == 0 else ()
-        target = torch.arange(self.rows, device=self.device) if self.counts and losses is not None else None
-        with peers(self.rank):
-            if losses is None:
-                return schedule.step(*arguments)
-            return schedule.step(*arguments, target=target, losses=losses)
 
     def _loss(self, outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The sum of losses of a micro-batch; `rows` are its places in the batch."""
@@ -129,12 +158,38 @@ class Pipeline(TorchEngine):
     def _evaluate_batch(self, indices: np.ndarray, samples: Any) -> dict[str, float]:
         sums: dict[str, float] = {}
         for batch, weights in self._pieces(indices, samples):
-            outputs = self._flow(self.forward_only, batch, weights, losses=None)
-            if self.counts and self.real:
-                counted = pytree.tree_map(lambda one: one[: self.real], batch)
-                for name, value in self._measure(outputs[: self.real], counted, weights[: self.real]).items():
+            outputs, real = self._forward_alone(batch[0]), int(weights.sum())
+            if self.counts and real:
+                counted = pytree.tree_map(lambda one, real=real: one[:real], batch)
+                for name, value in self._measure(torch.cat(outputs)[:real], counted, weights[:real]).items():
                     sums[name] = sums.get(name, 0.0) + value
         return sums
+
+    def _forward_alone(self, inputs: torch.Tensor) -> list[torch.Tensor]:
+        """The outputs of each micro-batch, in the last stage. Sends are waited for in the end: a stage need not wait for the next one."""
+        outputs, sent = [], []
+        for piece in inputs.chunk(self.micro_batches):
+            for stage, part in zip(self.own, self.parts, strict=True):
+                values = part(piece if stage == 0 else self._received(stage))
+                if stage < self.stages - 1:
+                    with peers(self.rank):
+                        sent.append(dist.isend(values, self._neighbour(1), group=self.stage_group))
+                else:
+                    outputs.append(values)
+        for work in sent:
+            with peers(self.rank):
+                work.wait()
+        return outputs
+
+    def _received(self, stage: int) -> torch.Tensor:
+        buffer = torch.empty_like(self.shapes_between[stage], device=self.device)
+        with peers(self.rank):
+            dist.recv(buffer, self._neighbour(-1), group=self.stage_group)
+        return buffer
+
+    def _neighbour(self, distance: int) -> int:
+        """The rank of the process that has the next stage (1) or the one before (-1)."""
+        return dist.get_global_rank(self.stage_group, (self.place + distance) % self.processes)
 
     def _copies(self) -> int:
         return self.ways
@@ -150,49 +205,36 @@ def _of_its_own(part: nn.Module, inputs: Any, outputs: torch.Tensor) -> torch.Te
     return outputs.clone() if outputs._is_view() else outputs
 
 
-def micro_batches(spec: TrainerSpec, *, ways: int, stages: int) -> int:
+def stages_of(options: Mapping[str, Any], *, processes: int) -> int:
+    """The number of stages. Raises BadConfiguration where the processes cannot share them."""
+    interleaved = options.get("schedule") == "Interleaved1F1B" and processes > 1
+    stages = int(options.get("stages") or (2 * processes if interleaved else processes))
+    if processes == 1:
+        return 1
+    if interleaved and (stages % processes or stages == processes):
+        raise BadConfiguration(
+            f"{FIELD}.stages: {stages} stages for {processes} processes, each of which has several; write {2 * processes}, say"
+        )
+    if not interleaved and stages != processes:
+        raise BadConfiguration(f"{FIELD}.stages: {stages} stages for {processes} processes in a row; write {processes}")
+    return stages
+
+
+def micro_batches(spec: TrainerSpec, *, ways: int, stages: int, processes: int) -> int:
     """The number of micro-batches. Raises BadConfiguration where it does not divide what goes through the pipeline."""
     options = spec.options.get("pipeline") or {}
-    if options.get("schedule", "GPipe") != "GPipe":
-        raise BadConfiguration(f"spec.options.pipeline.schedule: the bundled trainer runs GPipe, not {options['schedule']}; write GPipe")
-    if (options.get("stages") or stages) != stages:
-        raise BadConfiguration(f"spec.options.pipeline.stages: {options['stages']} stages for {stages} processes in a row; write {stages}")
     count = int(options.get("microBatches") or stages)
+    schedule = options.get("schedule") or "GPipe"
+    if schedule == "1F1B" and count < stages:
+        raise BadConfiguration(f"{FIELD}.microBatches: 1F1B needs at least as many micro-batches as stages; write {stages}")
+    if schedule == "Interleaved1F1B" and count % processes:
+        raise BadConfiguration(f"{FIELD}.microBatches: Interleaved1F1B needs a multiple of the {processes} processes; write {stages}")
     size, parts = spec.batch.global_size, ways * spec.batch.accumulation_steps
     if size % (parts * count):
         near = max(round(size / (parts * count)), 1) * parts * count
         shared = f"{size} samples" + (f" in {parts} parts (data-parallel ways x accumulation steps)" if parts > 1 else "")
         raise BadConfiguration(
-            f"spec.options.pipeline.microBatches: {count} micro-batches do not divide a batch of {shared}; write a number that does, "
+            f"{FIELD}.microBatches: {count} micro-batches do not divide a batch of {shared}; write a number that does, "
             f"or batch.globalSize: {near}"
         )
     return count
-
-
-def cut(model: nn.Module, stages: int, *, title: str) -> list[nn.Sequential]:
-    """The layers of a Sequential in `stages` runs with the same number of layers that have parameters, or one more in the
-    first ones. Layers keep their names, and one without parameters stays with the one before it.
-
-    Raises BadConfiguration where the model is no Sequential or has too few layers.
-    """
-    if not isinstance(model, nn.Sequential):
-        raise BadConfiguration(
-            f"{title}: Pipeline cuts a list of layers, and build_model gave a {type(model).__name__}; give a torch.nn.Sequential of "
-            "its layers"
-        )
-    groups: list[list[tuple[str, nn.Module]]] = []
-    for name, layer in model.named_children():
-        if not groups or (any(True for _ in layer.parameters()) and _trains(groups[-1])):
-            groups.append([])
-        groups[-1].append((name, layer))
-    if len(groups) < stages:
-        raise BadConfiguration(
-            f"{title}: {stages} stages, but the model has {len(groups)} layer(s) with parameters; write {len(groups)} stages at most, "
-            "or a deeper model"
-        )
-    runs = portions(np.arange(len(groups)), stages)
-    return [nn.Sequential(OrderedDict(entry for place in run for entry in groups[place])) for run in runs]
-
-
-def _trains(group: list[tuple[str, nn.Module]]) -> bool:
-    return any(True for _, layer in group for _ in layer.parameters())

@@ -1,0 +1,134 @@
+"""Pipelines: schedules that are not synchronous against a reference on one device, and checkpoints under another cut."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+from worlds import World, trainer, world
+
+from muster_trainer.contract import TrainerSpec
+from muster_trainer.data import Order
+from muster_trainer.tasks.batches import read_batch
+from muster_trainer.tasks.module import load_task
+
+torch = pytest.importorskip("torch")
+
+from muster_trainer.pytorch.engine import default_optimizer  # noqa: E402
+from muster_trainer.pytorch.seeds import seed_all  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+PIPEDREAM = {"pipeline": {"schedule": "PipeDream", "microBatches": 4}}
+
+
+def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> World:
+    with world(strategy, document, size=size, **env) as running:
+        assert running.finish() == [0] * size, running.story()
+    return running
+
+
+def cut_of(run: World) -> list[int]:
+    """How many layers each stage had."""
+    (found,) = run.of("measurement")
+    return [len(stage["layers"]) for stage in found["stages"]]
+
+
+class PipeDreamOnOneDevice:
+    """What PipeDream is to compute, with every version of every stage's weights at hand: micro-batch m of a stage with k stages after it
+    sees the weights after m - k updates, or those at which the pipeline was empty; its gradient is applied to the newest."""
+
+    def __init__(self, document: dict[str, Any], cut: list[int]) -> None:
+        spec = TrainerSpec.from_json(json.dumps(document))
+        self.task = load_task(spec, "torch")
+        self.order = Order(self.task.config.seed, len(self.task.train), spec.batch.global_size, 1)
+        self.size = spec.batch.global_size // spec.options["pipeline"]["microBatches"]
+        seed_all(self.task.config.seed, 0, 0)
+        layers = list(self.task.build_model(self.task.config))
+        ends = [sum(cut[:stage]) for stage in range(len(cut) + 1)]
+        self.stages = [torch.nn.Sequential(*layers[first:end]) for first, end in pairwise(ends)]
+        self.optimizers = [default_optimizer(stage, self.task.config) for stage in self.stages]
+        self.versions = [[self._copy(stage)] for stage in self.stages]
+
+    @staticmethod
+    def _copy(stage: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return {name: weight.detach().clone() for name, weight in stage.named_parameters()}
+
+    def losses(self) -> dict[int, float]:
+        """Of each step; the pipeline is emptied after each epoch, to evaluate."""
+        found, done, empty = {}, 0, 0
+        for step in range(self.task.config.epochs * self.order.steps_per_epoch):
+            if step % self.order.steps_per_epoch == 0:
+                empty = done
+            indices, total = self.order.batch_indices(step), 0.0
+            for first in range(0, len(indices), self.size):
+                total += self._micro_batch(indices[first : first + self.size], done, empty)
+                done += 1
+            found[step + 1] = total / len(indices)
+        return found
+
+    def _micro_batch(self, indices: Any, number: int, empty: int) -> float:
+        batch = [torch.as_tensor(part) for part in read_batch(self.task, self.task.train, indices)]
+        values, seen = batch[0], []
+        for stage, part in enumerate(self.stages):
+            version = self.versions[stage][max(empty, number - (len(self.stages) - 1 - stage))]
+            seen.append({name: weight.detach().requires_grad_() for name, weight in version.items()})
+            values = torch.func.functional_call(part, seen[-1], (values,))
+        loss = self.task.loss(values, batch).sum()
+        (loss / len(indices)).backward()
+        for part, optimizer, weights, versions in zip(self.stages, self.optimizers, seen, self.versions, strict=True):
+            for name, parameter in part.named_parameters():
+                parameter.grad = weights[name].grad
+            optimizer.step()
+            versions.append(self._copy(part))
+        return loss.item()
+
+
+def test_pipedream_computes_each_backward_pass_with_the_weights_of_its_forward_pass() -> None:
+    config = {"epochs": 2, "hidden": [64, 32, 16], "evaluateEveryEpochs": 1}
+    document = trainer(None, config=config, options=PIPEDREAM)
+    run = finished("Pipeline", 3, document)
+    assert {step["staleness"] for step in run.of("step")} == {2}
+    expected = PipeDreamOnOneDevice(document, cut_of(run)).losses()
+    found = {step: float.fromhex(loss) for step, loss in run.losses().items()}
+    assert found.keys() == expected.keys()
+    assert max(abs(found[step] - expected[step]) for step in found) < 1e-5
+    assert run.metrics()["stalenessMost"] == 2
+
+
+def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at_the_same_steps(tmp_path: Path) -> None:
+    config = {"hidden": [64, 32, 16], "epochs": 2}
+    whole = finished("Pipeline", 2, trainer(tmp_path / "whole", config=config, options=PIPEDREAM)).losses()
+    document = trainer(tmp_path / "killed", config={**config, **proofs.SLOW}, options=PIPEDREAM)
+    with world("Pipeline", document) as first:
+        first.wait_for_step(random.choice([25, 26, 27, 28]))
+        first.kill(random.choice([0, 1]), signal.SIGKILL)
+        first.finish()
+    second = proofs.second_attempt("Pipeline", document)
+    assert second.of("resumed")[0]["step"] >= 10
+    assert cut_of(second) == cut_of(first)
+    assert second.of("measurement")[0]["kept"]
+    assert {**first.losses(), **second.losses()} == whole
+
+
+def test_a_checkpoint_is_gone_on_from_under_another_cut_and_a_cut_by_cost_is_no_even_one_where_layers_differ(tmp_path: Path) -> None:
+    even = {"pipeline": {"cut": "Even", "schedule": "1F1B", "microBatches": 3}}
+    by_cost = {"pipeline": {"schedule": "1F1B", "microBatches": 3}}
+    fields: dict[str, Any] = {"task": "skewed", "batch": {"globalSize": 60}}
+    reference = finished("DDP", 1, trainer(None, config={"epochs": 2}, **fields))
+    first = finished("Pipeline", 3, trainer(tmp_path, config={"epochs": 1}, options=even, **fields))
+    second = finished("Pipeline", 3, trainer(tmp_path, config={"epochs": 2}, options=by_cost, **fields), MUSTER_ATTEMPT="1")
+    assert second.of("resumed")[0]["step"] == max(first.losses())
+    assert cut_of(first) != cut_of(second)
+    assert cut_of(second)[0] < cut_of(first)[0]  # the first layers do most of the work
+    one = {step: float.fromhex(loss) for step, loss in reference.losses().items()}
+    cut = {step: float.fromhex(loss) for step, loss in {**first.losses(), **second.losses()}.items()}
+    assert max(abs(one[step] - cut[step]) for step in one) < 1e-5
+    (notice,) = second.of("notice")
+    assert "3 stages, cut by cost: stage 0: 0 (Linear) to" in notice["message"]

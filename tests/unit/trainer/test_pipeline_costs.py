@@ -1,0 +1,112 @@
+"""What is measured of a pipeline's layers, and which models are refused: with the layer named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from muster_trainer.checkpoint.cuts import kept_cut  # noqa: E402
+from muster_trainer.contract import BadConfiguration, UserError  # noqa: E402
+from muster_trainer.pytorch.pipeline_costs import Profile, layers_of, profile  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+FLOAT = 4
+SAMPLES = 8
+
+
+def measured(*layers: nn.Module, inputs: object = None) -> Profile:
+    return profile(nn.Sequential(*layers), torch.ones(SAMPLES, 4) if inputs is None else inputs, title="task t")
+
+
+def test_each_layer_has_its_time_its_parameters_and_what_it_keeps_beyond_the_layer_before() -> None:
+    wide, relu, narrow = measured(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).layers
+    assert wide.name == "layer 0 (Linear)"
+    assert (wide.parameters, relu.parameters, narrow.parameters) == (30 * FLOAT, 0, 14 * FLOAT)
+    assert (wide.trains, relu.trains) == (True, False)
+    assert min(wide.seconds, relu.seconds, narrow.seconds) > 0
+    # What ReLU gives is kept by both of its own accord and as the input of the last layer.
+    assert (wide.activations, relu.activations, narrow.activations, narrow.received) == (
+        SAMPLES * 4 * FLOAT,
+        SAMPLES * 6 * FLOAT,
+        0,
+        SAMPLES * 6 * FLOAT,
+    )
+
+
+def test_measuring_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    profile(model, torch.randn(SAMPLES, 4), title="task t")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_shapes_and_costs_come_through_json_as_they_were() -> None:
+    found = measured(nn.Embedding(9, 3), nn.Flatten(), inputs=torch.zeros(SAMPLES, 2, dtype=torch.int64))
+    again = Profile.of(found.told())
+    assert again.layers == found.layers
+    assert [(one.shape, one.dtype) for one in again.shapes] == [
+        ((SAMPLES, 2), torch.int64),
+        ((SAMPLES, 2, 3), torch.float32),
+        ((SAMPLES, 6), torch.float32),
+    ]
+
+
+class Largest(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.argmax(dim=1)
+
+
+def tied() -> tuple[nn.Module, ...]:
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    last.weight = first.weight
+    return first, nn.ReLU(), last
+
+
+@pytest.mark.parametrize(
+    ("layers", "kind", "said"),
+    [
+        (lambda: (nn.LSTM(4, 4), nn.Linear(4, 1)), BadConfiguration, r"one tensor .* layer 1 \(Linear\) would get a tuple"),
+        (tied, BadConfiguration, r"layer 2 \(Linear\) shares a parameter with layer 0 \(Linear\)"),
+        (lambda: (nn.Linear(4, 4), Largest(), nn.Embedding(4, 2)), BadConfiguration, r"no gradient flows back through layer 1 \(Largest\)"),
+        (lambda: (nn.Linear(4, 4), nn.Linear(5, 1)), UserError, r"failed on 8 samples in layer 1 \(Linear\): RuntimeError"),
+    ],
+)
+def test_a_layer_that_cannot_be_in_a_pipeline_is_named(
+    layers: Callable[[], tuple[nn.Module, ...]], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        measured(*layers())
+
+
+class Residual(nn.Sequential):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + super().forward(values)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), Residual(nn.Linear(2, 2))])
+def test_a_model_that_is_no_plain_list_of_layers_is_refused(model: nn.Module) -> None:
+    with pytest.raises(BadConfiguration, match=f"build_model gave a {type(model).__name__}; give a torch.nn.Sequential"):
+        layers_of(model, title="task t")
+
+
+def test_a_layer_that_comes_twice_stays_twice() -> None:
+    relu = nn.ReLU()
+    assert [name for name, _ in layers_of(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), title="task t")] == list("0123")
+
+
+def test_a_cut_is_kept_for_worlds_of_its_shape_alone(tmp_path: Path) -> None:
+    first = kept_cut(tmp_path, {"stages": 2}, lambda: [3, 4])
+    assert first == ([3, 4], False)
+    assert kept_cut(tmp_path, {"stages": 2}, lambda: [4, 3]) == ([3, 4], True)
+    assert kept_cut(tmp_path, {"stages": 3}, lambda: [2, 2, 3]) == ([2, 2, 3], False)
+    for file in tmp_path.iterdir():
+        file.write_text(file.read_text()[:5])  # a crash tore them
+    assert kept_cut(tmp_path, {"stages": 2}, lambda: [1, 6]) == ([1, 6], False)
+    assert kept_cut(None, {"stages": 2}, lambda: [5, 2]) == ([5, 2], False)

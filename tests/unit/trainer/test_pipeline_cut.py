@@ -1,0 +1,120 @@
+"""Cutting a pipeline: against all cuts there are, and what is said where there is none."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_trainer.contract import BadConfiguration
+from muster_trainer.pipeline_cut import MIB, Costs, Held, Layer, cut_by_cost, cut_evenly, held
+
+SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "PipeDream")
+size = st.integers(0, 40).map(lambda mib: mib * MIB)
+layers = st.lists(
+    st.builds(
+        Layer,
+        name=st.just("layer"),
+        seconds=st.integers(0, 1000).map(float),  # whole numbers: sums are exact in any order
+        parameters=size,
+        activations=size,
+        received=size,
+        trains=st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def costs_of(*layers: Layer, stages: int, schedule: str = "1F1B", micro_batches: int = 4) -> Costs:
+    how = {"stages": stages, "processes": stages, "micro_batches": micro_batches}
+    return Costs(layers, held(schedule, **how, slots=2))
+
+
+def layer(seconds: float = 1.0, *, name: str = "layer", parameters: int = 0, trains: bool = True) -> Layer:
+    return Layer(name, seconds, parameters=parameters, activations=0, received=0, trains=trains)
+
+
+def spelled_out(costs: Costs, stage: int, first: int, end: int) -> tuple[float, float, bool]:
+    """Seconds, bytes, and whether the stage trains anything: layer by layer."""
+    own, holds = costs.layers[first:end], costs.held[stage]
+    kept = own[0].received + sum(one.activations for one in own)
+    memory = holds.copies * sum(one.parameters for one in own) + holds.micro_batches * kept
+    return sum(one.seconds for one in own), memory, any(one.trains for one in own)
+
+
+def best_of_all_cuts(costs: Costs, limit: float) -> float:
+    """The seconds of the largest stage of the best cut, found by trying each; infinite where none is allowed."""
+    best, count = inf, len(costs.layers)
+    for inner in combinations(range(1, count), len(costs.held) - 1):
+        stages = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *inner, count]))]
+        if all(memory <= limit and trains for _, memory, trains in stages):
+            best = min(best, max(seconds for seconds, _, _ in stages))
+    return best
+
+
+@given(
+    layers, st.integers(1, 6), st.sampled_from(SCHEDULES), st.integers(1, 8), st.none() | st.integers(1, 4000).map(lambda mib: mib * MIB)
+)
+def test_a_cut_by_cost_is_the_best_of_all_cuts(
+    layers: list[Layer], stages: int, schedule: str, micro_batches: int, limit: int | None
+) -> None:
+    costs = costs_of(*layers, stages=stages, schedule=schedule, micro_batches=micro_batches)
+    best = best_of_all_cuts(costs, inf if limit is None else limit)
+    if best == inf:
+        with pytest.raises(BadConfiguration):
+            cut_by_cost(costs, limit)
+        return
+    sizes = cut_by_cost(costs, limit)
+    ends = [sum(sizes[: stage + 1]) for stage in range(stages)]
+    stages_cut = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *ends]))]
+    assert ends[-1] == len(layers)
+    assert max(seconds for seconds, _, _ in stages_cut) == best
+    assert all(trains and (limit is None or memory <= limit) for _, memory, trains in stages_cut)
+
+
+@given(layers, st.integers(1, 12))
+def test_an_even_cut_has_as_many_layers_that_train_in_each_stage_or_one_more_in_the_first(layers: list[Layer], stages: int) -> None:
+    costs = costs_of(*layers, stages=stages)
+    trained = sum(one.trains for one in layers)
+    if stages > trained:
+        with pytest.raises(BadConfiguration, match=rf"{stages} stages, but the model has {trained} layer\(s\) with parameters"):
+            cut_evenly(costs)
+        return
+    sizes = cut_evenly(costs)
+    ends = [0, *(sum(sizes[: stage + 1]) for stage in range(stages))]
+    counts = [sum(one.trains for one in layers[first:end]) for first, end in pairwise(ends)]
+    assert ends[-1] == len(layers)
+    assert max(counts) - min(counts) <= 1
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_layer_that_fits_nowhere_is_named_with_the_memory_that_would_do() -> None:
+    costs = costs_of(layer(), layer(name="layer 1 (Linear)", parameters=10 * MIB), layer(), stages=2)
+    with pytest.raises(BadConfiguration, match=r"layer 1 \(Linear\) alone takes 40 MiB .*stageMemoryMiB: 39; write 40 at least"):
+        cut_by_cost(costs, 39 * MIB)
+    assert cut_by_cost(costs, 40 * MIB)
+
+
+def test_where_each_layer_fits_and_no_cut_does_the_least_that_would_do_is_said() -> None:
+    costs = costs_of(*[layer(parameters=MIB)] * 5, stages=2)
+    with pytest.raises(BadConfiguration, match=r"no cut into 2 stages .*stageMemoryMiB: 11; write 12 at least"):
+        cut_by_cost(costs, 11 * MIB)
+    assert cut_by_cost(costs, 12 * MIB) in ([2, 3], [3, 2])
+    with pytest.raises(BadConfiguration, match="an even cut needs 12 MiB in a stage"):
+        cut_evenly(costs, 11 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("GPipe", [Held(4, 8)] * 4),
+        ("1F1B", [Held(4, 4), Held(4, 3), Held(4, 2), Held(4, 1)]),
+        ("PipeDream", [Held(8, 4), Held(7, 3), Held(6, 2), Held(4, 1)]),
+    ],
+)
+def test_a_schedule_says_how_much_each_stage_holds(schedule: str, expected: list[Held]) -> None:
+    assert held(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected

@@ -1,0 +1,138 @@
+"""What the layers of a model cost, each measured on one micro-batch as training runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from muster_trainer.contract import BadConfiguration, UserError
+from muster_trainer.measuring import nothing, timed
+from muster_trainer.pipeline_cut import Layer
+from muster_trainer.tasks.module import describe
+
+_BRIEFLY = {"warm_up": 1, "least": 3, "most": 50, "seconds": 0.02}
+"""For each layer, for all other ranks wait: a layer of a second takes four."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The layers of a model, and the shape and type of what goes into each and out of the last: tensors without numbers."""
+
+    layers: list[Layer]
+    shapes: list[torch.Tensor]
+
+    def told(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        shapes = [(list(shape.shape), str(shape.dtype).removeprefix("torch.")) for shape in self.shapes]
+        return {"layers": [asdict(layer) for layer in self.layers], "shapes": shapes}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Profile:
+        shapes = [torch.empty(shape, dtype=getattr(torch, kind), device="meta") for shape, kind in told["shapes"]]
+        return cls([Layer(**layer) for layer in told["layers"]], shapes)
+
+
+def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
+    """Runs `values`, the inputs of a micro-batch, through the layers one by one, and leaves the model as it was.
+
+    Raises BadConfiguration that names a layer which cannot stand at the end or the beginning of a stage, and UserError that names
+    one which fails.
+    """
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    layers: list[Layer] = []
+    shapes: list[torch.Tensor] = []
+    kept: set[int] = set()
+    owners: dict[int, str] = {}
+    trained = False
+    model.train()
+    for name, layer in layers_of(model, title=title):
+        said = f"layer {name} ({type(layer).__name__})"
+        _own_parameters(layer, said, owners, title=title)
+        if not isinstance(values, torch.Tensor):
+            raise BadConfiguration(
+                f"{title}: Pipeline passes one tensor from layer to layer, and {said} would get a {type(values).__name__}"
+            )
+        shapes.append(values.to("meta"))
+        inputs = values.detach().requires_grad_(trained)
+        try:
+            values, found, kept = _measured(said, layer, inputs, kept)
+        except Exception as error:
+            raise UserError(f"{title}: the model failed on {len(inputs)} samples in {said}: {describe(error)}") from error
+        layers.append(found)
+        trained |= found.trains
+        if trained and isinstance(values, torch.Tensor) and not values.requires_grad:
+            raise BadConfiguration(
+                f"{title}: no gradient flows back through {said}, so that Pipeline cannot train what comes before it; take it "
+                "out of the model, or freeze the layers before it (requires_grad_(False))"
+            )
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    return Profile(layers, [*shapes, values.to("meta")])
+
+
+def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
+    """The layers of a Sequential with their names. Raises BadConfiguration where the model is anything else."""
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        raise BadConfiguration(
+            f"{title}: Pipeline cuts a list of layers, and build_model gave a {type(model).__name__}; give a torch.nn.Sequential of "
+            "its layers"
+        )
+    return list(model._modules.items())  # type: ignore[arg-type]  # named_children leaves out a layer that comes twice
+
+
+def _own_parameters(layer: nn.Module, said: str, owners: dict[int, str], *, title: str) -> None:
+    for parameter in layer.parameters():
+        owner = owners.setdefault(id(parameter), said)
+        if owner != said:
+            raise BadConfiguration(
+                f"{title}: {said} shares a parameter with {owner}, and Pipeline may put them into different stages; give each its own"
+            )
+
+
+def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int]) -> tuple[Any, Layer, set[int]]:
+    """What the layer gives, what it costs, and the memory that its backward pass needs, by address; `before` is that of the layer
+    before, which is the same where both keep one tensor."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = layer(inputs)
+    received = sum(size for place, size in saved.items() if place in before)
+    found = Layer(
+        name=name,
+        seconds=_seconds(layer, inputs, outputs),
+        parameters=sum(parameter.nbytes for parameter in layer.parameters()),
+        activations=sum(saved.values()) - received,
+        received=received,
+        trains=any(parameter.requires_grad for parameter in layer.parameters()),
+    )
+    return outputs, found, set(saved)
+
+
+def _seconds(layer: nn.Module, inputs: torch.Tensor, outputs: Any) -> float:
+    differentiated = isinstance(outputs, torch.Tensor) and outputs.requires_grad
+    gradient = torch.ones_like(outputs) if differentiated else None
+
+    def there_and_back() -> None:
+        given = layer(inputs)
+        if differentiated:
+            given.backward(gradient)
+
+    def forget() -> None:
+        layer.zero_grad(set_to_none=True)
+        inputs.grad = None
+
+    synchronise: Callable[[], object] = torch.cuda.synchronize if inputs.is_cuda else nothing
+    seconds = timed(there_and_back, prepare=forget, synchronise=synchronise, **_BRIEFLY).median
+    forget()
+    return seconds
