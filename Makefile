@@ -49,9 +49,10 @@ local: $(READY) ## real PyTorch and TensorFlow processes on this machine
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
-bench: $(READY) ## the figures of operator and checkpoints, as ratios taken in one run
+bench: $(READY) ## the figures of operator, checkpoints and pipelines, as ratios taken in one run
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/checkpoints.py
+	$(BIN)/python bench/pipeline.py
 
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py

@@ -1,0 +1,129 @@
+"""What cutting a pipeline by cost gains over cutting it evenly, and what each schedule costs: `python bench/pipeline.py`. Prints JSON.
+
+Both sides of a ratio run in one world of two processes, in turns; the median of the pairs counts, with its interval, since other things
+may run here too. `predicted` is the ratio of the largest stages, as the cut's own measurement has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+from unittest.mock import patch
+
+from muster_trainer.contract import TrainerSpec
+from muster_trainer.data import Order
+from muster_trainer.measuring import Timing
+from muster_trainer.tasks.module import load_task
+
+PROCESSES = 2
+SAMPLES, MICRO_BATCHES = 1024, 8
+SKEWED = {
+    "work in the first layers": [1024] * 4 + [64] * 8,
+    "work in the last layers": [64] * 8 + [1024] * 4,
+}
+BALANCED = [768] * 12
+STEPS = 2
+
+
+class Side:
+    """An engine of this process, stepped by hand; several share one world."""
+
+    def __init__(self, widths: list[int], **options: Any) -> None:
+        from muster_trainer.pytorch import engine, pipedream, pipeline
+
+        trainer = {
+            "task": "skewed",
+            "config": {"hidden": widths, "epochs": 10**6, "optimizer": "SGD"},
+            "batch": {"globalSize": SAMPLES},
+            "options": {"pipeline": {"microBatches": MICRO_BATCHES, **options}},
+        }
+        spec = TrainerSpec.from_json(json.dumps(trainer))
+        task = load_task(spec, "torch")
+        self.order = Order(task.config.seed, len(task.train), SAMPLES, 1)
+        self.cut: list[dict[str, Any]] = []
+        hear = patch.object(pipeline.Events, "emit", lambda _events, _event, **told: self.cut.extend(told.get("stages", [])))
+        join_once = patch.object(engine, "join", (lambda _: None) if engine.dist.is_initialized() else engine.join)
+        with hear, join_once:
+            self.engine = pipedream.pipeline(task, spec)
+        self.engine.expect(self.order, range(10**6))
+        self.done = 0
+
+    def steps(self) -> float:
+        """Seconds of a step, as the mean of some in a row: until all their updates are done."""
+        begun = time.perf_counter()
+        for _ in range(STEPS):
+            self.engine.step(self.order.batch_indices(0), step=self.done, stop=False, save=False, busy=False)
+            self.done += 1
+        if drain := getattr(self.engine, "_drain", None):
+            drain()
+        self.engine.gather("")
+        return (time.perf_counter() - begun) / STEPS
+
+    @property
+    def largest(self) -> float:
+        return max((stage["seconds"] for stage in self.cut), default=0.0)
+
+
+def ratios(one: Side, other: Side, pairs: int) -> dict[str, Any]:
+    """How many times as long as `other` a step of `one` takes."""
+    both = [one, other]
+    for side in both:
+        side.steps()
+    found: list[float] = []
+    seconds: dict[Side, list[float]] = {one: [], other: []}
+    for pair in range(pairs):
+        for side in both if pair % 2 else reversed(both):
+            seconds[side].append(side.steps())
+        found.append(seconds[one][-1] / seconds[other][-1])
+    ratio, step = Timing.of(found), Timing.of(seconds[other])
+    return {"ratio": _shown(ratio), "stepMilliseconds": round(1000 * step.median, 1)}
+
+
+def _shown(timing: Timing) -> dict[str, float]:
+    return {"median": round(timing.median, 3), "low": round(timing.low, 3), "high": round(timing.high, 3)}
+
+
+def compare(pairs: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {"pairs": pairs, "evenOverCost": {}, "gpipeOver": {}}
+    for name, widths in SKEWED.items():
+        even, cost = Side(widths, schedule="1F1B", cut="Even"), Side(widths, schedule="1F1B")
+        layers = [[len(stage["layers"]) for stage in side.cut] for side in (even, cost)]
+        predicted = even.largest / cost.largest if cost.largest else 0.0
+        figures["evenOverCost"][name] = {**ratios(even, cost, pairs), "predicted": round(predicted, 2), "layers": layers}
+    gpipe = Side(BALANCED)
+    for schedule in ("1F1B", "Interleaved1F1B", "PipeDream"):
+        figures["gpipeOver"][schedule] = ratios(gpipe, Side(BALANCED, schedule=schedule), pairs)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=11, help="pairs of each comparison")
+    arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        figures = compare(arguments.pairs)
+        if os.environ["RANK"] == "0":
+            print(json.dumps(figures, indent=1), flush=True)
+        os._exit(0)  # as the trainer does
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--pairs", str(arguments.pairs)]
+    processes = [subprocess.Popen(command, env={**os.environ, **world, "RANK": str(rank)}) for rank in range(PROCESSES)]
+    try:
+        codes = [process.wait(1800) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    sys.exit(max(codes))
+
+
+if __name__ == "__main__":
+    main()
