@@ -108,7 +108,12 @@ def well_typed(draw: st.DrawFn) -> dict[str, Any]:
                 {},
                 optional={
                     "pipeline": st.fixed_dictionaries(
-                        {}, optional={"stages": count, "microBatches": count, "schedule": st.sampled_from(["GPipe", "Interleaved1F1B"])}
+                        {},
+                        optional={
+                            "stages": count,
+                            "microBatches": count,
+                            "schedule": st.sampled_from(["GPipe", "1F1B", "Interleaved1F1B", "PipeDream"]),
+                        },
                     ),
                     "mesh": st.fixed_dictionaries({}, optional={"data": count, "pipeline": count, "tensor": count}),
                     "tpu": st.fixed_dictionaries(
