@@ -240,6 +240,7 @@ class World:
             progress=newest.progress if newest else None,
             checkpoint=newest.checkpoint if newest else None,
             resumed=newest.resumed if newest else None,
+            idle_seconds=self.now.timestamp() - (newest.progress.updated_at or 0) if newest and newest.progress else None,
             waiting=pod.trains is None,
             last_words=pod.said,
             in_place=True,

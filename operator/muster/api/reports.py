@@ -136,6 +136,8 @@ class Report(WireModel):
     marks: Marks = Field(default_factory=Marks)
     saved_seconds: float = 0.0
     """How long the saves of this attempt have stopped the training."""
+    idle_seconds: float | None = Field(default=None, ge=0, le=1e9)
+    """Since its processes last did a step, a save or an evaluation, or were started: by a clock that does not jump."""
     ranks: list[ReportedPace] = Field(default_factory=list)
     stacks: list[ReportedStack] = Field(default_factory=list)
     last_words: LastWords | None = None

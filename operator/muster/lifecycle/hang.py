@@ -1,7 +1,7 @@
 """Does it stand still? Told by reports alone: a replica that says nothing is never called hung, and neither is one that says it works.
 
-Every clock runs from something of the current attempt (its world's start, its last step) to the moment of the newest report, never to
-now: a caller that was away, or that hears nothing, restarts nothing.
+For how long is each supervisor's to say, up to the moment of its newest report: clocks of two machines differ, and may jump. A caller
+that was away, or that hears nothing, restarts nothing.
 
 Who is to blame shows when the supervisors, told to end their processes, say where these stood.
 """
@@ -17,7 +17,6 @@ from muster.api.reports import Report, ReportedStack
 from muster.api.spec import Hang
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
 from muster.lifecycle.failure import LONGEST_MESSAGE, Cause
-from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation, milliseconds
 
@@ -34,11 +33,11 @@ def ended(record: AttemptRecord | None) -> bool:
 
 def hung(case: Situation, status: TrainingJobStatus) -> Cause | None:
     """The replica that has stood still for too long."""
-    running = [(view, report) for view, report in case.reports(status.attempt) if view.phase is ReplicaPhase.RUNNING and view.reported]
+    running = [(view, report) for view, report in case.reports(status.attempt) if view.phase is ReplicaPhase.RUNNING]
     stepping = [(view, report) for view, report in running if _step(report)]
     if stepping:
         return _stands(case, status, stepping)
-    return next((cause for view, _ in running if (cause := _never_started(case, status, view))), None)
+    return next((cause for heard in running if (cause := _never_started(case, status, *heard))), None)
 
 
 def _step(report: Report) -> int:
@@ -47,28 +46,18 @@ def _step(report: Report) -> int:
 
 def _stands(case: Situation, status: TrainingJobStatus, stepping: list[tuple[ReplicaView, Report]]) -> Cause | None:
     """Judged by who was heard last: rank 0 may be cut off, and no other tells of saves."""
-    assert status.world is not None
-    began = status.world.ready_time or status.world.created_time
-    view, newest = max(stepping, key=lambda heard: (heard[0].reported or began, heard[1].progress is not None))
-    assert view.reported is not None
-    last = max([began, *(time for _, report in stepping for time in _moved(report, view.reported))])
+    view, newest = max(stepping, key=lambda heard: (heard[0].reported or case.now, heard[1].progress is not None))
+    last = max(_moved(case, *heard) for heard in stepping)
     limit = _allowed(case.spec.recovery.hang, newest)
-    if view.reported - last < timedelta(seconds=limit):
+    if view.reported is None or view.reported - last < timedelta(seconds=limit):
         return None
     step = max(_step(report) for _, report in stepping)
     return _cause(view, last, f"no step after step {step} for {limit} s, while {newest.phase or 'Training'}")
 
 
-def _moved(report: Report, reported: datetime) -> Iterator[datetime]:
-    """When it last did something: a step, a save, an evaluation. One that does not say when does so now."""
-    if report.progress:
-        yield moment(report.progress.updated_at, fallback=reported)
-    if report.checkpoint:
-        yield moment(report.checkpoint.committed_at, fallback=reported)
-    if report.evaluation:
-        yield moment(report.evaluation.updated_at, fallback=reported)
-    for pace in report.ranks:
-        yield moment(pace.updated_at, fallback=reported)
+def _moved(case: Situation, view: ReplicaView, report: Report) -> datetime:
+    """When it last did something. One that does not say for how long it has not does so now."""
+    return (view.reported or case.now) - timedelta(seconds=report.idle_seconds or 0)
 
 
 def _allowed(limits: Hang, report: Report) -> int:
@@ -76,14 +65,15 @@ def _allowed(limits: Hang, report: Report) -> int:
     return {"Saving": limits.save_seconds, "Evaluating": limits.evaluation_seconds}.get(report.phase or "", limits.step_seconds)
 
 
-def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> Cause | None:
+def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView, report: Report) -> Cause | None:
     world = status.world
     if world is None or world.ready_time is None or world.first_step_time or not case.counts_steps(status.restarts.best_step):
         return None
     limit = case.spec.recovery.hang.start_seconds
-    if view.reported is None or view.reported - world.ready_time < timedelta(seconds=limit):
+    began = max(world.ready_time, _moved(case, view, report))
+    if view.reported is None or view.reported - began < timedelta(seconds=limit):
         return None
-    return _cause(view, world.ready_time, f"no first step within {limit} s of its start")
+    return _cause(view, began, f"no first step within {limit} s of its start")
 
 
 def explained(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:

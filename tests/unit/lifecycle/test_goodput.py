@@ -80,7 +80,7 @@ def test_the_time_in_which_a_world_hung_was_not_productive() -> None:
     story = running_story(1, recovery={"hang": {"stepSeconds": 60}})
     story.see(replica(report=report(step=1, at_second=15), reported=at(15)), seconds=15)
     story.see(replica(report=report(step=20, at_second=100), reported=at(100)), seconds=100)
-    story.see(replica(report=report(step=20, at_second=100), reported=at(165)), seconds=165)
+    story.see(replica(report=report(step=20, idleSeconds=65), reported=at(165)), seconds=165)
     books = story.status.goodput
     assert books is not None
     assert (books.productive_seconds, books.recovering_seconds) == (85, 65)

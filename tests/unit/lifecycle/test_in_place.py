@@ -243,7 +243,7 @@ def test_a_pod_that_is_lost_is_made_anew_beside_those_that_are_spared() -> None:
 
 def test_a_job_that_hangs_restarts_as_a_whole() -> None:
     story = served(recovery={"hang": {"stepSeconds": 60}})
-    still = replace(alive("chief-0", step=40, at_second=15, resumed={"step": 0}), reported=at(200))
+    still = replace(alive("chief-0", step=40, idleSeconds=185, resumed={"step": 0}), reported=at(200))
     story.see(*servers(chief_0=still), seconds=200)
     assert story.status.attempts[0].reason is Reason.HANG
     assert all(member.awaited for member in (story.status.world.members if story.status.world else []))

@@ -42,6 +42,7 @@ OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has heard of it
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
+MOVES = frozenset({"step", "commit", "evaluation", "pace"})  # events of processes that get on
 
 
 def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
@@ -167,6 +168,7 @@ class Replica:
         self._stops_seen = 0
         self._stacks: list[dict[str, Any]] = []
         self._held_until = 0.0
+        self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> LastWords:
@@ -198,7 +200,9 @@ class Replica:
             }
             for process in self._processes
         ]
-        return {"attempt": self._replica.attempt, "processes": processes, "stacks": self._stacks, **self._observed.as_report()}
+        idle = round(time.monotonic() - self._moved, 3)
+        seen = self._observed.as_report()
+        return {"attempt": self._replica.attempt, "processes": processes, "idleSeconds": idle, "stacks": self._stacks, **seen}
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
@@ -229,6 +233,8 @@ class Replica:
     def _record(self, events: list[dict[str, Any]], reader: EventReader) -> None:
         for event in events:
             self._observed.apply(event, stop_asked=self._stops_seen > 0)
+            if event["event"] in MOVES:
+                self._moved = time.monotonic()
         if events and (problem := self._log.append(events)):
             self._notice(problem)
         if reader.malformed:

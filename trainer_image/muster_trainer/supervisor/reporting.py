@@ -137,4 +137,4 @@ class Reporter:
 
 def _news(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """What is told at once. How ranks get on is not: each of a thousand replicas would report every second."""
-    return state and {name: value for name, value in state.items() if name != "ranks"}
+    return state and {name: value for name, value in state.items() if name not in ("ranks", "idleSeconds")}
