@@ -75,7 +75,7 @@ class Evaluator:
                 self.engine.load(folder)
         except (ValueError, OSError, StorageUnavailable, BadConfiguration) as error:
             if commit.path.is_dir():
-                self.events.emit("notice", message=f"the evaluator passes over {commit.path.name}: {error}")
+                self.events.notice(f"the evaluator passes over {commit.path.name}: {error}")
             return False
         self.events.emit("phase", phase="Evaluating")
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
@@ -88,11 +88,7 @@ class Evaluator:
     def _summarize(self, step: int, scalars: dict[str, float]) -> None:
         if self.summaries is None:
             directory = self.env.tensorboard_dir and self.env.tensorboard_dir / FOLDER
-            try:
-                self.summaries = Summaries(directory, attempt=self.env.attempt, first_step=step)
-            except (ImportError, OSError) as error:
-                self.events.emit("notice", message=f"no TensorBoard summaries are written to {directory}: {error}")
-                self.summaries = Summaries(None, attempt=self.env.attempt, first_step=step)
+            self.summaries = Summaries(directory, attempt=self.env.attempt, first_step=step, notice=self.events.notice)
         self.summaries.write(step, scalars)
 
     def _end(self, code: ExitCode) -> ExitCode:

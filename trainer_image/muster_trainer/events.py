@@ -52,6 +52,10 @@ class Events:
         """What this process computes with: what its framework says, and where."""
         self.emit("fingerprint", python=python_version(), host=socket.gethostname(), **framework)
 
+    def notice(self, message: str) -> None:
+        """Something that the user should be told."""
+        self.emit("notice", message=message)
+
     def say(self, text: str) -> None:
         """One readable line on stdout, from rank 0."""
         if self.rank == 0:

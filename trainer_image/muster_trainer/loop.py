@@ -98,7 +98,7 @@ class Training:
         for path, reason in chosen["skipped"]:
             message = f"checkpoint {path} is passed over: {reason}"
             if self.engine.rank == 0:
-                self.events.emit("notice", message=message)
+                self.events.notice(message)
                 self.events.complain(message)
         if chosen["path"] is not None:
             assert self.saver is not None
@@ -165,7 +165,7 @@ class Training:
             )
         if self.engine.rank == 0 and not self.lost_numbers:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
-            self.events.emit("notice", message=f"{place}: its gradient {done}; further ones are not reported")
+            self.events.notice(f"{place}: its gradient {done}; further ones are not reported")
         self.lost_numbers = True
 
     def _report_step(self, done: int, outcome: StepOutcome, samples: int, seconds: float) -> None:
@@ -189,7 +189,7 @@ class Training:
         }
         self.summaries.write(done, {"loss": loss, "input_share": outcome.input_seconds / max(seconds, 1e-9), **rates})
         if said := self.stall.add(seconds=seconds, waited=outcome.input_seconds):
-            self.events.emit("notice", message=said)
+            self.events.notice(said)
         if rest == 0:
             waited = f", {self.stall.share:.0%} of the time waiting for samples"
             self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
@@ -291,18 +291,14 @@ class Training:
         devices = "cpu" if set(self.engine.fingerprint()["devices"]) == {"cpu"} else "gpu"
         for message in self._agree(lambda: export.write(path, step=self.total, trained=trained, devices=devices)):
             if self.engine.rank == 0:
-                self.events.emit("notice", message=message)
+                self.events.notice(message)
                 self.events.say(message)
 
     # ranks
 
     def _summaries(self, first: int) -> Summaries:
         directory = self.env.tensorboard_dir if self.engine.rank == 0 else None
-        try:
-            return Summaries(directory, attempt=self.env.attempt, first_step=first + 1)
-        except (ImportError, OSError) as error:
-            self.events.emit("notice", message=f"no TensorBoard summaries are written to {directory}: {error}")
-            return Summaries(None, attempt=self.env.attempt, first_step=first + 1)
+        return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
 
     def _leave(self) -> None:
         """One collective more, in which nobody needs a result: a rank that went at once could take with it what

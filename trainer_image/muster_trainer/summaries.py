@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +26,16 @@ def import_writer() -> None:
 
 
 class Summaries:
-    """Scalars by step. Without a directory it writes nothing. Raises ImportError where `tensorboard` is missing."""
+    """Scalars by step. Without a directory it writes nothing, and nothing more once it cannot: `notice` is told why, training goes on."""
 
-    def __init__(self, directory: Path | None, *, attempt: int, first_step: int) -> None:
+    def __init__(self, directory: Path | None, *, attempt: int, first_step: int, notice: Callable[[str], None]) -> None:
         self._writer: Any = None
-        if directory is None:
-            return
+        self._directory, self._notice = directory, notice
+        if directory is not None:
+            with self._trying():
+                self._open(directory, attempt, first_step)
+
+    def _open(self, directory: Path, attempt: int, first_step: int) -> None:
         import_writer()
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -46,9 +51,19 @@ class Summaries:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        with self._trying():
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._trying():
+                self._writer.close()
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        try:
+            yield
+        except (ImportError, OSError) as error:
+            self._writer = None
+            self._notice(f"no TensorBoard summaries are written to {self._directory}: {error}")

@@ -38,14 +38,18 @@ class Stage:
         store.commit(path, replace(PERIODIC, step=step, reason=reason, files=store.flush(path, ["weights"], path)))
         return path
 
+    def tell(self, event: str, **fields: Any) -> None:
+        self.told.append((event, fields))
+
     def run(self) -> ExitCode:
+        events = SimpleNamespace(emit=self.tell, notice=lambda message: self.tell("notice", message=message), say=lambda text: None)
         engine = SimpleNamespace(load=lambda path: self.on_load(path), evaluate=lambda batches: {"samples": sum(map(len, batches))})
         return evaluator.Evaluator(
             spec=SimpleNamespace(checkpoint=self.checkpoint, batch=SimpleNamespace(global_size=2)),  # type: ignore[arg-type]
             env=SimpleNamespace(created=CREATED, tensorboard_dir=None, attempt=0),  # type: ignore[arg-type]
             task=SimpleNamespace(title="task", test=self.test),  # type: ignore[arg-type]
             engine=engine,  # type: ignore[arg-type]
-            events=SimpleNamespace(emit=lambda event, **fields: self.told.append((event, fields)), say=lambda text: None),  # type: ignore[arg-type]
+            events=events,  # type: ignore[arg-type]
             stop=self.stop,  # type: ignore[arg-type]
         ).run()
 

@@ -77,7 +77,7 @@ def test_an_error_is_reported_to_the_supervisor_too() -> None:
 def test_summaries_do_not_import_tensorflow(tmp_path) -> None:  # type: ignore[no-untyped-def]
     program = (
         "import sys; from pathlib import Path; from muster_trainer.summaries import Summaries;"
-        f"s = Summaries(Path({str(tmp_path)!r}), attempt=0, first_step=1); s.write(1, {{'loss': 1.0}}); s.close();"
+        f"s = Summaries(Path({str(tmp_path)!r}), attempt=0, first_step=1, notice=print); s.write(1, {{'loss': 1.0}}); s.close();"
         "print('tensorflow' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from muster_trainer.checkpoint.files import storage_error
 from muster_trainer.contract import BadConfiguration, StorageUnavailable
 from muster_trainer.engine import Part
+from muster_trainer.pytorch.world import peers
 
 Value = TypeVar("Value")
 
@@ -115,7 +116,7 @@ def load(
 ) -> None:
     """Reads this rank's part of the table back, whatever world wrote it. `shapes` are those of the whole model, by name.
 
-    Raises BadConfiguration where the table does not fit the model: on all ranks, since all see the same index.
+    Raises BadConfiguration where the table does not fit the model: on all ranks, since all see the same index; PeerLost where one is gone.
     """
     reader = _SafeReader(directory)
     entries = reader.read_metadata().state_dict_metadata
@@ -127,7 +128,8 @@ def load(
         if alone:
             _read_alone(table, reader)
         else:
-            dcp.load(table, storage_reader=reader)
+            with peers(dist.get_rank()):
+                dcp.load(table, storage_reader=reader)
         if optimizer:
             _load_optimizer(optimizer, model, _below(slots, "optimizer."))
     except dcp.api.CheckpointException as error:

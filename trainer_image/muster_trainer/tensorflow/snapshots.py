@@ -14,11 +14,13 @@ from muster_trainer.contract import StorageUnavailable
 from muster_trainer.tensorflow.world import one_line
 
 PREFIX = "state"
-STORAGE_ERRORS = (
+STORAGE_ERRORS = (  # what TensorFlow makes of ENOSPC, EACCES, ENOENT, EROFS, EFBIG and EIO
     tf.errors.ResourceExhaustedError,
     tf.errors.PermissionDeniedError,
     tf.errors.NotFoundError,
     tf.errors.FailedPreconditionError,
+    tf.errors.OutOfRangeError,
+    tf.errors.UnknownError,
     OSError,
 )
 

@@ -133,7 +133,8 @@ class Synchronous:
 
     def load(self, directory: Path) -> None:
         try:
-            self.checkpoint.read(str(directory / PREFIX), options=self.files).assert_consumed()
+            with peers(self.rank):
+                self.checkpoint.read(str(directory / PREFIX), options=self.files).assert_consumed()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise BadConfiguration(
                 f"checkpoint {directory} does not fit the model or optimizer of this job: {one_line(error)}. "
