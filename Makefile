@@ -38,13 +38,19 @@ lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are c
 	$(BIN)/python -m muster.admission.crd --check
 
 unit: $(READY) ## unit tests
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit tests/chaos/test_matrix.py
 
 property: $(READY) ## property tests of the pure core
 	$(BIN)/pytest tests/property
 
-local: $(READY) ## real PyTorch and TensorFlow processes on this machine
-	$(BIN)/pytest tests/local
+local: $(READY) ## real PyTorch and TensorFlow processes on this machine, and a cut of the faults that befall them
+	$(BIN)/pytest tests/local tests/chaos -m "not chaos"
+
+chaos: $(READY) ## every strategy x every fault, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
+	$(BIN)/pytest tests/chaos tests/cluster
+
+chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP
+	$(BIN)/python -m tests.chaos.walk --seed $(or $(SEED),1) --minutes $(or $(MINUTES),20) --job $(or $(STRATEGY),DDP)
 
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
@@ -69,4 +75,4 @@ include tests/cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local mutants control-plane bench crd format clean
+.PHONY: help setup demo test check lint unit property local chaos chaos-walk mutants control-plane bench crd format clean

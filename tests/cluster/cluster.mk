@@ -14,13 +14,10 @@ images: $(READY) ## build the images for tests from the Dockerfile, on an engine
 cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
 	$(BIN)/pytest tests/cluster -m "not chaos"
 
-chaos: $(READY) ## every fault on a real cluster, with three seeds each (MUSTER_CHAOS_SEEDS): some hours
-	$(BIN)/pytest tests/cluster
-
 manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its table of values, deploy/install.yaml
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py
 
 manifests-check: $(READY) ## whether those are current
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
 
-.PHONY: cluster cluster-down images cluster-test chaos manifests manifests-check
+.PHONY: cluster cluster-down images cluster-test manifests manifests-check

@@ -20,10 +20,6 @@ from tests.cluster import harness, installation, training  # noqa: E402
 SEEDS = int(os.environ.get("MUSTER_CHAOS_SEEDS", "3"))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "chaos: takes minutes; left out of `make test`, part of `make chaos`")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes a `seed` runs once for each: the moment of its fault is drawn from it."""
     if "seed" in metafunc.fixturenames:
@@ -82,15 +78,15 @@ def ground(cluster: harness.Cluster, grounds: Grounds, request: pytest.FixtureRe
 
 @pytest.fixture(scope="session")
 def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
-    """The digits job of a strategy, trained at full speed without any fault: what the others must equal. Each runs once."""
+    """That job of the matrix, trained at full speed without any fault: what the others must equal. Each runs once."""
     finished: dict[str, training.Job] = {}
 
-    def job(strategy: str) -> training.Job:
-        if strategy not in finished:
-            ground = grounds(f"uninterrupted-{strategy}")
-            finished[strategy] = ground.apply(training.digits("digits", strategy, delay=0))
-            finished[strategy].wait_for_end()
-        return finished[strategy]
+    def job(name: str) -> training.Job:
+        if name not in finished:
+            ground = grounds(f"uninterrupted-{name}")
+            finished[name] = ground.apply(training.of_matrix(name, delay=0))
+            finished[name].wait_for_end()
+        return finished[name]
 
     return job
 

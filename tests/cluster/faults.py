@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from tests.cluster.training import EVERY, STEPS, Job
+from tests.cluster.training import EVERY, STEPS, Job, Manifest
 
 REPLICAS = ("worker-0", "worker-1")
+Strike = Callable[[Job, str], None]
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ class Moment:
     replica: str
 
     @classmethod
-    def of(cls, seed: int, *, first: int = 30, last: int = 180) -> Moment:
-        """A step of (first, last) that is 5 to 15 beyond a commit, and a worker."""
+    def of(cls, seed: int | str, *, first: int = 30, last: int = 180, replicas: Sequence[str] = REPLICAS) -> Moment:
+        """A step of (first, last) that is 5 to 15 beyond a commit, and a replica."""
         draw = random.Random(seed)
         commit = draw.randrange(first, last) // EVERY * EVERY
-        return cls(commit + draw.randrange(5, 16), draw.choice(REPLICAS))
+        return cls(commit + draw.randrange(5, 16), draw.choice(replicas))
 
 
 def evict(job: Job, replica: str) -> None:
@@ -44,21 +45,67 @@ def kill_container(job: Job, replica: str) -> None:
     job.ground.cluster.kill_container(job.ground.namespace, f"{job.name}-{replica}", "trainer")
 
 
-FILL = """
-import os
+IN_POD = """
+import glob, json, os, resource, signal, time
 
 def words(process):
     try:
-        return open(f"/proc/{process}/cmdline").read()
+        return open(f"/proc/{process}/cmdline").read().split("\\0")[1:3]
     except OSError:
-        return ""
+        return []
 
-forked = [int(name) for name in os.listdir("/proc") if name.isdigit() and words(name).split("\\0")[1:3] == ["-m", "muster_trainer.warm"]]
-trainer = max(forked)  # the other is what it was forked from
+def trainer():
+    # the newest: it was forked from a warm parent, which has the same words, or started cold
+    while True:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        warm, cold = ([pid for pid in pids if words(pid) == ["-m", f"muster_trainer.{name}"]] for name in ("warm", "process"))
+        if cold or len(warm) > 1:
+            return max(cold or warm)
+        time.sleep(0.01)
+
+def new(pattern):
+    pattern = os.path.join(json.loads(os.environ["MUSTER_TRAINER"])["checkpoint"]["directory"], pattern)
+    known = set(glob.glob(pattern))
+    while not (found := set(glob.glob(pattern)) - known):
+        pass
+    return found.pop()
+
+pid = trainer()
+"""
+"""What programs that are run in a replica's container begin with."""
+FILL = """
 with open("/dev/shm/filling", "wb", buffering=0) as file:
-    while os.path.exists(f"/proc/{trainer}/fd"):
+    while os.path.exists(f"/proc/{pid}/fd"):
         file.write(bytes(1 << 20))
 """
+TEAR = """
+checkpoint = new("step-*")
+os.kill(pid, signal.SIGKILL)
+print("counts" if os.path.exists(f"{checkpoint}/COMMITTED") else "torn")
+"""
+CORRUPT = """
+marker = new("step-*/COMMITTED")
+victim = max((path for path in glob.glob(f"{os.path.dirname(marker)}/*") if path != marker), key=os.path.getsize)
+with open(victim, "r+b") as file:
+    file.seek(os.path.getsize(victim) // 2)
+    byte = file.read(1)[0]
+    file.seek(-1, os.SEEK_CUR)
+    file.write(bytes([byte ^ 1]))
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+def in_pod(program: str) -> Strike:
+    """Runs it in the replica's container, with the id of the training process as `pid`."""
+
+    def strike(job: Job, replica: str) -> None:
+        job.ground.kubectl("exec", f"{job.name}-{replica}", "--container", "trainer", "--", "python", "-c", IN_POD + program)
+
+    return strike
+
+
+kill_process = in_pod("os.kill(pid, signal.SIGKILL)")
+stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 
 
 def run_out_of_memory(job: Job, replica: str) -> None:
@@ -67,39 +114,107 @@ def run_out_of_memory(job: Job, replica: str) -> None:
     The command that fills it ends with the container, and fails with it.
     """
     where = ("--namespace", job.ground.namespace, f"{job.name}-{replica}", "--container", "trainer")
-    job.ground.cluster.try_kubectl("exec", *where, "--", "python", "-c", FILL)
+    job.ground.cluster.try_kubectl("exec", *where, "--", "python", "-c", IN_POD + FILL)
+
+
+def delete_too_soon(job: Job, replica: str) -> None:
+    """The process that is to save does not answer within the grace of the deletion."""
+    stop_process(job, replica)
+    job.ground.kubectl("delete", "pod", f"{job.name}-{replica}", "--wait=false", "--grace-period=1")
+
+
+def delete_all(job: Job, replica: str) -> None:
+    job.ground.kubectl("delete", "pods", "--selector", f"muster.dev/job-name={job.name}", "--wait=false")
+
+
+def kill_again(job: Job, replica: str) -> None:
+    kill_process(job, replica)
+    job.wait_until("a second world", lambda status: status["attempt"] == 1 and "readyTime" in status["world"], timeout=120)
+    kill_process(job, job.replicas[0])
+
+
+def cut_network(job: Job, replica: str) -> None:
+    """Between it and rank 0 nothing comes through until the world is given up: the next one comes up between the same pods."""
+    cluster = job.ground.cluster
+    pods = [job.pod(name) for name in (job.replicas[0], replica)]
+    one, other = (pod["status"]["podIP"] for pod in pods)
+    rules = [
+        (pod["spec"]["nodeName"], "FORWARD", "--source", source, "--destination", goal, "--jump", "DROP")
+        for pod in pods
+        for source, goal in ((one, other), (other, one))
+    ]
+    for node, *rule in rules:
+        cluster.execute(node, "iptables", "--insert", *rule)
+    try:
+        job.wait_until("another attempt", lambda status: status["attempt"] > 0, timeout=180)
+    finally:
+        for node, *rule in rules:
+            cluster.execute(node, "iptables", "--delete", *rule)
 
 
 @dataclass(frozen=True)
 class Fault:
     """What is done to a replica, the class that must be counted, and the reasons that tell it truly."""
 
-    strike: Callable[[Job, str], None]
+    strike: Strike
     failure_class: str
     reasons: frozenset[str]
     saves: bool = False
     """Whether it leaves the replicas time to save, so that no step is lost."""
+    times: int = 1
+    """How many attempts it ends."""
+    whom: str = "any"
+    """Which replica it hits: any, rank 0's (`first`) or one that is not rank 0's (`other`)."""
+    spec: Manifest = field(default_factory=dict)
+    """What the job must have for it."""
+
+    def of(self, replicas: Sequence[str]) -> Sequence[str]:
+        """Those that it may hit."""
+        return {"first": replicas[:1], "other": replicas[1:] or replicas}.get(self.whom, replicas)
 
 
+LOST = frozenset({"ProcessKilled", "PeerLost"})
+"""The others miss their peer before the kubelet, or its supervisor, says what became of it; by then Muster may have asked all to go."""
 TAKEN_AWAY = frozenset({"Disrupted", "Evicted", "PodDeleted", "Preempted", "PreemptedNotSaved", "ReplicaLost", "NodeLost"})
+IMPATIENT: Manifest = {"recovery": {"hang": {"stepSeconds": 10, "saveSeconds": 10}}}
+DELETED = frozenset({"PodDeleted", "Preempted"})
 FAULTS = {
-    "evicted": Fault(evict, "Preemption", frozenset({"Disrupted", "Evicted", "Preempted"}), saves=True),
-    "deleted": Fault(delete, "Preemption", frozenset({"PodDeleted", "Preempted"}), saves=True),
-    # The other worker misses its peer before the kubelet says what became of the container; by then Muster may have asked both to go.
-    "container-killed": Fault(kill_container, "Infrastructure", frozenset({"ProcessKilled", "PeerLost"})),
+    "process-killed": Fault(kill_process, "Infrastructure", LOST, whom="other"),
+    "rank-0-killed": Fault(kill_process, "Infrastructure", LOST, whom="first"),
+    "supervisor-killed": Fault(kill_container, "Infrastructure", LOST),
+    "sigterm-without-enough-grace": Fault(delete_too_soon, "Preemption", DELETED | {"PreemptedNotSaved"}),
+    "stopped": Fault(stop_process, "Infrastructure", frozenset({"Hang", "PeerLost"}), spec=IMPATIENT),
+    "pod-deleted": Fault(delete, "Preemption", DELETED, saves=True),
+    "pod-evicted": Fault(evict, "Preemption", frozenset({"Disrupted", "Evicted", "Preempted"}), saves=True),
+    "all-at-once": Fault(delete_all, "Preemption", DELETED, saves=True),
+    "network-cut": Fault(cut_network, "Infrastructure", frozenset({"Hang", "PeerLost"}), whom="other", spec=IMPATIENT),
+    "disk-full": Fault(
+        in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (1024, 1024))"),
+        "Infrastructure",
+        frozenset({"StorageUnavailable"}),
+        whom="first",
+    ),
+    "checkpoint-torn": Fault(in_pod(TEAR), "Infrastructure", LOST, whom="first"),
+    "checkpoint-corrupted": Fault(in_pod(CORRUPT), "Infrastructure", LOST, whom="first"),
+    "second-fault": Fault(kill_again, "Infrastructure", LOST, whom="other", times=2),
     "out-of-memory": Fault(run_out_of_memory, "Application", frozenset({"OutOfMemory"})),
 }
 
 
-def check_attempt(job: Job, attempt: int, *, failure_class: str, reasons: frozenset[str], saves: bool = False) -> None:
-    """An attempt ended for that reason, and the next one went on from its newest commit, as the status says."""
+def check_attempt(
+    job: Job, attempt: int, *, failure_class: str, reasons: frozenset[str], saves: bool = False, damaged: bool = False
+) -> None:
+    """An attempt ended for that reason, and the next one went on from its newest commit, or the one before if it is damaged."""
     records = {record["attempt"]: record for record in job.attempts}
     ended, following = records[attempt], records[attempt + 1]
     assert ended["class"] == failure_class, ended
     assert ended["reason"] in reasons, ended
+    if not job.synchronous:
+        assert following["stepsLost"] < 2 * EVERY, following
+        return  # who was left alone resumes nothing
     commit = job.committed(attempt)
     resumed = job.resumed(attempt + 1)
-    assert resumed in (commit, commit + EVERY)  # who commits may lose its peers before it can say so
+    assert resumed in (commit - EVERY if damaged else commit, commit + EVERY)  # who commits may lose its peers before it can say so
     assert following["stepResumed"] == resumed, following
     assert following["stepFound"] == resumed, following
     if saves:
@@ -112,7 +227,10 @@ def check_succeeded(job: Job, like: Job, *, attempts: int | None = None, **count
     assert job.wait_for_end() == "Succeeded", job.story()
     curve = job.curve()
     assert sorted(curve) == list(range(1, STEPS + 1))
-    assert curve == like.curve()
+    if job.synchronous:
+        assert curve == like.curve()
+    else:
+        assert job.status["progress"]["metrics"]["accuracy"] > 0.9
     status = job.status
     if attempts is not None:
         assert status["attempt"] == attempts - 1, status["attempts"]

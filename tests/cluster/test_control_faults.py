@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_succeeded
 from tests.cluster.harness import Cluster
 from tests.cluster.installation import NAMESPACE, Installation
-from tests.cluster.training import Ground, Job, digits
+from tests.cluster.training import Ground, Job, digits, of_matrix
 
 MANIFESTS = "/etc/kubernetes/manifests"
 KILLS = 5
@@ -36,15 +37,16 @@ def wait_for_operator(muster: Installation) -> None:
 
 
 @pytest.mark.timeout(400)
+@parametrised("tests/cluster/test_control_faults.py::test_an_operator_killed_while_a_job_recovers_counts_the_failure_once")
 def test_an_operator_killed_while_a_job_recovers_counts_the_failure_once(
-    ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+    fault: str, job: str, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
 ) -> None:
-    like = uninterrupted("DDP")
-    job = ground.apply(digits("digits"))
-    job.wait_for_step(47)
-    FAULTS["deleted"].strike(job, "worker-0")
+    like = uninterrupted(job)
+    recovering = ground.apply(of_matrix(job))
+    recovering.wait_for_step(47)
+    FAULTS["pod-deleted"].strike(recovering, "worker-0")
     kill_operator(muster)
-    check_succeeded(job, like, attempts=2, preemption=1)
+    check_succeeded(recovering, like, attempts=2, preemption=1)
 
 
 @pytest.mark.chaos
@@ -63,19 +65,21 @@ def test_an_operator_killed_at_random_moments_loses_no_job_and_counts_nothing_tw
         wait_for_operator(muster)
         if kill == 2:
             job.wait_for_step(25)
-            FAULTS["container-killed"].strike(job, draw.choice(["worker-0", "worker-1"]))
+            FAULTS["supervisor-killed"].strike(job, draw.choice(["worker-0", "worker-1"]))
     check_succeeded(job, like, attempts=2, infrastructure=1)
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_a_job_trains_on_while_the_api_server_is_down(seed: int, ground: Ground, uninterrupted: Uninterrupted) -> None:
+@parametrised("tests/cluster/test_control_faults.py::test_a_job_trains_on_while_the_api_server_is_down")
+def test_a_job_trains_on_while_the_api_server_is_down(
+    fault: str, job: str, seed: int, ground: Ground, uninterrupted: Uninterrupted
+) -> None:
     """Down for 30 s, in which a container of the job is killed too in every second run: the restart waits, and is counted once."""
-    like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", delay=0.1))
-    moment = Moment.of(seed, last=100)
-    job.wait_for_step(moment.step)
-    pod = job.pod(moment.replica)
+    like = uninterrupted(job)
+    training = ground.apply(of_matrix(job, delay=0.1))
+    moment = Moment.of(seed, last=100, replicas=training.replicas)
+    training.wait_for_step(moment.step)
+    pod = training.pod(moment.replica)
     cluster, control_plane = ground.cluster, ground.cluster.nodes()[0].name
     cluster.execute(control_plane, "mv", f"{MANIFESTS}/kube-apiserver.yaml", "/etc/kubernetes/")
     try:
@@ -89,9 +93,9 @@ def test_a_job_trains_on_while_the_api_server_is_down(seed: int, ground: Ground,
         cluster.execute(control_plane, "mv", "/etc/kubernetes/kube-apiserver.yaml", f"{MANIFESTS}/")
     cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=120)
     if seed % 2:
-        check_succeeded(job, like, attempts=2, infrastructure=1)
+        check_succeeded(training, like, attempts=2, infrastructure=1)
     else:
-        check_succeeded(job, like, attempts=1)
+        check_succeeded(training, like, attempts=1)
 
 
 @pytest.mark.chaos

@@ -67,7 +67,7 @@ def test_an_upgrade_and_a_reinstallation_lose_no_running_job(ground: Ground, res
     assert job.read()["metadata"]["name"] == "digits"
     step = max(event["step"] for event in job.events("step"))
     job.wait_for_step(step + 5)  # it trains on by itself
-    FAULTS["container-killed"].strike(job, "worker-1")
+    FAULTS["supervisor-killed"].strike(job, "worker-1")
     restored.install()
     check_succeeded(job, like, attempts=2, infrastructure=1)
 

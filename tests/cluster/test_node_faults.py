@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
+from tests.chaos.matrix import parametrised
 from tests.cluster.faults import TAKEN_AWAY, Moment, check_attempt, check_succeeded
 from tests.cluster.harness import Cluster
 from tests.cluster.installation import Installation
-from tests.cluster.training import Ground, Job, digits
+from tests.cluster.training import Ground, Job, apart, digits, of_matrix
 
 # Missed after 40-50 s, tolerated for 30 s, 25 s to end in grace, 60 s until it is removed by force; then the job's own time.
 NODE_LOST_SECONDS = 420.0
 Uninterrupted = Callable[[str], Job]
-
-APART = {
-    "podAntiAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 100,
-                "podAffinityTerm": {
-                    "topologyKey": "kubernetes.io/hostname",
-                    "labelSelector": {"matchExpressions": [{"key": "muster.dev/job-name", "operator": "Exists"}]},
-                },
-            }
-        ]
-    }
-}
 
 
 @dataclass(frozen=True)
@@ -66,24 +52,11 @@ def lost(cluster: Cluster, node: str, fault: NodeFault) -> Iterator[Callable[[],
         bring_back()
 
 
-def spread(strategy: str) -> dict[str, Any]:
-    """digits with its workers on two nodes."""
-    manifest = digits("digits", strategy, delay=0.06)
-    manifest["spec"]["roles"]["worker"]["template"]["spec"]["affinity"] = APART
-    return manifest
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_job_goes_on_after_its_node_is(
-    kind: str, strategy: str, seed: int, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
-) -> None:
+def go_on(kind: str, name: str, seed: int | str, *, ground: Ground, uninterrupted: Uninterrupted) -> None:
     """A frozen or cut-off node comes back while the replacement trains: what its processes do then must not count."""
-    like = uninterrupted(strategy)
-    job = ground.apply(spread(strategy))
-    moment = Moment.of(seed, last=120)
+    like = uninterrupted(name)
+    job = ground.apply(apart(of_matrix(name, delay=0.06)))
+    moment = Moment.of(seed, last=120, replicas=job.replicas)
     job.wait_for_step(moment.step)
     node = job.pod(moment.replica)["spec"]["nodeName"]
     with lost(ground.cluster, node, FAULTS[kind]) as bring_back:
@@ -91,6 +64,25 @@ def test_a_job_goes_on_after_its_node_is(
         bring_back()
         check_succeeded(job, like)
     check_attempt(job, 0, failure_class="Preemption", reasons=TAKEN_AWAY)
+
+
+@pytest.mark.timeout(900)
+@parametrised("tests/cluster/test_node_faults.py::test_a_job_goes_on_after_its_node_is_lost")
+def test_a_job_goes_on_after_its_node_is_lost(
+    fault: str, job: str, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+) -> None:
+    go_on("killed", job, f"{fault}/{job}", ground=ground, uninterrupted=uninterrupted)
+    muster.wait_until_ready()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
+@pytest.mark.parametrize("kind", ["frozen", "cut-off"])
+def test_a_job_goes_on_after_its_node_is(
+    kind: str, strategy: str, seed: int, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+) -> None:
+    go_on(kind, strategy, seed, ground=ground, uninterrupted=uninterrupted)
     muster.wait_until_ready()
 
 
@@ -98,7 +90,7 @@ def test_a_job_goes_on_after_its_node_is(
 @pytest.mark.timeout(600)
 def test_a_job_goes_on_after_its_node_was_drained(seed: int, ground: Ground, uninterrupted: Uninterrupted, muster: Installation) -> None:
     like = uninterrupted("DDP")
-    job = ground.apply(spread("DDP"))
+    job = ground.apply(apart(digits("digits", delay=0.06)))
     moment = Moment.of(seed)
     job.wait_for_step(moment.step)
     node = job.pod(moment.replica)["spec"]["nodeName"]

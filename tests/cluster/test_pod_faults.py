@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_attempt, check_succeeded, delete
-from tests.cluster.training import STEPS, Ground, Job, Manifest, digits
+from tests.cluster.training import STEPS, Ground, Job, Manifest, apart, digits, of_matrix
 
 LIMITED = {"worker": {"replicas": 2, "resources": {"limits": {"memory": "900Mi"}}}}
 Uninterrupted = Callable[[str], Job]
-
-
-def limited(strategy: str) -> Manifest:
-    return digits("digits", strategy, roles=LIMITED) if strategy == "DDP" else digits("digits", strategy)
 
 
 @pytest.mark.timeout(400)
 def test_a_job_outlives_one_fault_after_the_other(ground: Ground, uninterrupted: Uninterrupted) -> None:
     """An eviction, a killed container and the kernel's OOM killer: each counted in its own class."""
     like = uninterrupted("DDP")
-    job = ground.apply(limited("DDP"))
+    job = ground.apply(digits("digits", roles=LIMITED))
     for attempt, (kind, step, replica) in enumerate(
-        [("evicted", 47, "worker-1"), ("container-killed", 133, "worker-0"), ("out-of-memory", 212, "worker-1")]
+        [("pod-evicted", 47, "worker-1"), ("supervisor-killed", 133, "worker-0"), ("out-of-memory", 212, "worker-1")]
     ):
         job.wait_for_step(step, attempt=attempt)
         FAULTS[kind].strike(job, replica)
     check_succeeded(job, like, attempts=4, preemption=1, infrastructure=1, application=1)
-    for attempt, kind in enumerate(("evicted", "container-killed", "out-of-memory")):
+    for attempt, kind in enumerate(("pod-evicted", "supervisor-killed", "out-of-memory")):
         fault = FAULTS[kind]
         check_attempt(job, attempt, failure_class=fault.failure_class, reasons=fault.reasons, saves=fault.saves)
 
@@ -58,17 +55,14 @@ def test_a_parameter_server_job_replaces_what_was_lost_while_the_others_train_on
     assert status["progress"]["metrics"]["accuracy"] > 0.9
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_job_goes_on_after(kind: str, strategy: str, seed: int, ground: Ground, uninterrupted: Uninterrupted) -> None:
-    if kind == "out-of-memory" and strategy != "DDP":
-        pytest.skip("the limit is set for PyTorch's size")
-    like = uninterrupted(strategy)
-    fault, moment = FAULTS[kind], Moment.of(seed)
-    job = ground.apply(limited(strategy))
-    job.wait_for_step(moment.step)
-    fault.strike(job, moment.replica)
-    check_succeeded(job, like, attempts=2, **{fault.failure_class.lower(): 1})
-    check_attempt(job, 0, failure_class=fault.failure_class, reasons=fault.reasons, saves=fault.saves)
+@pytest.mark.timeout(500)
+@parametrised("tests/cluster/test_pod_faults.py::test_a_job_goes_on_after")
+def test_a_job_goes_on_after(fault: str, job: str, ground: Ground, uninterrupted: Uninterrupted) -> None:
+    like, what = uninterrupted(job), FAULTS[fault]
+    befallen = ground.apply(apart(of_matrix(job, **what.spec)))
+    moment = Moment.of(f"{fault}/{job}", replicas=what.of(befallen.replicas))
+    befallen.wait_for_step(moment.step)
+    what.strike(befallen, moment.replica)
+    check_succeeded(befallen, like, attempts=what.times + 1, **{what.failure_class.lower(): what.times})
+    damaged = fault == "checkpoint-corrupted"
+    check_attempt(befallen, what.times - 1, failure_class=what.failure_class, reasons=what.reasons, saves=what.saves, damaged=damaged)

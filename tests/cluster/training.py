@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.matrix import jobs
 from tests.cluster.harness import Cluster, CommandFailedError, HarnessError
 
 Manifest = dict[str, Any]
@@ -14,6 +15,20 @@ STEPS = 345  # of 15 epochs of digits in batches of 64
 EVERY = 20
 EVENTS = {"mountPath": "/run/muster", "name": "checkpoints", "subPathExpr": "events/$(MUSTER_POD_NAME)/$(MUSTER_POD_UID)"}
 """Keeps the events of each replica on the claim: a pod that is gone is still heard."""
+RANKED = ("chief", "worker", "ps")
+APART = {
+    "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "podAffinityTerm": {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchExpressions": [{"key": "muster.dev/job-name", "operator": "Exists"}]},
+                },
+            }
+        ]
+    }
+}
 
 
 def digits(name: str, strategy: str = "DDP", *, delay: float = 0.05, **spec: Any) -> Manifest:
@@ -30,6 +45,18 @@ def digits(name: str, strategy: str = "DDP", *, delay: float = 0.05, **spec: Any
             **spec,
         },
     )
+
+
+def of_matrix(name: str, *, delay: float = 0.05, **spec: Any) -> Manifest:
+    """The digits job of that name in the matrix of faults."""
+    return digits("digits", delay=delay, **{"roles": {"worker": {}}, **jobs()[name], **spec})
+
+
+def apart(manifest: Manifest) -> Manifest:
+    """The job with its pods on different nodes, as far as there are some."""
+    for role in manifest["spec"]["roles"].values():
+        role["template"]["spec"]["affinity"] = APART
+    return manifest
 
 
 def job(name: str, **spec: Any) -> Manifest:
@@ -84,6 +111,18 @@ class Job:
     def attempts(self) -> list[Manifest]:
         attempts: list[Manifest] = self.status.get("attempts", [])
         return attempts
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of its replicas, rank 0's first."""
+        roles = self.read()["spec"]["roles"]
+        return [f"{role}-{index}" for role in RANKED if role in roles for index in range(roles[role].get("replicas", 1))]
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether its losses are those of an undisturbed run."""
+        options = self.read()["spec"].get("options", {})
+        return bool(self.status["world"]["synchronous"] or options.get("synchronous"))
 
     def pods(self) -> list[Manifest]:
         return self.ground.items("pods", f"muster.dev/job-name={self.name}")
@@ -142,16 +181,18 @@ class Job:
         return sorted(found, key=lambda event: float(event["time"]))
 
     def curve(self) -> dict[int, str]:
-        """Loss by step, to the bit. A step that was done twice must have lost the same."""
+        """Loss by step, to the bit. A step that a synchronous job did twice must have lost the same."""
         curve: dict[int, str] = {}
+        if not self.synchronous:
+            return {event["step"]: event["lossHex"] for event in self.events("step")}
         for event in self.events("step"):
             known = curve.setdefault(event["step"], event["lossHex"])
             assert known == event["lossHex"], f"step {event['step']} lost {event['lossHex']} in attempt {event['attempt']}, {known} before"
         return curve
 
     def committed(self, attempt: int) -> int:
-        """The step of the newest commit of an attempt."""
-        return max(event["step"] for event in self.events("commit") if event["attempt"] == attempt)
+        """The step of the newest commit up to the end of an attempt."""
+        return max((event["step"] for event in self.events("commit") if event["attempt"] <= attempt), default=0)
 
     def resumed(self, attempt: int) -> int:
         """The step that an attempt went on from."""

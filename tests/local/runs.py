@@ -89,11 +89,11 @@ class Place:
     def run(self) -> Path:
         return self.folder / "runs" / "tiny"
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "muster.cli", "run", *arguments],
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,164 @@
+"""What befalls a local job, and how the attempt that it ends must be told."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.local_job import EVERY, SECONDS, LocalJob
+from tests.local.runs import wait_until
+
+from muster.local.sweep import RUN_MARK, marked
+from muster_trainer.checkpoint.manifest import MARKER
+
+KILLED = frozenset({"ProcessKilled", "PeerLost"})
+"""Who hears of it first decides: its own supervisor, or a peer's."""
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`strike` does it to a job in mid-training and says how many attempts it has ended; at most so many, where workers do not wait for one
+    another, and each that is lost may be an attempt of its own.
+
+    These are of `failure_class` (None: they cost nothing) for one of `reasons`; `lost` is how many steps may be done again after each, and
+    `spec` is what the job must have for it.
+    """
+
+    strike: Callable[[LocalJob], int]
+    failure_class: str | None = "Infrastructure"
+    reasons: frozenset[str] = KILLED
+    lost: int = 2 * EVERY - 1  # of an interval, and those done while the commit at its end was being written
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+def kill_process(job: LocalJob) -> int:
+    job.kill(job.other)
+    return 1
+
+
+def kill_rank_0(job: LocalJob) -> int:
+    job.kill(job.first)
+    return 1
+
+
+def kill_supervisor(job: LocalJob) -> int:
+    os.kill(job.place.supervisor_of(job.other), signal.SIGKILL)
+    return 1
+
+
+def terminate(job: LocalJob) -> int:
+    """As a pod is that somebody deletes or evicts."""
+    os.kill(job.place.supervisor_of(job.first), signal.SIGTERM)
+    return 1
+
+
+def terminate_in_vain(job: LocalJob) -> int:
+    """The process that is to save does not answer within its grace."""
+    job.kill(job.first, signal.SIGSTOP)
+    os.kill(job.place.supervisor_of(job.first), signal.SIGTERM)
+    return 1
+
+
+def stop(job: LocalJob) -> int:
+    job.kill(job.other, signal.SIGSTOP)
+    return 1
+
+
+def kill_all(job: LocalJob) -> int:
+    for replica in job.replicas:
+        os.kill(job.place.supervisor_of(replica), signal.SIGKILL)
+    return 1 if job.synchronous else len(job.replicas)
+
+
+def kill_operator(job: LocalJob) -> int:
+    """`muster run` itself; its guard has the rest save and end, and the user starts it again."""
+    uid = job.uid
+    job.process.kill()
+    job.process.communicate()
+    wait_until(lambda: not marked(RUN_MARK, uid), "all processes to end", SECONDS)
+    job.start("--resume")
+    return 1
+
+
+def fill_disk(job: LocalJob) -> int:
+    """To the process that saves it is as a full disk is: files cannot grow."""
+    resource.prlimit(job.pid_of(job.first), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+    return 1
+
+
+def tear_checkpoint(job: LocalJob) -> int:
+    """Kills rank 0 while a checkpoint is there and does not count yet; once more, where it was quicker."""
+    for attempt in range(5):
+        known = set(job.checkpoints.glob("step-*"))
+        torn = _next_unfinished(job.checkpoints, known)
+        job.kill(job.first, attempt=attempt)
+        if not (torn / MARKER).exists():
+            return attempt + 1
+        job.wait_for_step(0, attempt=attempt + 1)
+    raise AssertionError("five checkpoints were each committed before their process could be killed")
+
+
+def _next_unfinished(folder: Path, known: set[Path]) -> Path:
+    limit = time.monotonic() + SECONDS
+    while time.monotonic() < limit:
+        for path in folder.glob("step-*"):
+            if path not in known:
+                return path
+    raise AssertionError("no checkpoint was begun")
+
+
+def corrupt_checkpoint(job: LocalJob) -> int:
+    """A bit of the newest commit turns over; then a process dies, before there is a newer one."""
+    last = max((event["step"] for event in job.events("commit")), default=0)
+    wait_until(lambda: any(event["step"] > last for event in job.events("commit")), "a commit", SECONDS)
+    newest = max(path.parent for path in job.checkpoints.glob(f"step-*/{MARKER}"))
+    victim = max((path for path in newest.iterdir() if path.name != MARKER), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    job.kill(job.first)
+    return 1
+
+
+def jump(job: LocalJob) -> int:
+    """The clock of all processes jumps ahead by an hour, and later back by two."""
+    for step, seconds in ((30, HOUR), (50, -HOUR)):
+        job.wait_for_step(step)
+        job.move_clock(seconds)
+    return 0
+
+
+def strike_twice(job: LocalJob) -> int:
+    """A process of the new world dies as soon as it is there."""
+    job.kill(job.other)
+    os.kill(job.pid_of(*job.replicas, attempt=1), signal.SIGKILL)
+    return 2
+
+
+FAULTS: Mapping[str, Fault] = {
+    "process-killed": Fault(kill_process),
+    "rank-0-killed": Fault(kill_rank_0),
+    "supervisor-killed": Fault(kill_supervisor, reasons=KILLED | {"ReplicaLost"}),
+    "sigterm": Fault(terminate, "Preemption", frozenset({"Preempted"}), lost=0),
+    "sigterm-without-enough-grace": Fault(
+        terminate_in_vain,
+        "Preemption",
+        frozenset({"PreemptedNotSaved"}),
+        spec={"checkpoint": {"everySteps": EVERY, "gracePeriodSeconds": 1}},
+    ),
+    "stopped": Fault(stop, reasons=KILLED | {"Hang"}, spec={"recovery": {"hang": {"stepSeconds": 6, "saveSeconds": 6}}}),
+    "all-at-once": Fault(kill_all, reasons=KILLED | {"ReplicaLost"}),
+    "operator-killed": Fault(kill_operator, None, frozenset({"Suspended"}), lost=0),
+    "disk-full": Fault(fill_disk, reasons=frozenset({"StorageUnavailable"})),
+    "checkpoint-torn": Fault(tear_checkpoint),
+    "checkpoint-corrupted": Fault(corrupt_checkpoint, lost=3 * EVERY - 1),
+    "clock-jump": Fault(jump),
+    "second-fault": Fault(strike_twice),
+}
