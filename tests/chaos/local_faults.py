@@ -49,7 +49,7 @@ def kill_rank_0(job: LocalJob) -> int:
 
 
 def kill_supervisor(job: LocalJob) -> int:
-    os.kill(job.place.supervisor_of(job.other), signal.SIGKILL)
+    os.kill(job.place.supervisor_of(job.replicas[-1]), signal.SIGKILL)  # of a server, where there are some
     return 1
 
 

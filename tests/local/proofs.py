@@ -59,20 +59,6 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Place, config: 
     assert all(first.losses()[one] == second.losses()[one] for one in redone)
 
 
-def stopped_world_saves_at_one_step_and_loses_nothing(strategy: str, directory: Path) -> None:
-    document = trainer(directory, config=SLOW)
-    with world(strategy, document) as first:
-        first.wait_for_step(13)
-        first.kill(1, signal.SIGTERM)
-        assert first.finish() == [21, 21], first.story()
-    commit = first.of("commit")[-1]
-    assert commit["reason"] == "Stop"
-    assert commit["step"] == max(first.losses())
-    second = second_attempt(strategy, document)
-    assert second.of("resumed")[0]["step"] == commit["step"]
-    assert {**first.losses(), **second.losses()} == uninterrupted(strategy).losses()
-
-
 def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
     """One run; then its newest checkpoint is bit-flipped, and the one before truncated."""
     document = trainer(directory)

@@ -71,18 +71,6 @@ def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_r
 
 
 @pytest.mark.tensorflow
-def test_multi_worker_mirrored_survives_the_kill_of_a_whole_replica(place: Place) -> None:
-    name = place.write(digits("MultiWorkerMirrored"))
-    with place.running(name) as run:
-        wait_until(lambda: place.step() >= 15, "step 15", SECONDS)
-        os.kill(place.supervisor_of("worker-0"), signal.SIGKILL)
-        code, output = finish(run, SECONDS)
-    assert code == 0, output
-    assert place.status()["attempts"][1]["stepResumed"] >= 10
-    assert place.status()["progress"]["metrics"]["accuracy"] > 0.8
-
-
-@pytest.mark.tensorflow
 def test_parameter_servers_restart_what_must_and_outlive_the_chief_that_saves_and_the_evaluator_measures_what_it_saved(
     place: Place,
 ) -> None:

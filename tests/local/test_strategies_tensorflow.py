@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,6 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
     one = proofs.uninterrupted("OneDevice", size=1, batch={"globalSize": 479})
     many = proofs.uninterrupted(strategy, size=1, batch={"globalSize": 479}, options=options, communication=communication)
     proofs.losses_are_equal_to_a_millionth(one, many)
-
-
-@pytest.mark.parametrize("strategy", ["OneDevice", "Mirrored", "CentralStorage"])
-def test_a_killed_process_resumes_and_every_loss_is_bit_equal(strategy: str, tmp_path: Path) -> None:
-    options = {} if strategy == "OneDevice" else TWO
-    document = trainer(tmp_path, config=proofs.SLOW, options=options)
-    with world(strategy, document, size=1) as first:
-        first.wait_for_commit(20)
-        first.kill(0)
-        assert first.finish() == [-signal.SIGKILL], first.story()
-    second = proofs.second_attempt(strategy, document, size=1)
-    assert second.of("resumed")[0]["step"] in (20, 30)
-    assert {**first.losses(), **second.losses()} == proofs.uninterrupted(strategy, size=1, options=options).losses()
 
 
 @pytest.mark.parametrize(

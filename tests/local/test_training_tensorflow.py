@@ -15,18 +15,6 @@ MWMS = "MultiWorkerMirrored"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
 
 
-def test_a_killed_world_resumes_and_every_loss_is_bit_equal(tmp_path: Path) -> None:
-    proofs.killed_world_continues_bit_for_bit(MWMS, tmp_path, {})
-
-
-def test_one_sigterm_makes_all_workers_save_at_the_same_step(tmp_path: Path) -> None:
-    proofs.stopped_world_saves_at_one_step_and_loses_nothing(MWMS, tmp_path)
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path) -> None:
-    proofs.damaged_checkpoint_is_passed_over(MWMS, tmp_path)
-
-
 def test_the_losses_of_two_and_four_workers_are_those_of_one() -> None:
     proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2, 4], communication="Ring")
 
