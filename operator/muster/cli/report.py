@@ -20,11 +20,12 @@ from muster.cli.refusal import RefusalError
 def report(run_dir: Path, output: Path | None, against: Path | None, open_browser: bool) -> None:
     """Writes what happened in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput."""
     from muster.report.history import ReportError
-    from muster.report.page import read_run, render_page
+    from muster.report.page import as_html
+    from muster.report.run import read_run, run_page
 
     target = output or run_dir / "report.html"
     try:
-        page = render_page(read_run(run_dir), against=read_run(against) if against else None)
+        page = as_html(run_page(read_run(run_dir), against=read_run(against) if against else None))
         target.write_text(page, encoding="utf-8")
     except ReportError as error:
         raise RefusalError(str(error)) from error

@@ -1,6 +1,7 @@
-"""The plots of a report, as SVG that takes its colours from the page's style sheet, so that one file serves light, dark and paper.
+"""The plots of a page, as SVG that takes its colours from the page's style sheet, so that one file serves light, dark and paper.
 
-matplotlib draws with placeholder colours, one for each role that a colour plays; they become CSS variables in the SVG's text.
+Everything is labelled where it is: a line at its end, a bar beside it, a mark at its head. matplotlib draws with placeholder colours,
+one for each role that a colour plays; they become CSS in the SVG's text.
 """
 
 from __future__ import annotations
@@ -8,128 +9,194 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from muster.report.history import History, ReportError
-from muster.report.timeline import Kind, Span
+from markupsafe import Markup
 
-INK, GRID = "#010101", "#020202"
-LINE, FAINT, MARK = "#030303", "#040404", "#050505"
-KIND_COLOURS = {kind: f"#0101{number:02x}" for number, kind in enumerate(Kind, start=16)}
-VARIABLES = {INK: "currentColor", GRID: "var(--grid)", LINE: "var(--line)", FAINT: "var(--faint)", MARK: "var(--mark)"} | {
-    colour: f"var(--{kind.value})" for kind, colour in KIND_COLOURS.items()
-}
-WIDTH = 9.0
+from muster.report.history import ReportError
+from muster.report.timeline import Kind
+
+SERIES = tuple(f"series-{number}" for number in range(1, 7))
+"""Colours for things that are compared, in the order in which they should be used."""
+ROLES = ("ink", "grid", "paper", "line", "faint", "mark", *SERIES, *(kind.value for kind in Kind))
+"""What a colour of a plot may be: the names of the style sheet's variables."""
+PLACEHOLDER = {role: f"#0101{number:02x}" for number, role in enumerate(ROLES)}
+
+WIDE, NARROW = 9.0, 4.6
+"""Inches of a plot on a page and on a phone, of which each page holds both."""
+FONT_SIZE, LABEL_SIZE = 9.5, 8.5
+LINE_HEIGHT = 1.25
 HEADROOM = 1.15
 """Room above a curve for the labels of marks."""
-SMOOTHING = 25
-"""Steps that the throughput is averaged over."""
+BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
+"""How a label stands behind what it names: `xytext` points away from it."""
+LABEL_WRAP = {WIDE: 28, NARROW: 13}
 
 
-def loss_plot(history: History) -> str:
-    """Loss over steps; what was lost and redone stays visible, and each restart is marked where training went on."""
-    curve = list(history.curve.values())
+@dataclass(frozen=True)
+class Line:
+    """A curve through `points`, named by `label` at its end. Not-a-number leaves a gap."""
 
-    def draw(axes: Any) -> None:
-        for attempt in sorted({step.attempt for step in history.redone}):
-            lost = [step for step in history.redone if step.attempt == attempt]
-            axes.plot([s.step for s in lost], [s.loss for s in lost], color=FAINT, linewidth=3.2, solid_capstyle="butt")
-        axes.plot([s.step for s in curve], [s.loss for s in curve], color=LINE, linewidth=1.3)
-        for start in history.starts[1:]:
-            _mark(axes, start.step, f" attempt {start.attempt} goes on from step {start.step}")
-        if all(s.loss > 0 for s in curve if math.isfinite(s.loss)):
-            axes.set_yscale("log")
-            axes.set_ylim(top=axes.get_ylim()[1] * HEADROOM**2)
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss")
-
-    return _svg(draw, height=3.4)
+    points: Sequence[tuple[float, float]]
+    label: str = ""
+    colour: str = "line"
+    width: float = 1.5
+    dots: bool = False
+    """a dot at each point: for few, measured ones"""
 
 
-def throughput_plot(history: History, begin: float) -> str:
-    """Samples per second over the seconds since the run began, averaged over some steps."""
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one x axis. `marks` are moments on it, with what happened there; `x_ticks` replaces numbers by words."""
 
-    def draw(axes: Any) -> None:
-        attempts = {number: [step for step in history.steps if step.attempt == number] for number in history.attempts}
-        for steps in attempts.values():
-            groups = [steps[at : at + SMOOTHING] for at in range(0, len(steps), SMOOTHING)]
-            rates = [(g[-1].time - begin, sum(s.samples for s in g) / max(sum(s.seconds for s in g), 1e-9)) for g in groups]
-            axes.plot([time for time, _ in rates], [rate for _, rate in rates], color=LINE, linewidth=1.5)
-        axes.set_xlim(left=0)
-        axes.set_ylim(0, axes.get_ylim()[1] * HEADROOM)
-        for number, steps in attempts.items():
-            _mark(axes, steps[0].time - steps[0].seconds - begin, f" attempt {number}")
-        axes.set_xlabel("seconds since the run began")
-        axes.set_ylabel("samples/s")
-
-    return _svg(draw, height=2.6)
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    marks: Sequence[tuple[float, str]] = ()
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
+    log_x: bool = False
+    log_y: bool = False
+    height: float = 3.4
+    """inches"""
 
 
-def timeline_plot(spans: Sequence[Span], begin: float) -> str:
-    """A row for each attempt, with what every moment of it was spent on."""
-    attempts = sorted({span.attempt for span in spans})
+@dataclass(frozen=True)
+class Bar:
+    """A row of adjoining or spaced `segments` (begin, length, colour, words); `note` stands behind its end."""
 
-    def draw(axes: Any) -> None:
-        for span in spans:
-            axes.barh(span.attempt, span.seconds, left=span.begin - begin, height=0.6, color=KIND_COLOURS[span.kind], linewidth=0)
-        axes.set_yticks(attempts, [f"attempt {attempt}" for attempt in attempts])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("seconds since the run began")
-
-    return _svg(draw, height=0.9 + 0.45 * len(attempts))
+    label: str
+    segments: Sequence[tuple[float, float, str, str]]
+    note: str = ""
 
 
-def _mark(axes: Any, x: float, label: str) -> None:
-    axes.axvline(x, color=MARK, linewidth=1.1, linestyle=(0, (4, 3)))
-    late = x > sum(axes.get_xlim()) / 2
-    axes.annotate(
-        f"{label} " if late else label,
-        (x, 1.0),
-        xycoords=("data", "axes fraction"),
-        ha="right" if late else "left",
-        va="top",
-        fontsize=8.5,
-        color=MARK,
-    )
+@dataclass(frozen=True)
+class Bars:
+    """Rows of bars from top to bottom. `key` says what a colour stands for, where segments may be too short to be written on."""
+
+    x_label: str
+    bars: Sequence[Bar]
+    key: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def height(self) -> float:
+        return 0.9 + 0.45 * len(self.bars)
 
 
-def _svg(draw: Callable[[Any], None], *, height: float) -> str:
+def svg(plot: Lines | Bars, width: float) -> Markup:
+    """The plot as one SVG element of `width` inches. ReportError where matplotlib is missing."""
     try:
         import matplotlib
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ReportError("plots need matplotlib: pip install 'muster-training[report]'") from error
+    ink, grid = PLACEHOLDER["ink"], PLACEHOLDER["grid"]
     style: Any = {
         "svg.fonttype": "none",
-        "svg.hashsalt": "muster",
+        "svg.hashsalt": f"muster-{width}",
         "font.family": "sans-serif",
-        "font.size": 9.5,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": GRID,
-        "xtick.color": INK,
-        "ytick.color": INK,
+        "font.size": FONT_SIZE,
+        "text.color": ink,
+        "axes.labelcolor": ink,
+        "axes.edgecolor": grid,
+        "xtick.color": ink,
+        "ytick.color": ink,
         "axes.grid": True,
-        "grid.color": GRID,
+        "grid.color": grid,
         "grid.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, plot.height), layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
-        draw(axes)
+        if isinstance(plot, Lines):
+            _draw_lines(axes, plot, width)
+        else:
+            _draw_bars(axes, plot, width)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 width="100%"', text, count=1)
-    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match.group()], text)
+    return Markup(re.sub("#0101([0-9a-f]{2})", lambda match: f"var(--{ROLES[int(match[1], 16)]})", text))
+
+
+def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
+    for line in plot.lines:
+        axes.plot(*zip(*line.points, strict=True), color=PLACEHOLDER[line.colour], linewidth=line.width, marker="o" if line.dots else None)
+    if plot.log_x:
+        axes.set_xscale("log")
+    elif min(x for line in plot.lines for x, _ in line.points) >= 0:
+        axes.set_xlim(left=0)
+    if plot.x_ticks:
+        axes.set_xticks(list(plot.x_ticks), list(plot.x_ticks.values()), minor=False)
+        axes.minorticks_off()
+    if plot.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(top=axes.get_ylim()[1] * HEADROOM**2)
+    else:
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(min(0, bottom), top * HEADROOM)
+    for x, label in plot.marks:
+        _mark(axes, x, label)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    _name_ends(axes, [line for line in plot.lines if line.label], wrap=LABEL_WRAP[width])
+
+
+def _name_ends(axes: Any, lines: Sequence[Line], *, wrap: int) -> None:
+    """Writes each line's label behind its end, moved up where the one below would touch it."""
+    scale = 72.0 / axes.figure.dpi
+    above = float("-inf")
+    ends = [(next((point for point in reversed(line.points) if math.isfinite(point[1])), None), line) for line in lines]
+    for (x, y), line in sorted(((end, line) for end, line in ends if end), key=lambda found: found[0][1]):
+        label = textwrap.fill(line.label, wrap)
+        half = LINE_HEIGHT * LABEL_SIZE * (1 + label.count("\n")) / 2
+        at = axes.transData.transform((x, y))[1] * scale
+        place = max(at, above + half)
+        above = place + half
+        axes.annotate(label, (x, y), **BESIDE, xytext=(6, place - at), color=PLACEHOLDER[line.colour])
+
+
+def _mark(axes: Any, x: float, label: str) -> None:
+    axes.axvline(x, color=PLACEHOLDER["mark"], linewidth=1.1, linestyle=(0, (4, 3)))
+    late = x > sum(axes.get_xlim()) / 2
+    axes.annotate(
+        label,
+        (x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4 if late else 4, 0),
+        textcoords="offset points",
+        ha="right" if late else "left",
+        va="top",
+        fontsize=LABEL_SIZE,
+        color=PLACEHOLDER["mark"],
+    )
+
+
+def _draw_bars(axes: Any, plot: Bars, width: float) -> None:
+    end = max((begin + length for bar in plot.bars for begin, length, _, _ in bar.segments), default=1.0)
+    room = 0.6 * width * 72 / (0.6 * LABEL_SIZE)  # letters that fit into the width of the axes
+    for row, bar in enumerate(plot.bars):
+        for begin, length, colour, words in bar.segments:
+            axes.barh(row, length, left=begin, height=0.6, color=PLACEHOLDER[colour], linewidth=0)
+            if words and len(words) < room * length / end:
+                axes.text(begin + length / 2, row, words, ha="center", va="center", fontsize=LABEL_SIZE, color=PLACEHOLDER["paper"])
+        tail = max((begin + length for begin, length, _, _ in bar.segments), default=0.0)
+        axes.annotate(
+            bar.note, (tail, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=LABEL_SIZE, annotation_clip=False
+        )
+    axes.set_yticks(range(len(plot.bars)), [textwrap.fill(bar.label, LABEL_WRAP[width]) for bar in plot.bars])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(plot.x_label)

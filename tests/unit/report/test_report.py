@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from muster.api.status import TrainingJobStatus
 from muster.report.curves import compare
 from muster.report.history import Commit, History, ReportError, Step, read_history
-from muster.report.page import read_run, render_page, story
+from muster.report.page import as_html
+from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
 
 BEGIN = 1_795_260_000.0
@@ -152,25 +153,25 @@ def run_dir(tmp_path: Path) -> Path:
 
 def test_the_page_tells_the_story_and_needs_no_other_file(run_dir: Path) -> None:
     run = read_run(run_dir)
-    page = render_page(run, against=run)
+    page = as_html(run_page(run, against=run))
     assert "worker-1: rank 1 was ended by SIGKILL" in page
     assert "Attempt 1 trains from the checkpoint of step 2." in page
     assert "97.50%" in page
     assert "all 4 losses are equal bit for bit" in page
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 3
     assert "src=" not in page
     assert 'href="http' not in page.replace("xmlns", "")
 
 
 def test_what_a_process_said_cannot_become_markup(run_dir: Path) -> None:
-    assert "<b>damaged</b>" not in render_page(read_run(run_dir))
+    assert "<b>damaged</b>" not in as_html(run_page(read_run(run_dir)))
 
 
 def test_plots_take_their_colours_from_the_page(run_dir: Path) -> None:
-    page = render_page(read_run(run_dir))
+    page = as_html(run_page(read_run(run_dir)))
     svg = page[page.index("<svg") :]
     assert "var(--line)" in svg
-    assert "currentColor" in svg
+    assert "var(--ink)" in svg
     assert "#01" not in svg
 
 
@@ -195,7 +196,7 @@ def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
 def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
     path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
     path.write_text(path.read_text().replace('"loss": "1.0"', '"loss": "nan"'))
-    assert "after 4 steps with loss nan" in render_page(read_run(run_dir))
+    assert "after 4 steps with loss nan" in as_html(run_page(read_run(run_dir)))
 
 
 def test_a_run_without_status_is_named(run_dir: Path) -> None:

@@ -1,0 +1,232 @@
+"""The page of one run: what happened, the loss curve with restarts marked, throughput, and where the time went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
+from muster.report.curves import compare
+from muster.report.history import History, ReportError, read_history
+from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
+from muster.report.plots import Bar, Bars, Line, Lines
+from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timeline
+
+SMOOTHING = 25
+"""Steps that the throughput is averaged over."""
+INTERRUPTED = {"Suspended", "Preempted"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to report on: its name, the job as the user wrote it, its status, and what its processes said."""
+
+    name: str
+    job_yaml: str
+    status: TrainingJobStatus
+    history: History
+
+    @property
+    def begin(self) -> float:
+        """Unix seconds: when its first world was decided, or its first process spoke if that was earlier."""
+        first = min(first for first, _ in self.history.attempt_spans.values())
+        return min(first, self.status.admitted_time.timestamp()) if self.status.admitted_time else first
+
+    @property
+    def end(self) -> float:
+        """Unix seconds of its last event."""
+        return max(last for _, last in self.history.attempt_spans.values())
+
+    def spans(self) -> list[Span]:
+        paused = [record.attempt for record in self.status.attempts if record.reason and record.reason.value in INTERRUPTED]
+        return timeline(self.history, begin=self.begin, end=self.end, suspended_after=paused)
+
+
+def run_page(run: Run, *, against: Run | None = None) -> Page:
+    """The page of a run. With `against`, the verdict on whether both runs have the same losses stands at its head."""
+    history, spans = run.history, run.spans()
+    totals = seconds_by_kind(spans)
+    redone = f"The broad pale line is work that a failure threw away: {len(history.redone)} steps, done again by the next attempt."
+    return Page(
+        title=f"{run.name}: {run.status.phase.value}",
+        subtitle=f"{_clock(run.begin, with_date=True)} to {_clock(run.end, with_date=True)} UTC",
+        findings=list(_verdict(history, against)),
+        figures=_figures(run, totals),
+        sections=[
+            Section("What happened", [Story(story(run))]),
+            Section("Loss", [_loss(history), *([redone] if history.redone else [])]),
+            Section("Throughput", [_throughput(history, run.begin)]),
+            Section("Where the time went", [_timeline(spans, totals, run.begin)]),
+            Section("Attempts", [_attempts(run), PHASES_NOTE]),
+            Section("Environment of each process", [_processes(history)]),
+            *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
+        ],
+    )
+
+
+PHASES_NOTE = (
+    "From the failure of the attempt before, or the start of the first, to its own first step: until that was detected, all replicas ran, "
+    "the processes had formed a world, the checkpoint was loaded, the step was done."
+)
+
+
+def _verdict(history: History, against: Run | None) -> Iterator[Finding]:
+    if against is not None:
+        verdict = compare(history, against.history)
+        yield Finding(f"Compared with {against.name}: {verdict.sentence()}.", "good" if verdict.identical else "bad")
+
+
+def _loss(history: History) -> Lines:
+    """Loss over steps; what was lost and redone stays visible, and each restart is marked where training went on."""
+    curve = list(history.curve.values())
+    lost = [[step for step in history.redone if step.attempt == attempt] for attempt in sorted({step.attempt for step in history.redone})]
+    return Lines(
+        x_label="step",
+        y_label="loss",
+        lines=[
+            *(Line([(s.step, s.loss) for s in steps], colour="faint", width=3.2) for steps in lost),
+            Line([(s.step, s.loss) for s in curve], width=1.3),
+        ],
+        marks=[(start.step, f"attempt {start.attempt} goes on from step {start.step}") for start in history.starts[1:]],
+        log_y=all(s.loss > 0 for s in curve if math.isfinite(s.loss)),
+    )
+
+
+def _throughput(history: History, begin: float) -> Lines:
+    """Samples per second over the seconds since the run began, averaged over some steps."""
+    lines, marks = [], []
+    for number in history.attempts:
+        steps = [step for step in history.steps if step.attempt == number]
+        groups = [steps[at : at + SMOOTHING] for at in range(0, len(steps), SMOOTHING)]
+        lines.append(Line([(g[-1].time - begin, sum(s.samples for s in g) / max(sum(s.seconds for s in g), 1e-9)) for g in groups]))
+        marks.append((steps[0].time - steps[0].seconds - begin, f"attempt {number}"))
+    return Lines(x_label="seconds since the run began", y_label="samples/s", lines=lines, marks=marks, height=2.6)
+
+
+def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float) -> Bars:
+    """A row for each attempt, with what every moment of it was spent on."""
+    wall = sum(totals.values()) or 1.0
+    return Bars(
+        x_label="seconds since the run began",
+        bars=[
+            Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in spans if s.attempt == attempt])
+            for attempt in sorted({span.attempt for span in spans})
+        ],
+        key={kind.value: f"{kind.value} {seconds:.1f} s ({seconds / wall:.0%})" for kind, seconds in totals.items() if seconds > 0},
+    )
+
+
+def story(run: Run) -> list[str]:
+    """What happened, in order, a sentence each."""
+    history = run.history
+    records = {record.attempt: record for record in run.status.attempts}
+    lines = []
+    for start in history.starts:
+        before = records.get(start.attempt - 1)
+        if before is not None and before.end_time is not None:
+            lines.append(_ending(before))
+        lines.extend(f"A checkpoint was passed over: {skipped}." for skipped in start.skipped)
+        where = "from the beginning" if start.step == 0 else f"from the checkpoint of step {start.step}"
+        lines.append(f"{_clock(start.time)} Attempt {start.attempt} trains {where}.")
+    if history.curve:
+        last = max(history.curve)
+        lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps with loss {history.curve[last].loss:.4g}.")
+    for step, metrics in history.evaluations[-1:]:
+        lines.append(f"Evaluation at step {step}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) + ".")
+    return lines
+
+
+def _ending(record: AttemptRecord) -> str:
+    when = f"{record.end_time:%H:%M:%S}" if record.end_time else ""
+    who = f"{record.replica}: " if record.replica else ""
+    why = record.message or (record.reason.value if record.reason else "it ended")
+    return f"{when} Attempt {record.attempt} ended. {who}{why}".rstrip(".") + "."
+
+
+def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
+    history = run.history
+    shown = {
+        "steps": str(max(history.curve, default=0)),
+        "attempts": str(len(history.attempt_spans)),
+        "steps redone": str(len(history.redone)),
+        "goodput": f"{goodput(totals):.0%}",
+        "wall time": f"{run.end - run.begin:.1f} s",
+        "steps waiting for samples": f"{_stall(history):.0%}",
+    }
+    for name, value in history.evaluations[-1][1].items() if history.evaluations else ():
+        shown[f"test {name}"] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+    return shown
+
+
+def _stall(history: History) -> float:
+    """The share of the step time that went by in waiting for samples."""
+    return sum(step.input_seconds for step in history.steps) / max(sum(step.seconds for step in history.steps), 1e-9)
+
+
+def _attempts(run: Run) -> Table:
+    phases = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in Phases.model_fields]
+    return Table(
+        ["attempt", "began", "found step", "resumed at", "last step", "redone later", *phases, "end"],
+        [_attempt_row(run, number) for number in sorted(run.history.attempt_spans)],
+    )
+
+
+def _attempt_row(run: Run, number: int) -> list[Cell]:
+    history = run.history
+    steps = [step for step in history.steps if step.attempt == number]
+    start = next((start for start in history.starts if start.attempt == number), None)
+    record = next((record for record in run.status.attempts if record.attempt == number), None)
+    return [
+        number,
+        _clock(history.attempt_spans[number][0]),
+        record.step_found if record else None,
+        start.step if start else None,
+        steps[-1].step if steps else None,
+        sum(1 for step in history.redone if step.attempt == number),
+        *(getattr(record and record.phases, name, None) for name in Phases.model_fields),
+        _end_of(run, record),
+    ]
+
+
+def _end_of(run: Run, record: AttemptRecord | None) -> str:
+    if record is None or record.reason is None:
+        return run.status.phase.value
+    return f"{record.reason.value} ({record.failure_class.value})" if record.failure_class else record.reason.value
+
+
+def _processes(history: History) -> Table:
+    newest = {(item["role"], item["index"], item["rank"]): item for item in history.fingerprints}
+    return Table(
+        ["replica", "rank", "framework", "Python", "devices", "host"],
+        [
+            [
+                f"{role}-{index}",
+                rank,
+                f"{item.get('framework', '')} {item.get('version', '')}",
+                item.get("python", ""),
+                ", ".join(map(str, item.get("devices", ()))),
+                item.get("host", ""),
+            ]
+            for (role, index, rank), item in sorted(newest.items())
+        ],
+    )
+
+
+def _clock(time: float, *, with_date: bool = False) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S")
+
+
+def read_run(directory: Path) -> Run:
+    """The run in a run directory; ReportError when it holds none or its status cannot be read."""
+    history = read_history(directory)
+    if not history.steps:
+        raise ReportError(f"{directory}: no training step was done, so there is nothing to draw; its logs are below attempts/")
+    try:
+        status = TrainingJobStatus.model_validate_json((directory / "status.json").read_text(encoding="utf-8"))
+        job_yaml = (directory / "job.yaml").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{directory}: not a whole run directory: {error}") from error
+    return Run(name=directory.resolve().name, job_yaml=job_yaml, status=status, history=history)
