@@ -60,6 +60,9 @@ class Engine(Protocol):
     def fingerprint(self) -> Mapping[str, Any]:
         """`framework`, `version`, `libraries`, `devices` and `threads` of this process."""
 
+    def weigh(self) -> tuple[int, int]:
+        """Bytes of the gradients, and of all that training keeps from step to step: weights, gradients, state of the optimizer."""
+
     def broadcast(self, text: str) -> str:
         """Rank 0's text, on every rank."""
 

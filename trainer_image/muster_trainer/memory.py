@@ -1,8 +1,9 @@
-"""How much memory a process may still take."""
+"""How much memory a process may still take, and how much it has taken."""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -16,6 +17,13 @@ def spare_bytes(machine: Path = MACHINE, container: Path = CONTAINER) -> int:
     """This process's share of what the machine and its container (a cgroup of version 2) have left, as far as they tell."""
     spare = [*_of_machine(machine), *_of_container(container), sys.maxsize]
     return int(min(spare) * (1 - _LEFT_FREE)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def peak_bytes() -> int:
+    """The most that this process has had at once: in the memory of its host, and on its device where torch has one."""
+    torch = sys.modules.get("torch")
+    on_device = torch.cuda.max_memory_allocated() if torch is not None and torch.cuda.is_initialized() else 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + on_device
 
 
 def _of_machine(path: Path) -> list[int]:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from muster_trainer import collectives
 from muster_trainer.contract import (
     BadConfiguration,
     ExitCode,
@@ -23,6 +24,8 @@ from muster_trainer.contract import (
 from muster_trainer.evaluator import Evaluator
 from muster_trainer.events import Events
 from muster_trainer.loop import Training
+from muster_trainer.meeting import Meeting
+from muster_trainer.rehearsal import Rehearsal, part_from_the_world
 from muster_trainer.stopping import StopRequest
 from muster_trainer.tasks.module import describe, load_task
 
@@ -47,6 +50,13 @@ FITTING: Mapping[str, str] = {
 EVALUATOR = "evaluator"
 EVALUATION = "tensorflow.evaluation:Evaluation"
 """The role that evaluates, and its Engine; PyTorch's strategies have no such role."""
+
+COLLECTIVES = "collectives"
+LIBRARIES: Mapping[str, str] = dict.fromkeys(("DDP", "FSDP", "TensorParallel", "Pipeline"), "pytorch.collectives:Collectives") | {
+    "MultiWorkerMirrored": "tensorflow.collectives:Collectives"
+}
+"""What the task `collectives` measures, by strategy."""
+REHEARSAL = "rehearsal"
 
 
 def main() -> NoReturn:
@@ -81,6 +91,10 @@ def _run(events: Events) -> NoReturn:
     quiet()
     if serve := _server(env):
         _end(_made(serve, env)(spec, events, stop))
+    if spec.task == COLLECTIVES:
+        _end(collectives.measure(spec, events, _made(_library(env), env), environment=os.environ))
+    if spec.task == REHEARSAL:
+        _end(_rehearse(spec, env, events))
     evaluates = env.role == EVALUATOR
     path = EVALUATION if evaluates else _strategy(spec, env)
     task = load_task(spec, env.framework)
@@ -102,6 +116,24 @@ def _strategy(spec: TrainerSpec, env: ReplicaEnv) -> str:
             f"spec.options.loop: Keras fits with {', '.join(FITTING)}, and not with {env.strategy}; write Custom, or leave it out"
         )
     return FITTING[env.strategy]
+
+
+def _library(env: ReplicaEnv) -> str:
+    """What does the collectives of this job's strategy."""
+    if env.strategy not in LIBRARIES:
+        raise BadConfiguration(f"task {COLLECTIVES}: {env.strategy} has no collectives; write one of {', '.join(LIBRARIES)}")
+    return LIBRARIES[env.strategy]
+
+
+def _rehearse(spec: TrainerSpec, env: ReplicaEnv, events: Events) -> ExitCode:
+    """The steps of another task, each process for itself."""
+    rehearsal = Rehearsal.of(spec)
+    with Meeting(os.environ) as meeting:
+        part_from_the_world()
+        task = load_task(rehearsal.spec, env.framework)
+        engine = _made(STRATEGIES[env.strategy], env)(task, rehearsal.spec)
+        events.fingerprint(engine.fingerprint())
+        return rehearsal.measure(task, engine, events, meeting)
 
 
 def _server(env: ReplicaEnv) -> str | None:

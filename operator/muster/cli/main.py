@@ -13,6 +13,8 @@ import click
 from muster.api.problems import InvalidJobError
 
 COMMANDS: Mapping[str, str] = {
+    "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
+    "plan": "muster.cli.plan:plan",
     "render": "muster.cli.render:render",
     "report": "muster.cli.report:report",
     "run": "muster.cli.run:run",

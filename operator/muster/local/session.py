@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from muster.admission.read import read_job
+from muster.api.job import TrainingJob
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks
@@ -56,6 +57,13 @@ def _run_file(request: RunRequest) -> ExitCode:
     allowed = PortRange.parse(request.ports) if request.ports else None
     job = overridden(read_job(request.job_file), request.overrides)
     display = make_display(quiet=request.quiet, clock=time.monotonic)
+    settings = Settings(
+        cwd=Path.cwd(),
+        job_file=Path(request.job_file),
+        again=f"{request.command} --resume",
+        ports=allowed,
+        show_logs=request.show_logs,
+    )
     start = open_run(
         job,
         request.run_dir or Path("runs") / job.metadata.name,
@@ -65,19 +73,26 @@ def _run_file(request: RunRequest) -> ExitCode:
         again=request.command,
         say=display.line,
     )
+    return _begun(start, settings, display)
+
+
+def run_job(job: TrainingJob, directory: Path, *, job_file: Path, display: Display) -> ExitCode:
+    """Runs a job that stands in no file of its own, afresh; programs and modules are looked for as if it stood in `job_file`.
+    Raises RunError for what keeps it from running."""
+    again = "the same command"
+    start = open_run(job, directory, resume=False, fresh=True, now=datetime.now(UTC), again=again, say=display.line)
+    return _begun(start, Settings(cwd=Path.cwd(), job_file=job_file, again=again), display)
+
+
+def _begun(start: Start, settings: Settings, display: Display) -> ExitCode:
+    """The run, from here to its exit code."""
     try:
         if start.finished:
-            display.line(f"{job.metadata.name} has finished already; nothing to do. Start over with: {request.command} --fresh")
+            again = settings.again.removesuffix(" --resume")
+            display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {again} --fresh")
             return ExitCode.SUCCEEDED
-        for remark in remarks(job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*")))):
+        for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*")))):
             display.line(remark)
-        settings = Settings(
-            cwd=Path.cwd(),
-            job_file=Path(request.job_file),
-            again=f"{request.command} --resume",
-            ports=allowed,
-            show_logs=request.show_logs,
-        )
         return asyncio.run(_run(start, settings, display))
     finally:
         start.directory.release()

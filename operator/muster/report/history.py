@@ -82,7 +82,7 @@ class History:
         return tuple(step for step in self.steps if counted[step.step] is not step)
 
 
-def _events(run: Path) -> Iterator[dict[str, Any]]:
+def events_of(run: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(run.glob("attempts/*/*/events.jsonl")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
@@ -97,7 +97,7 @@ def read_history(run: Path) -> History:
     """The history of the run in this directory; ReportError when there is none."""
     if not run.is_dir():
         raise ReportError(f"{run}: no such run directory; `muster run` writes runs/<job name>")
-    events = sorted(_events(run), key=lambda event: float(event["time"]))
+    events = sorted(events_of(run), key=lambda event: float(event["time"]))
     if not events:
         raise ReportError(f"{run}: holds no events; is it the run directory of a `muster run` that trained a task or module?")
     spans: dict[int, tuple[float, float]] = {}

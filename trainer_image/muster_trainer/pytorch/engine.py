@@ -48,7 +48,7 @@ class TorchEngine:
         self.task = task
         self.spec = spec
         self.accumulation = spec.batch.accumulation_steps
-        self.device = _device(backend)
+        self.device = device_of(backend)
         _fix(task.config)
         join(backend)
         self.rank = dist.get_rank()
@@ -90,14 +90,14 @@ class TorchEngine:
     # the engine
 
     def fingerprint(self) -> Mapping[str, Any]:
-        cuda = self.device.type == "cuda"
-        return {
-            "framework": "torch",
-            "version": torch.__version__,
-            "libraries": {"numpy": np.__version__} | ({"cuda": torch.version.cuda} if cuda else {}),
-            "devices": [torch.cuda.get_device_name(self.device) if cuda else "cpu"],
-            "threads": torch.get_num_threads(),
-        }
+        return fingerprint(self.device)
+
+    def weigh(self) -> tuple[int, int]:
+        """Bytes of the gradients, and of all that training keeps from step to step: weights, gradients, state of the optimizer."""
+        trained = [one for one in self.model.parameters() if one.requires_grad]
+        kept = [*self.model.state_dict().values(), *pytree.tree_leaves(list(self.optimizer.state.values()))]
+        gradients = sum(map(_bytes, trained))
+        return gradients, gradients + sum(_bytes(one) for one in kept if isinstance(one, torch.Tensor))
 
     def broadcast(self, text: str) -> str:
         message = [text]
@@ -305,7 +305,24 @@ def settled(outputs: Any) -> Any:
     return outputs
 
 
-def _device(backend: str) -> torch.device:
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def fingerprint(device: torch.device) -> Mapping[str, Any]:
+    """What this process computes with, as the contract's event tells it."""
+    cuda = device.type == "cuda"
+    return {
+        "framework": "torch",
+        "version": torch.__version__,
+        "libraries": {"numpy": np.__version__} | ({"cuda": torch.version.cuda} if cuda else {}),
+        "devices": [torch.cuda.get_device_name(device) if cuda else "cpu"],
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_of(backend: str) -> torch.device:
+    """CUDA device LOCAL_RANK, which becomes the current one, or the CPU."""
     if backend == "nccl" or torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

@@ -6,6 +6,7 @@ Keras 3's `fit` cannot run under MultiWorkerMirroredStrategy (keras-team/keras#2
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +77,11 @@ class Synchronous:
 
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint()
+
+    def weigh(self) -> tuple[int, int]:
+        """Bytes of the gradients, and of all that training keeps from step to step: weights, gradients, state of the optimizer."""
+        gradients = sum(map(_bytes, self.trainables))
+        return gradients, gradients + sum(map(_bytes, [*self.model.variables, *self.optimizer.variables]))
 
     def gather(self, text: str) -> list[str]:
         return [self.broadcast(text, source=source) for source in range(self.world)]
@@ -324,6 +330,10 @@ class Synchronous:
         np.random.seed(int(words[0]))
         for number, variable in enumerate(self._seeds):
             variable.assign(words + np.uint32(number))
+
+
+def _bytes(variable: keras.Variable) -> int:
+    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
 
 
 def _optimizer(config: Config) -> keras.optimizers.Optimizer:

@@ -1,0 +1,87 @@
+"""`muster bench-collectives`: how fast the processes of a job's world exchange numbers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.api.job import TrainingJob
+    from muster.measure.readings import Measurement
+
+
+@click.command("bench-collectives")
+@click.argument("job", metavar="JOB.YAML")
+@click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.4, show_default=True, help="About how long each figure is measured.")
+@click.option("--largest", type=click.IntRange(1, 4096), default=64, show_default=True, help="MiB of the largest message.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with plots, too.")
+@click.option("--manifest", is_flag=True, help="Measure nothing: print the job that does on a cluster, for kubectl apply -f -.")
+@click.option(
+    "--log", type=click.File("r", errors="replace"), help="Measure nothing: show what the log of that job's first pod (- for stdin) has."
+)
+def bench_collectives(*, job: str, seconds: float, largest: int, output: Path | None, manifest: bool, log: Any) -> None:
+    """Measures all-reduce in its variants, broadcast, all-gather and reduce-scatter over message sizes, between the processes that the
+    job in JOB.YAML would have, and what a plain socket reaches between the first and the last of them.
+
+    \b
+    On a cluster:
+      muster bench-collectives JOB.YAML --manifest | kubectl apply -f -
+      kubectl logs NAME-collectives-worker-0 | muster bench-collectives JOB.YAML --log -
+    """
+    from muster.admission.read import read_job
+    from muster.cli.render import as_yaml
+    from muster.measure.jobs import collectives_job
+
+    if manifest and log:
+        raise click.UsageError("--manifest prints the job, --log shows its results: give one of them")
+    read = read_job(job)
+    sizes = [size for power in range(5, 17) if (size := 4**power) <= largest * 2**20]
+    measuring = collectives_job(read, {"sizes": sizes or [2**10], "seconds": seconds})
+    if manifest:
+        click.echo(as_yaml([measuring.manifest()]), nl=False)
+        return
+    found = _in_log(log) if log else _here(measuring, Path(job))
+    _show(read, found, output, processors=None if log else os.cpu_count())
+
+
+def _in_log(log: Any) -> list[Measurement]:
+    from muster.measure.readings import in_log
+
+    found = in_log(log)
+    if not any(one.get("what") == "collective" for one in found):
+        raise RefusalError("--log: there are no measurements in it; give the whole log of the first pod, once the job has succeeded")
+    return list(found)
+
+
+def _here(job: TrainingJob, file: Path) -> list[Measurement]:
+    from muster.local.errors import RunError
+    from muster.local.probe import measurements
+    from muster.measure.jobs import fits
+    from muster.strategies.registry import strategy_of
+
+    fits(strategy_of(job.spec.strategy).plan(job.spec).size, processors=os.cpu_count() or 1)
+    try:
+        return list(measurements(job, job_file=file))
+    except RunError as error:
+        raise RefusalError(str(error), error.code) from error
+
+
+def _show(job: TrainingJob, found: list[Measurement], output: Path | None, *, processors: int | None) -> None:
+    from muster.cli.pages import write
+    from muster.measure import collectives_page as shown
+    from muster.measure.readings import collectives, socket
+    from muster.report.page import as_text
+
+    operations, link = collectives(found), socket(found)
+    click.echo(as_text(shown.overview(operations, link)))
+    for finding in shown.findings(operations, link, processors=processors):
+        click.echo(finding.sentence)
+    if output:
+        title = f"Collectives of {job.metadata.name}"
+        subtitle = f"{job.spec.strategy.value}, {operations[0].world} processes"
+        write(shown.page(operations, link, title=title, subtitle=subtitle, processors=processors), output)

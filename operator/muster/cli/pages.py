@@ -1,0 +1,27 @@
+"""Writing a page where the user wants it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.report.page import Page
+
+
+def write(page: Page, target: Path) -> None:
+    """Raises RefusalError where the page cannot be drawn or written."""
+    from muster.report.history import ReportError
+    from muster.report.page import as_html
+
+    try:
+        target.write_text(as_html(page), encoding="utf-8")
+    except ReportError as error:
+        raise RefusalError(str(error)) from error
+    except OSError as error:
+        raise RefusalError(f"{target}: cannot be written: {error.strerror}; choose another file with --output") from error
+    click.echo(f"Wrote {target}")

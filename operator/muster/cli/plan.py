@@ -1,0 +1,109 @@
+"""`muster plan`: whether a job should be distributed at all, and how."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.api.job import TrainingJob
+    from muster.measure.cost import Costs
+    from muster.measure.readings import Measurement
+
+DEFAULT_SAMPLES = 64  # of a step, where the job leaves it to the trainer
+SMALL_BYTES = 1024
+USABLE = 0.9  # of a machine's memory
+
+
+@click.command()
+@click.argument("job", metavar="JOB.YAML")
+@click.option(
+    "--gbits", type=click.FloatRange(0.001, 10000), help="Plan for machines of their own that a network of so many Gbit/s connects."
+)
+@click.option(
+    "--round-trip", type=click.FloatRange(0, 10000), default=0.2, show_default=True, help="With --gbits: milliseconds there and back."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page, too.")
+def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None) -> None:
+    """Measures a step of the job in JOB.YAML in one process and what processes need to add up its gradients, and says whether it should be
+    distributed, with which strategy and world, and what batch for each process, and why."""
+    import psutil
+
+    from muster.admission.read import read_job
+    from muster.cli.pages import write
+    from muster.local.errors import RunError
+    from muster.measure import plan_page as shown
+    from muster.measure.advice import advise
+    from muster.report.page import as_text
+    from muster.strategies.registry import strategy_of
+
+    read = read_job(job)
+    samples = read.spec.batch.global_size or DEFAULT_SAMPLES
+    sizes = _worlds(read, samples, processors=None if gbits else os.cpu_count() or 1)
+    try:
+        if gbits:
+            costs = _over_network(read, Path(job), samples, gbits=gbits, round_trip=round_trip)
+        else:
+            costs = costs_here(read, Path(job), samples, sizes)
+    except RunError as error:
+        raise RefusalError(str(error), error.code) from error
+    memory = USABLE * psutil.virtual_memory().total
+    advice = advise(costs, sizes, samples=samples, framework=strategy_of(read.spec.strategy).framework, machine_bytes=memory)
+    click.echo(f"\n{as_text(shown.worlds_table(advice))}\n{advice.sentence}")
+    for reason in advice.reasons:
+        click.echo(f"- {reason}")
+    if output:
+        where = f"machines with {gbits:g} Gbit/s between them" if gbits else "this machine"
+        write(shown.page(advice, costs, title=f"Plan for {read.metadata.name}", subtitle=f"Steps of {samples} samples, on {where}"), output)
+
+
+def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[int]:
+    """How many processes to look at: 1, 2, 4, ... up to those of the job and of the machine, each with a sample at least."""
+    from muster.measure.jobs import fits, rehearsal_job
+    from muster.strategies.registry import strategy_of
+
+    rehearsal_job(job, [1], processes=1)  # raises where there is nothing to rehearse
+    own = strategy_of(job.spec.strategy).plan(job.spec).size
+    if processors:
+        fits(own, processors=processors)
+    most = max(own, processors or 2 * own)
+    return sorted({own, *(2**power for power in range(most.bit_length()) if 2**power <= most)} & set(range(1, samples + 1)))
+
+
+def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> Costs:
+    """What steps of `samples` and an all-reduce cost on this machine, whose processors the processes of worlds of these sizes share.
+    Raises RunError."""
+    from muster.local.probe import measurements
+    from muster.measure import readings
+    from muster.measure.jobs import link_job
+
+    processors = os.cpu_count() or 1
+    rehearsals = {size: _rehearsal(job, file, samples, processes=size) for size in sizes if size <= processors}
+    gradients = rehearsals[1][0]["gradientBytes"]
+    click.echo("Measuring the all-reduce of 2 processes", err=True)
+    link = measurements(link_job(job, sorted({SMALL_BYTES, max(gradients, SMALL_BYTES)})), job_file=file)
+    return readings.costs(rehearsals, readings.link_of(link), processors=processors)
+
+
+def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, round_trip: float) -> Costs:
+    """The same for processes that have a machine like this each. `gbits`: of the network, by the second; `round_trip`: in milliseconds."""
+    from muster.measure import readings
+    from muster.measure.cost import Line
+
+    link = Line(2 * round_trip / 1e3 / 2, 8 / (gbits * 1e9))
+    return readings.costs({1: _rehearsal(job, file, samples, processes=1)}, link, processors=None)
+
+
+def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[Measurement]:
+    """Steps of `processes` at a time, with their shares of `samples` and less."""
+    from muster.local.probe import measurements
+    from muster.measure.jobs import rehearsal_job
+
+    click.echo(f"Measuring steps of {processes} process{'es' if processes > 1 else ''}", err=True)
+    shares = [max(1, samples // (processes * part)) for part in (1, 2, 4, 8)]
+    return list(measurements(rehearsal_job(job, shares, processes=processes), job_file=file))

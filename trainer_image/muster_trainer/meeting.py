@@ -1,0 +1,167 @@
+"""The processes of a world, met over plain TCP at the address of their first: no framework, so that what one adds can be told apart.
+
+It serves those that measure: to begin together what each does alone, and to know what the link itself can do.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from muster_trainer.contract import PeerLost
+from muster_trainer.measuring import Timing, timed
+
+TIMEOUT_SECONDS = 15 * 60.0  # pods of one world may start minutes apart
+RETRY_SECONDS = 0.1
+CHUNK = 1 << 20
+_LENGTH = struct.Struct("!Q")
+_DONE = b"."
+
+
+def place_of(environment: Mapping[str, str]) -> tuple[int, int, str, int]:
+    """(rank, number of processes, host and port of the first) as the framework of this process will read them."""
+    if text := environment.get("TF_CONFIG"):
+        config = json.loads(text)
+        workers = config["cluster"]["worker"]
+        host, _, port = workers[0].rpartition(":")
+        return int(config["task"]["index"]), len(workers), host, int(port)
+    world = int(environment.get("WORLD_SIZE") or 1)
+    return int(environment.get("RANK") or 0), world, environment.get("MASTER_ADDR", ""), int(environment.get("MASTER_PORT") or 0)
+
+
+class Meeting:
+    """One process of it. Rank 0 listens; all others have a connection to it. Every rank calls the same methods in the same order.
+
+    Each method raises PeerLost where another is gone.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.rank, self.world, host, port = place_of(environment)
+        self._timeout = timeout
+        self._peers: list[socket.socket] = []
+        try:
+            if self.world > 1:
+                self._peers = self._accept(host, port) if self.rank == 0 else [self._connect(host, port)]
+        except OSError as error:
+            raise PeerLost(f"the world at {host}:{port} did not come up: {error}") from error
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Rank 0 closes last, so that the port is free for the framework: who closes first keeps it for a while."""
+        for peer in self._peers:
+            if self.rank == 0 and failure is None:
+                with suppress(OSError):
+                    peer.recv(1)
+            peer.close()
+
+    def share(self, value: Any) -> list[Any]:
+        """What each rank gives, as JSON can hold it, in their order; on every rank. Nobody goes on before all have come."""
+        if self.rank:
+            self._say(self._peers[0], value)
+            values: list[Any] = self._hear(self._peers[0])
+            return values
+        values = [value, *(self._hear(peer) for peer in self._peers)]
+        for peer in self._peers:
+            self._say(peer, values)
+        return values
+
+    def first(self, value: Any) -> Any:
+        """What rank 0 gives, on every rank."""
+        return self.share(value)[0]
+
+    def link(self, sizes: Sequence[int]) -> dict[int, Timing]:
+        """On rank 0: the time that so many bytes take to the last rank, with one byte back; 0 bytes: a round trip. Empty on all others."""
+        timings: dict[int, Timing] = {}
+        if self.world > 1 and self.rank == 0:
+            peer, block = self._peers[-1], memoryview(bytes(CHUNK))
+            timings = {size: timed(lambda size=size: self._send(peer, size, block), most=1000, seconds=0.3) for size in sizes}
+            self._send(peer, None, block)
+        elif self.rank and self.rank == self.world - 1:
+            self._receive_all(self._peers[0])
+        self.share(None)
+        return timings
+
+    def _send(self, peer: socket.socket, size: int | None, block: memoryview) -> None:
+        """The number of bytes (one more: 0 ends it), the bytes, and the answer awaited."""
+        try:
+            peer.sendall(_LENGTH.pack(0 if size is None else size + 1))
+            left = size or 0
+            while left:
+                left -= peer.send(block[: min(left, CHUNK)])
+            if peer.recv(1) != _DONE:
+                raise PeerLost("rank 0: the process at the other end of the link went away")
+        except OSError as error:
+            raise PeerLost(f"rank 0: the link broke: {error}") from error
+
+    def _receive_all(self, peer: socket.socket) -> None:
+        block = bytearray(CHUNK)
+        while told := _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]:
+            left = told - 1
+            while left:
+                count = peer.recv_into(block, min(left, CHUNK))
+                if not count:
+                    raise PeerLost(f"rank {self.rank}: the process at the other end of the link went away")
+                left -= count
+            peer.sendall(_DONE)
+        peer.sendall(_DONE)
+
+    def _accept(self, host: str, port: int) -> list[socket.socket]:
+        """The connections of ranks 1, 2, ... in this order."""
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1" if host == "127.0.0.1" else "", port))
+            listener.listen(self.world)
+            listener.settimeout(self._timeout)
+            peers: dict[int, socket.socket] = {}
+            while len(peers) < self.world - 1:
+                peer, _ = listener.accept()
+                self._prepare(peer)
+                peers[self._hear(peer)] = peer
+        return [peers[rank] for rank in sorted(peers)]
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        limit = time.monotonic() + self._timeout
+        while True:
+            try:
+                peer = socket.create_connection((host, port), timeout=self._timeout)
+                break
+            except OSError:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(RETRY_SECONDS)
+        self._prepare(peer)
+        self._say(peer, self.rank)
+        return peer
+
+    def _prepare(self, peer: socket.socket) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.settimeout(self._timeout)
+
+    def _say(self, peer: socket.socket, value: Any) -> None:
+        text = json.dumps(value).encode()
+        try:
+            peer.sendall(_LENGTH.pack(len(text)) + text)
+        except OSError as error:
+            raise PeerLost(f"rank {self.rank}: {error}") from error
+
+    def _hear(self, peer: socket.socket) -> Any:
+        return json.loads(self._exactly(peer, _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]))
+
+    def _exactly(self, peer: socket.socket, count: int) -> bytes:
+        content = b""
+        while len(content) < count:
+            try:
+                piece = peer.recv(count - len(content))
+            except OSError as error:
+                raise PeerLost(f"rank {self.rank}: {error}") from error
+            if not piece:
+                raise PeerLost(f"rank {self.rank}: a process of the world went away")
+            content += piece
+        return content

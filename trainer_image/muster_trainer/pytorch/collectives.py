@@ -1,0 +1,117 @@
+"""The collectives of torch.distributed, as the task `collectives` measures them: gloo or NCCL, as the job chooses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from muster_trainer.contract import TrainerSpec
+from muster_trainer.pytorch.ddp import POWER_SGD_RANK
+from muster_trainer.pytorch.engine import device_of, fingerprint
+from muster_trainer.pytorch.world import backend_of, join, peers
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """What DDP hands to a hook: all gradients of a bucket in a row. Here the bucket is one matrix."""
+
+    numbers: torch.Tensor
+    matrix: torch.Tensor
+
+    def buffer(self) -> torch.Tensor:
+        return self.numbers
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self.matrix]
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+
+class Collectives:
+    """One rank of the world; see `muster_trainer.collectives.Library`."""
+
+    def __init__(self, spec: TrainerSpec) -> None:
+        backend = backend_of(spec.communication)
+        self.device = device_of(backend)
+        join(backend)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        compression = spec.options.get("gradientCompression") or "None"
+        self.own = "AllReduce" if compression == "None" else f"AllReduce {compression}"
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return fingerprint(self.device)
+
+    def operations(self, floats: int) -> Mapping[str, Callable[[], object]]:
+        whole = torch.full((floats,), 0.0, device=self.device)
+        part = torch.full((floats // self.world,), 0.0, device=self.device)
+
+        def reduced_in_parts() -> None:
+            dist.reduce_scatter_tensor(part, whole)
+            dist.all_gather_into_tensor(whole, part)
+
+        def reduced_by_one() -> None:
+            dist.reduce(whole, 0)
+            dist.broadcast(whole, 0)
+
+        calls: dict[str, Callable[[], object]] = {
+            "AllReduce": lambda: dist.all_reduce(whole),
+            "AllReduce OneDevice": reduced_by_one,
+            "AllReduce ScatterGather": reduced_in_parts,
+            **self._compressed(whole),
+            "Broadcast": lambda: dist.broadcast(whole, 0),
+            "AllGather": lambda: dist.all_gather_into_tensor(whole, part),
+            "ReduceScatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        }
+        return {name: self._guarded(call) for name, call in calls.items()}
+
+    def _compressed(self, whole: torch.Tensor) -> dict[str, Callable[[], object]]:
+        """The hooks of `options.gradientCompression`, on a bucket of these numbers."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+        bucket: Any = _Bucket(whole, whole.view(_height(len(whole)), -1))
+        memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=2)
+        hooks: dict[str, Callable[[], Any]] = {"FP16": lambda: default_hooks.fp16_compress_hook(None, bucket)}
+        if self.device.type == "cpu" or torch.cuda.is_bf16_supported():
+            hooks["BF16"] = lambda: default_hooks.bf16_compress_hook(None, bucket)
+        hooks["PowerSGD"] = lambda: powerSGD_hook.powerSGD_hook(memory, bucket)
+        return {f"AllReduce {name}": lambda hook=hook: hook().wait() for name, hook in hooks.items()}
+
+    def _guarded(self, call: Callable[[], object]) -> Callable[[], object]:
+        def guarded() -> object:
+            with peers(self.rank):
+                return call()
+
+        return guarded
+
+    def synchronise(self) -> object:
+        return torch.cuda.synchronize() if self.device.type == "cuda" else None
+
+    def meet(self) -> object:
+        return self._guarded(dist.barrier)()
+
+    def first(self, number: int) -> int:
+        told = torch.tensor([number], device=self.device)
+        with peers(self.rank):
+            dist.broadcast(told, 0)
+        return int(told.item())
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        most = torch.tensor(seconds, dtype=torch.float64, device=self.device)
+        with peers(self.rank):
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+        return most.tolist()
+
+
+def _height(count: int) -> int:
+    """Of the matrix of `count` numbers that is nearest to a square."""
+    return next(height for height in range(int(count**0.5), 0, -1) if count % height == 0)
