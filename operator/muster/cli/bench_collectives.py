@@ -43,7 +43,9 @@ def bench_collectives(*, job: str, seconds: float, largest: int, output: Path | 
     sizes = [size for power in range(5, 17) if (size := 4**power) <= largest * 2**20]
     measuring = collectives_job(read, {"sizes": sizes or [2**10], "seconds": seconds})
     if manifest:
-        click.echo(as_yaml([measuring.manifest()]), nl=False)
+        named = {"apiVersion": measuring.api_version, "kind": measuring.kind}
+        written = measuring.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
+        click.echo(as_yaml([named | written]), nl=False)
         return
     found = _in_log(log) if log else _here(measuring, Path(job))
     _show(read, found, output, processors=None if log else os.cpu_count())

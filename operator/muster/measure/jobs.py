@@ -12,6 +12,7 @@ from muster.api.spec import (
     ApplicationBudget,
     Batch,
     Checkpoint,
+    Communication,
     InfrastructureBudget,
     Input,
     Options,
@@ -90,13 +91,14 @@ def _measuring(
     strategy: StrategyName | None = None,
     batch: Batch | None = None,
 ) -> TrainingJob:
-    """A job of that task which saves nothing and is not tried again, in worlds of `strategy`, or else of the job's own and its options."""
+    """A job of that task which saves nothing and is not tried again, in a plain world of `strategy`, or else in one like the job's own."""
     old: TrainingJobSpec = job.spec
     kept = {"task": task, "module": None, "script": None, "command": None, "config": dict(config), "input": Input()}
     changes = {
         "trainer": old.trainer.model_copy(update=kept),
         "strategy": strategy or old.strategy,
         "options": Options() if strategy else old.options,
+        "communication": Communication.AUTO if strategy else old.communication,
         "roles": roles,
         "batch": batch or Batch(),
         "checkpoint": Checkpoint(),

@@ -1,0 +1,71 @@
+"""`muster bench-collectives` and `muster plan` with real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.admission.read import read_job
+from muster.api.spec import Role, Roles
+from muster.local.errors import RunError
+from muster.local.probe import measurements
+from muster.measure.jobs import collectives_job, rehearsal_job
+from muster.measure.readings import collectives, socket
+
+EXAMPLES = Path("examples").absolute()
+SIZES = {1024, 2**20}
+TORCH = {"AllReduce", "AllReduce OneDevice", "AllReduce ScatterGather", "AllReduce FP16", "AllReduce BF16", "AllReduce PowerSGD"}
+TENSORFLOW = {"AllReduce Auto", "AllReduce Ring", "AllGather"}
+
+
+@pytest.mark.parametrize(
+    ("example", "own", "operations"),
+    [
+        pytest.param("digits-ddp", "AllReduce", TORCH | {"Broadcast", "AllGather", "ReduceScatter"}, marks=pytest.mark.torch),
+        pytest.param("digits-mwms", "AllReduce Auto", TENSORFLOW, marks=pytest.mark.tensorflow),
+    ],
+)
+def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own: str, operations: set[str]) -> None:
+    job = read_job(EXAMPLES / f"{example}.yaml")
+    found = measurements(collectives_job(job, {"sizes": sorted(SIZES), "seconds": 0.01}), job_file=EXAMPLES / "x.yaml")
+    link = socket(found)
+    assert set(link.bandwidths()) == SIZES
+    assert 0 < link.round_trip < 1
+    told = collectives(found)
+    assert {(one.name, one.bytes) for one in told} == {(name, size) for name in operations for size in SIZES}
+    assert {one.name for one in told if one.own} == {own}
+    assert all(one.world == 2 and 0 < one.low <= one.seconds <= one.high for one in told)
+
+
+@pytest.mark.tensorflow
+def test_a_keras_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the_other() -> None:
+    job = read_job(EXAMPLES / "digits-mwms.yaml")
+    found = measurements(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml")
+    assert [(one["samples"], one["processes"]) for one in found] == [(4, 2), (16, 2)]
+    assert all(one["gradientBytes"] == 4 * (64 * 64 + 64 + 64 * 10 + 10) for one in found)
+    assert all(one["stateBytes"] >= 3 * one["gradientBytes"] for one in found)  # weights, gradients, momentum
+    assert found[0]["peakBytes"] <= found[1]["peakBytes"]
+
+
+def test_what_a_task_refuses_is_the_message_of_the_one_who_measures() -> None:
+    job = read_job(EXAMPLES / "digits-ddp.yaml")
+    broken = rehearsal_job(job, [4], processes=1)
+    trainer = broken.spec.trainer.model_copy(update={"config": {"task": "digits", "config": {"hiden": [4]}}})
+    spec = broken.spec.model_copy(update={"trainer": trainer, "roles": Roles(worker=Role())})
+    with pytest.raises(RunError, match=r"hiden: there is no such key; did you mean hidden") as raised:
+        measurements(broken.model_copy(update={"spec": spec}), job_file=EXAMPLES / "x.yaml")
+    assert raised.value.code == 11
+
+
+@pytest.mark.torch
+def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "muster.cli", "plan", str(EXAMPLES / "digits-ddp.yaml"), "-o", "plan.html"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "istribute this: DDP with" in ended.stdout
+    assert {line.split()[0] for line in ended.stdout.splitlines() if " DDP " in line and line.split()[0].isdigit()} >= {"1", "2"}
+    assert "Plan for digits-ddp" in (tmp_path / "plan.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]

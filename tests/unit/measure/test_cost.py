@@ -1,0 +1,124 @@
+"""What a step costs in a world, and what is advised of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.api.spec import StrategyName
+from muster.measure.advice import Advice, advise
+from muster.measure.cost import VOTES, Costs, Line, all_reduce, predict, share_for
+from muster.strategies.base import Framework
+
+MEGA = 10**6
+COSTS = st.floats(1e-6, 1e3)
+
+
+def costs(*, slope: float = 1e-3, fixed: float = 0.0, link: Line | None = None, processors: int | None = None, state: int = 0) -> Costs:
+    """Gradients of 1 MB; a link without latency that takes a millisecond for it."""
+    return Costs(
+        steps={1: Line(fixed, slope), 2: Line(fixed, slope)},
+        memory=Line(100 * MEGA + state, 0.0),
+        gradient_bytes=MEGA,
+        state_bytes=state,
+        link=link or Line(0.0, 1e-9),
+        processors=processors,
+    )
+
+
+@given(st.floats(0, 10), st.floats(1e-6, 10), st.sets(st.integers(1, 10_000), min_size=2, max_size=6))
+def test_a_line_through_points_of_a_line_is_that_line(fixed: float, slope: float, units: set[int]) -> None:
+    line = Line.through({one: fixed + slope * one for one in units})
+    assert all(line(one) == pytest.approx(fixed + slope * one, rel=1e-4) for one in units)
+
+
+@given(st.dictionaries(st.integers(1, 10_000), COSTS, min_size=1, max_size=6))
+def test_no_part_of_a_cost_is_negative_and_no_line_nearby_fits_better(points: dict[int, float]) -> None:
+    line = Line.through(points)
+    assert line.fixed >= 0
+    assert line.slope >= 0
+
+    def error(fixed: float, slope: float) -> float:
+        return math.fsum(((fixed + slope * units - cost) / cost) ** 2 for units, cost in points.items())
+
+    best = error(line.fixed, line.slope)
+    for more, steeper in ((1.01, 1), (0.99, 1), (1, 1.01), (1, 0.99)):
+        assert best <= error(line.fixed * more, line.slope * steeper) + 1e-9
+
+
+@pytest.mark.parametrize(("processes", "sent"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
+def test_a_ring_sends_nearly_twice_the_bytes_of_which_two_processes_send_one_half(processes: int, sent: float) -> None:
+    assert all_reduce(Line(0.0, 1e-9), MEGA, processes=processes) == pytest.approx(sent * 1e-3)
+    assert all_reduce(Line(0.5, 0.0), MEGA, processes=processes) == pytest.approx(0.5 * (processes - 1))
+
+
+def test_a_step_is_its_largest_share_and_what_all_must_be_told() -> None:
+    world = predict(costs(fixed=0.002, link=Line(0.001, 1e-9)), 4, samples=10)
+    assert world.share == 3
+    assert world.computing == pytest.approx(0.002 + 3 * 0.001)
+    assert world.communication == pytest.approx((1 + VOTES) * 3 * 0.001 + 1.5 * 0.001, rel=1e-3)
+
+
+def test_processes_that_share_processors_take_turns() -> None:
+    apart, shared = (predict(costs(processors=number), 4, samples=64) for number in (None, 2))
+    assert shared.seconds == pytest.approx(2 * apart.seconds)
+    assert predict(costs(processors=2), 2, samples=64).seconds == pytest.approx(predict(costs(), 2, samples=64).seconds)
+
+
+@given(st.floats(0, 1), st.floats(1e-6, 1), st.integers(2, 64), st.floats(0.05, 0.5))
+def test_the_share_that_is_advised_is_the_least_that_keeps_the_overhead(
+    fixed: float, slope: float, processes: int, overhead: float
+) -> None:
+    measured = costs(fixed=fixed, slope=slope)
+    share = share_for(measured, processes, overhead=overhead)
+    assert share is not None
+
+    def spent(samples: int) -> float:
+        world = predict(measured, processes, samples=samples * processes)
+        return 1 - samples * slope / world.seconds
+
+    assert spent(share) <= overhead + 1e-9
+    assert share <= 1 or spent(share - 1) >= overhead - 1e-9
+
+
+def advised(measured: Costs, *, framework: Framework = Framework.PYTORCH, memory: float | None = None) -> Advice:
+    return advise(measured, [1, 2, 4], samples=64, framework=framework, machine_bytes=memory)
+
+
+@pytest.mark.parametrize(
+    ("slope", "latency", "processors", "processes"),
+    [
+        (1e-2, 0.0, None, 4),  # 640, 321, 161.5 ms: as many as there are
+        (1e-2, 0.0, 2, 2),  # four would take turns on two processors
+        (1e-5, 0.0, None, 1),  # 0.64 ms, and a millisecond to add up gradients: not at all
+        (1.3e-4, 2e-4, None, 2),  # 8.3, 5.8, 5.4 ms: four are hardly better than two
+    ],
+)
+def test_a_world_is_advised_where_it_is_worth_its_processes(slope: float, latency: float, processors: int | None, processes: int) -> None:
+    advice = advised(costs(slope=slope, link=Line(latency, 1e-9), processors=processors))
+    assert advice.chosen is not None
+    assert (advice.chosen.strategy, advice.chosen.world.processes) == (StrategyName.DDP, processes)
+    assert advice.distribute == (processes > 1)
+    assert ("Do not distribute" in advice.sentence) == (processes == 1)
+    if processes == 1:
+        assert any("No world is 1.2 times as fast" in reason for reason in advice.reasons)
+
+
+def test_what_does_not_fit_into_one_process_is_sharded_or_refused() -> None:
+    measured = costs(slope=1e-2, state=900 * MEGA)
+    sharded = advised(measured, memory=700 * MEGA)
+    assert sharded.chosen is not None
+    assert (sharded.chosen.strategy, sharded.chosen.world.processes) == (StrategyName.FSDP, 4)
+    assert [one.fits for one in sharded.candidates] == [False, True, True]
+    assert advised(measured, memory=50 * MEGA).chosen is None
+    assert "No world" in advised(measured, memory=50 * MEGA).sentence
+    assert advised(measured, framework=Framework.TENSORFLOW, memory=700 * MEGA).chosen is None
+
+
+def test_on_one_machine_processes_share_its_memory() -> None:
+    advice = advised(costs(slope=1e-2, processors=4), memory=250 * MEGA)
+    assert [one.fits for one in advice.candidates] == [True, True, False]
+    assert any("too little" in reason for reason in advice.reasons)

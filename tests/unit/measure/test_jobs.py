@@ -1,0 +1,142 @@
+"""The jobs that measure in the place of others, and what is read of what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from muster.admission.read import parse_job, read_job
+from muster.admission.validate import problems
+from muster.api.problems import InvalidJobError
+from muster.cli.bench_collectives import bench_collectives
+from muster.cli.main import main
+from muster.measure import collectives_page
+from muster.measure.jobs import collectives_job, fits, link_job, rehearsal_job
+from muster.measure.readings import collectives, costs, in_log, link_of, socket
+from muster.report.page import as_text
+
+EXAMPLES = sorted(Path("examples").glob("*.yaml"))
+DDP = Path("examples/digits-ddp.yaml")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_measured_by_jobs_that_can_run_or_refused_with_a_field(path: Path) -> None:
+    job = read_job(path)
+    for make in (lambda: collectives_job(job, {}), lambda: rehearsal_job(job, [4, 8], processes=2), lambda: link_job(job, [1024])):
+        try:
+            made = make()
+        except InvalidJobError as error:
+            refused = error.problems
+        else:
+            refused = []
+            assert problems(made) == []
+            assert made.spec.recovery.application.limit == 0
+            assert made.spec.checkpoint.storage is None
+        assert all(problem.field.startswith("spec.") for problem in refused)
+
+
+def test_a_rehearsal_has_the_task_of_the_job_and_its_config() -> None:
+    job = read_job(DDP)
+    config = rehearsal_job(job, [8, 4, 8], processes=3).spec.trainer.config
+    assert config == {"task": "digits", "module": None, "config": job.spec.trainer.config, "samples": [4, 8]}
+
+
+def test_a_world_far_larger_than_the_machine_is_refused() -> None:
+    fits(8, processors=2)
+    with pytest.raises(InvalidJobError, match="a world of 9 processes, and this machine has 2 processors; make it at most 8"):
+        fits(9, processors=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "said"),
+    [
+        ("plan", {"task: digits": "command: [python, train.py]"}, "spec.trainer.command: is started as it is"),
+        ("plan", {"replicas: 2": "replicas: 4000", "globalSize: 64": "globalSize: 4000"}, "a world of 4000 processes"),
+        ("plan", {"strategy: DDP": "strategy: DPP"}, "did you mean DDP"),
+        ("bench-collectives", {"replicas: 2": "replicas: 1"}, "spec.roles.worker.replicas: a world of one process"),
+        ("bench-collectives", {"strategy: DDP": "strategy: RPC"}, "spec.strategy: RPC adds up no gradients"),
+    ],
+)
+def test_what_cannot_be_measured_ends_with_one_message(
+    command: str, changes: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = DDP.read_text()
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(path)])
+    assert ended.value.code == 11
+    assert said in capsys.readouterr().err
+
+
+def measured(operation: str, size: int, seconds: float, *, own: bool = False, world: int = 4) -> dict[str, Any]:
+    name, _, variant = operation.partition(" ")
+    interval = {"median": seconds, "low": 0.9 * seconds, "high": 1.1 * seconds, "count": 9}
+    return {"what": "collective", "operation": name, "variant": variant, "own": own, "bytes": size, "world": world, **interval}
+
+
+LINK = [{"what": "link", "bytes": size, "median": seconds} for size, seconds in ((0, 5e-5), (2**20, 1e-3))]
+FOUND = [
+    measured("AllReduce", 2**10, 1e-4, own=True),
+    measured("AllReduce Ring", 2**10, 2e-4),
+    measured("AllReduce", 2**20, 3e-3, own=True),
+    measured("AllReduce Ring", 2**20, 1e-3),
+    measured("Broadcast", 2**20, 2e-3),
+    measured("AllGather", 2**20, 2e-3),
+]
+
+
+def test_bandwidths_are_those_of_nccl_tests_and_held_against_the_socket() -> None:
+    rates = {(one.name, one.bytes): one.bandwidth for one in collectives(FOUND)}
+    mebi = 2**20
+    assert rates["AllReduce", mebi] == pytest.approx(1.5 * mebi / 3e-3)
+    assert rates["Broadcast", mebi] == pytest.approx(mebi / 2e-3)
+    assert rates["AllGather", mebi] == pytest.approx(0.75 * mebi / 2e-3)
+    table = collectives_page.overview(collectives(FOUND), socket(LINK))
+    assert table.rows[0] == ["AllReduce (the job's)", 0.1, 3.0, pytest.approx(0.5243, rel=1e-3), pytest.approx(50.0)]
+    assert table.rows[-1][0] == "plain socket"
+    said = [finding.sentence for finding in collectives_page.findings(collectives(FOUND), socket(LINK), processors=2)]
+    assert "50% of what a plain socket reaches" in said[0]
+    assert "AllReduce Ring is 3 times as fast" in said[1]
+    assert "4 processes shared 2 processors" in said[2]
+
+
+def test_the_log_of_a_pod_tells_the_same_as_the_events_of_a_run(tmp_path: Path) -> None:
+    lines = [
+        "some words",
+        *(f"2026-11-22T00:00:00Z measurement {json.dumps(one)}" for one in (*LINK, *FOUND)),
+        'measurement {"what": "coll',
+    ]
+    assert in_log(lines) == [*LINK, *FOUND]
+    log, page = tmp_path / "log", tmp_path / "page.html"
+    log.write_text("\n".join(lines))
+    ended = CliRunner().invoke(bench_collectives, [str(DDP), "--log", str(log), "-o", str(page)])
+    assert ended.exit_code == 0, ended.output
+    assert as_text(collectives_page.overview(collectives(FOUND), socket(LINK))).splitlines()[1] in ended.output
+    assert "AllReduce Ring" in page.read_text()
+
+
+def test_the_manifest_for_a_cluster_is_a_job_that_is_accepted() -> None:
+    printed = CliRunner().invoke(bench_collectives, [str(DDP), "--manifest", "--largest", "1"]).output
+    job = parse_job(printed, source="printed")
+    assert job.spec.trainer.task == "collectives"
+    assert job.spec.trainer.config["sizes"] == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20]
+
+
+def test_costs_are_read_of_what_was_measured() -> None:
+    steps = [
+        {"what": "step", "samples": n, "median": 0.01 + 0.001 * n, "peakBytes": 100 + n, "gradientBytes": 8, "stateBytes": 24}
+        for n in (8, 16, 32)
+    ]
+    link = link_of([measured("AllReduce", 1000, 0.002, world=2), measured("AllReduce", 3000, 0.004, world=2)])
+    found = costs({1: steps}, link, processors=2)
+    assert found.steps[1](64) == pytest.approx(0.074)
+    assert found.memory(64) == pytest.approx(164)
+    assert found.link(5000) == pytest.approx(0.006)
+    assert (found.gradient_bytes, found.state_bytes) == (8, 24)
