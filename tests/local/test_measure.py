@@ -63,7 +63,7 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures() -> None:
 @pytest.mark.torch
 def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "muster.cli", "plan", str(EXAMPLES / "digits-ddp.yaml"), "-o", "plan.html"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "istribute this: DDP with" in ended.stdout
     assert {line.split()[0] for line in ended.stdout.splitlines() if " DDP " in line and line.split()[0].isdigit()} >= {"1", "2"}

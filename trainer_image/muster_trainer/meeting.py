@@ -114,10 +114,10 @@ class Meeting:
 
     def _accept(self, host: str, port: int) -> list[socket.socket]:
         """The connections of ranks 1, 2, ... in this order."""
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1" if host == "127.0.0.1" else "", port))
-            listener.listen(self.world)
+        here = host == "127.0.0.1"
+        both = not here and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server((host if here else "", port), family=family, backlog=self.world, dualstack_ipv6=both) as listener:
             listener.settimeout(self._timeout)
             peers: dict[int, socket.socket] = {}
             while len(peers) < self.world - 1:

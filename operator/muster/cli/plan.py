@@ -95,7 +95,7 @@ def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, r
     from muster.measure import readings
     from muster.measure.cost import Line
 
-    link = Line(2 * round_trip / 1e3 / 2, 8 / (gbits * 1e9))
+    link = Line(round_trip / 1e3, 8 / (gbits * 1e9))
     return readings.costs({1: _rehearsal(job, file, samples, processes=1)}, link, processors=None)
 
 

@@ -50,7 +50,7 @@ def page(advice: Advice, costs: Costs, *, title: str, subtitle: str) -> Page:
     """The whole page."""
     bars = [
         Bar(
-            f"{one.world.processes} {one.strategy.value}",
+            f"{one.world.processes} process{'es' if one.world.processes > 1 else ''}",
             [
                 (0.0, one.world.computing * MILLI, "series-1", "computing"),
                 (one.world.computing * MILLI, one.world.communication * MILLI, "series-2", "adding up"),
