@@ -7,7 +7,7 @@ processes that never spoke to each other. What they say to each other is the mat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,13 @@ from muster_trainer.engine import Engine
 from muster_trainer.events import Events
 from muster_trainer.measuring import Timing, durations
 from muster_trainer.meeting import Meeting
-from muster_trainer.memory import peak_bytes
+from muster_trainer.memory import peak_bytes, spare_bytes
 from muster_trainer.tasks.config import Key, number, read_config
 from muster_trainer.tasks.module import Task
 
 MOST_STEPS = 60
 WARM_UP = 3
+LONGEST_STEP = 15.0  # seconds
 
 
 def _samples(value: Any) -> bool:
@@ -60,38 +61,48 @@ class Rehearsal:
         return cls(inner, sorted(config.samples), config.seconds)
 
     def measure(self, task: Task, engine: Engine, events: Events, meeting: Meeting) -> ExitCode:
-        """A step with each number of samples, least first: the peak of memory never falls."""
+        """A step with each number of samples, least first: the peak of memory never falls. Ends before one that would take too long, or
+        more memory than there is, by what those before it took."""
         events.emit("phase", phase="Training")
+        before, peak, seconds, done = peak_bytes(), 0, 0.0, 0
         for samples in self.samples:
-            whole = min(samples, len(task.train))
-            order = Order(task.config.seed, len(task.train) // whole * whole, whole)  # no step is shorter than the others
-            coming = range(MOST_STEPS + WARM_UP)
-            engine.expect(order, coming)
-            steps = iter(coming)
-
-            def step(order: Order = order, steps: Iterator[int] = steps) -> None:
-                number = next(steps)
-                engine.step(order.batch_indices(number), step=number, stop=False, save=False, busy=False)
-
-            own = durations(
-                step, prepare=lambda: meeting.share(None), agree=meeting.first, warm_up=WARM_UP, most=MOST_STEPS, seconds=self.seconds
-            )
-            seconds = [max(of_all) for of_all in zip(*meeting.share(own), strict=True)]
-            peaks = meeting.share(peak_bytes())
+            more = samples / max(done, 1)
+            heavy = done and (more * seconds > LONGEST_STEP or (more - 1) * (peak - before) > spare_bytes())
+            if any(meeting.share(heavy)):
+                break
+            timing = self._steps(samples, task, engine, meeting)
+            peak, seconds, done = max(meeting.share(peak_bytes())), timing.median, samples
             if meeting.rank == 0:
                 gradients, state = engine.weigh()
                 tell(
                     events,
                     what="step",
-                    samples=order.batch,
+                    samples=min(samples, len(task.train)),
                     processes=meeting.world,
                     threads=engine.fingerprint()["threads"],
                     gradientBytes=gradients,
                     stateBytes=state,
-                    peakBytes=max(peaks),
-                    **Timing.of(seconds).fields(),
+                    peakBytes=peak,
+                    **timing.fields(),
                 )
         return ExitCode.COMPLETED
+
+    def _steps(self, samples: int, task: Task, engine: Engine, meeting: Meeting) -> Timing:
+        """Of steps that all processes begin together; each counts until the last is through."""
+        whole = min(samples, len(task.train))
+        order = Order(task.config.seed, len(task.train) // whole * whole, whole)  # no step is shorter than the others
+        coming = range(MOST_STEPS + WARM_UP)
+        engine.expect(order, coming)
+        steps = iter(coming)
+
+        def step() -> None:
+            number = next(steps)
+            engine.step(order.batch_indices(number), step=number, stop=False, save=False, busy=False)
+
+        own = durations(
+            step, prepare=lambda: meeting.share(None), agree=meeting.first, warm_up=WARM_UP, most=MOST_STEPS, seconds=self.seconds
+        )
+        return Timing.of([max(of_all) for of_all in zip(*meeting.share(own), strict=True)])
 
 
 def part_from_the_world(environment: MutableMapping[str, str] = os.environ) -> None:

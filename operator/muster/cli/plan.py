@@ -72,7 +72,8 @@ def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[i
     if processors:
         fits(own, processors=processors)
     most = max(own, processors or 2 * own)
-    return sorted({own, *(2**power for power in range(most.bit_length()) if 2**power <= most)} & set(range(1, samples + 1)))
+    sizes = {own, *(2**power for power in range(most.bit_length()) if 2**power <= most)}
+    return sorted(size for size in sizes if size <= samples)
 
 
 def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> Costs:
