@@ -20,7 +20,8 @@ class StepOutcome:
 
     `staleness` of an asynchronous strategy: how many updates others made between the reading of the parameters and the
     update with their gradient. None: it is synchronous. `input_seconds`: the longest time that a rank waited for samples.
-    `own_seconds`: how long this rank worked, as against waiting for others; None: the strategy cannot tell.
+    `own_seconds`: how long this rank worked, as against waiting for others; None: the strategy cannot tell. `tells_passes`: the forward
+    and backward pass are in it; else ranks wait for each other all through them.
     """
 
     loss: float
@@ -30,6 +31,7 @@ class StepOutcome:
     staleness: int | None = None
     input_seconds: float = 0.0
     own_seconds: float | None = None
+    tells_passes: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from muster_trainer.data.stall import Stall
 from muster_trainer.engine import Engine, StepOutcome, warm_up
 from muster_trainer.events import Events
 from muster_trainer.export import Export
+from muster_trainer.memory import peak_bytes
 from muster_trainer.objects import place_of
 from muster_trainer.pace import Pace
 from muster_trainer.saving import Saver
@@ -149,7 +150,8 @@ class Training:
         if not math.isfinite(outcome.loss):
             self._lost_numbers(step, outcome.loss)
         own = None if outcome.own_seconds is None else outcome.own_seconds + time.monotonic() - met
-        if (pace := self.pace.add(seconds=time.monotonic() - began, own=own)) is not None:
+        pace = self.pace.add(seconds=time.monotonic() - began, own=own, whole=outcome.tells_passes)
+        if pace is not None:
             self.events.emit("pace", step=step + 1, **pace)
         return outcome
 
@@ -301,8 +303,9 @@ class Training:
         return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
 
     def _leave(self) -> None:
-        """One collective more, in which nobody needs a result: a rank that went at once could take with it what
-        another still reads of the collective before. Who finds a peer gone here is through as well."""
+        """Tells what the steps took, and then makes one collective more, in which nobody needs a result: a rank that went at once could
+        take with it what another still reads of the collective before. Who finds a peer gone here is through as well."""
+        self.events.emit("measurement", what="training", **self.pace.sums(), peakBytes=peak_bytes())
         with suppress(PeerLost):
             self._agree(lambda: None)
 

@@ -19,11 +19,25 @@ class Pace:
         self._seconds: list[float] = []
         self._own: list[float] = []
         self._medians: dict[str, float] = {}
+        self._steps = 0
+        self._sums = {"seconds": 0.0, "ownSeconds": 0.0}
+        self._tells = False
 
-    def add(self, *, seconds: float, own: float | None) -> dict[str, Any] | None:
-        """Takes in a step of `seconds`, of which this rank worked `own` (None: its strategy cannot tell) and waited for others in
-        the rest; gives the fields of an event when one is due: the medians of the last full window, if there was one."""
+    def sums(self) -> dict[str, Any]:
+        """All steps but the first, in which frameworks prepare: how many, their `seconds`, and where the strategy tells all of them
+        the `ownSeconds` in which this rank worked."""
+        told = self._sums if self._tells else {"seconds": self._sums["seconds"]}
+        return {"steps": max(0, self._steps - 1), **{name: round(value, 6) for name, value in told.items()}}
+
+    def add(self, *, seconds: float, own: float | None, whole: bool) -> dict[str, Any] | None:
+        """Takes in a step of `seconds`, of which this rank worked `own` (None: its strategy cannot tell) and waited for others in the
+        rest (`whole`: all through the step); gives the fields of an event when one is due: the medians of the last full window, if any."""
         now = time.monotonic()
+        self._steps += 1
+        self._tells = whole and own is not None
+        if self._steps > 1:
+            self._sums["seconds"] += seconds
+            self._sums["ownSeconds"] += min(own or 0.0, seconds)
         if own is not None:
             self._seconds.append(seconds)
             self._own.append(own)

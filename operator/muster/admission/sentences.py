@@ -18,16 +18,16 @@ from muster.api.problems import Problem
 MAX_LISTED = 12
 
 
-def problem_of(error: ErrorDetails) -> Problem:
-    """One of `ValidationError.errors()` as a problem."""
+def problem_of(error: ErrorDetails, root: type[ApiModel] = TrainingJob) -> Problem:
+    """One of `ValidationError.errors()` about a `root` as a problem."""
     location = error["loc"]
     kind = error["type"]
     if kind == "extra_forbidden":
-        return Problem(spelled(location), _unknown_field(location))
+        return Problem(spelled(location), _unknown_field(location, root))
     if kind == "missing":
-        return Problem(spelled(location), _missing_field(location))
+        return Problem(spelled(location), _missing_field(location, root))
     return Problem(
-        spelled(location), _sentence(kind, error["input"], context=error.get("ctx", {}), field=_field_at(location)) or error["msg"]
+        spelled(location), _sentence(kind, error["input"], context=error.get("ctx", {}), field=_field_at(location, root)) or error["msg"]
     )
 
 
@@ -82,12 +82,12 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
     return plain[found[0]] if found else None
 
 
-def _unknown_field(location: tuple[str | int, ...]) -> str:
+def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str:
     name = str(location[-1])
-    parent = _model_at(location[:-1])
+    parent = _model_at(location[:-1], root)
     names = _field_names(parent) if parent else []
     meant = nearest(name, names)
-    where = spelled(location[:-1]) or "a job"
+    where = spelled(location[:-1]) or ("a job" if root is TrainingJob else "this file")
     hint = f"; did you mean {meant}?" if meant else ""
     listed = f" It has {', '.join(names)}." if len(names) <= MAX_LISTED else ""
     return (
@@ -97,8 +97,8 @@ def _unknown_field(location: tuple[str | int, ...]) -> str:
     )
 
 
-def _missing_field(location: tuple[str | int, ...]) -> str:
-    field = _field_at(location)
+def _missing_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str:
+    field = _field_at(location, root)
     description = _description(field)
     values = _enum_values(field)
     what = f"one of {', '.join(values)}" if values else description[:1].lower() + description[1:]
@@ -141,23 +141,25 @@ def _field_names(model: type[ApiModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _field_at(location: tuple[str | int, ...]) -> FieldInfo | None:
-    parent = _model_at(location[:-1])
+def _field_at(location: tuple[str | int, ...], root: type[ApiModel]) -> FieldInfo | None:
+    parent = _model_at(location[:-1], root)
     if parent is None:
         return None
     return next((field for name, field in parent.model_fields.items() if (field.alias or name) == location[-1]), None)
 
 
-def _model_at(location: tuple[str | int, ...]) -> type[ApiModel] | None:
-    """The type of the part of a job that stands at a path; None inside free mappings and lists."""
-    model: type[ApiModel] | None = TrainingJob
+def _model_at(location: tuple[str | int, ...], root: type[ApiModel]) -> type[ApiModel] | None:
+    """The type of the part that stands at a path below a `root`; None inside free mappings and lists of values."""
+    model: type[ApiModel] | None = root
     for key in location:
+        if isinstance(key, int):
+            continue
         fields = {field.alias or name: field for name, field in model.model_fields.items()} if model else {}
-        model = _model_of(fields[key].annotation) if isinstance(key, str) and key in fields else None
+        model = _model_of(fields[key].annotation) if key in fields else None
     return model
 
 
 def _model_of(annotation: Any) -> type[ApiModel] | None:
-    """X of `X` and of `X | None`, where X is a type of the API."""
+    """X of `X`, `X | None` and `list[X]`, where X is a type of the API."""
     candidates = [annotation, *get_args(annotation)]
     return next((each for each in candidates if isinstance(each, type) and issubclass(each, ApiModel)), None)

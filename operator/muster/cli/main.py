@@ -13,6 +13,7 @@ import click
 from muster.api.problems import InvalidJobError
 
 COMMANDS: Mapping[str, str] = {
+    "compare": "muster.cli.compare:compare",
     "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
     "plan": "muster.cli.plan:plan",
     "render": "muster.cli.render:render",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,18 +20,17 @@ from muster.cli.refusal import RefusalError
 @click.option("--open", "open_browser", is_flag=True, help="Show the page in a browser.")
 def report(run_dir: Path, output: Path | None, against: Path | None, open_browser: bool) -> None:
     """Writes what happened in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput."""
+    from muster.cli.pages import write
+    from muster.measure.figures import figures_of
     from muster.report.history import ReportError
-    from muster.report.page import as_html
     from muster.report.run import read_run, run_page
 
     target = output or run_dir / "report.html"
     try:
-        page = as_html(run_page(read_run(run_dir), against=read_run(against) if against else None))
-        target.write_text(page, encoding="utf-8")
+        run = read_run(run_dir)
+        page = run_page(run, against=read_run(against) if against else None)
     except ReportError as error:
         raise RefusalError(str(error)) from error
-    except OSError as error:
-        raise RefusalError(f"{target}: cannot be written: {error.strerror}; choose another file with --output") from error
-    click.echo(f"Wrote {target}")
+    write(replace(page, figures={**(page.figures or {}), **figures_of(run).shown()}), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())

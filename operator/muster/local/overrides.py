@@ -13,20 +13,21 @@ from muster.api.problems import InvalidJobError
 from muster.local.errors import ConfigurationError
 
 
-def overridden(job: TrainingJob, settings: Sequence[str]) -> TrainingJob:
-    """The job with each `path=value` laid over it; a value is read as YAML. Raises ConfigurationError for what makes no valid job."""
+def overridden(job: TrainingJob, settings: Sequence[str], *, source: str = "--set") -> TrainingJob:
+    """The job with each `path=value` laid over it; a value is read as YAML. Raises ConfigurationError, with `source` before each
+    message, for what makes no valid job."""
     if not settings:
         return job
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith("spec."):
-            raise ConfigurationError(f"--set {setting}: write the path of a field and its value, such as spec.trainer.config.epochs=3")
-        _put(document, path.split("."), _value(setting, text), setting)
+            raise ConfigurationError(f"{source} {setting}: write the path of a field and its value, such as spec.trainer.config.epochs=3")
+        _put(document, path.split("."), _value(f"{source} {setting}", text), f"{source} {setting}")
     try:
-        return parse_job(yaml.safe_dump(document, allow_unicode=True), source="--set")
+        return parse_job(yaml.safe_dump(document, allow_unicode=True), source=source)
     except InvalidJobError as error:
-        found = "\n".join(f"--set: {problem}" for problem in error.problems)
+        found = "\n".join(f"{source}: {problem}" for problem in error.problems)
         raise ConfigurationError(found) from None
 
 
@@ -34,7 +35,7 @@ def _value(setting: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ConfigurationError(f"--set {setting}: {text!r} is no YAML value; put it in quotes") from None
+        raise ConfigurationError(f"{setting}: {text!r} is no YAML value; put it in quotes") from None
 
 
 def _put(document: dict[str, Any], path: Sequence[str], value: Any, setting: str) -> None:
@@ -42,6 +43,6 @@ def _put(document: dict[str, Any], path: Sequence[str], value: Any, setting: str
     for name in folders:
         inner = document.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise ConfigurationError(f"--set {setting}: {name} holds a value and no fields; name a field below spec")
+            raise ConfigurationError(f"{setting}: {name} holds a value and no fields; name a field below spec")
         document = inner
     document[last] = value

@@ -22,7 +22,7 @@ class ProbeError(RunError):
         self.code = code
 
 
-class _Kept:
+class Kept:
     """A display that shows nothing and keeps the last words for whom they concern."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Kept:
 def events(job: TrainingJob, *, job_file: Path) -> list[dict[str, Any]]:
     """What the processes of `job` said, replica after replica. Raises RunError with the run's last words, where it does not succeed."""
     directory = Path(tempfile.mkdtemp(prefix=f"muster-{job.metadata.name}-"))
-    kept = _Kept()
+    kept = Kept()
     code = run_job(job, directory, job_file=job_file, display=kept)
     if code in (ExitCode.SAVED, ExitCode.NOT_SAVED):
         shutil.rmtree(directory)

@@ -64,6 +64,8 @@ class History:
     fingerprints: tuple[dict[str, Any], ...]
     attempt_spans: dict[int, tuple[float, float]]
     """attempt -> time of its first and last event"""
+    trainings: tuple[dict[str, Any], ...] = ()
+    """the measurement `training` of each process that came to the end of its steps"""
 
     @property
     def curve(self) -> dict[int, Step]:
@@ -148,4 +150,5 @@ def read_history(run: Path) -> History:
         evaluations=tuple((event["step"], event["metrics"]) for event in of("evaluation")),
         fingerprints=tuple(of("fingerprint", chief=False)),
         attempt_spans=spans,
+        trainings=tuple(event for event in of("measurement", chief=False) if event.get("what") == "training"),
     )

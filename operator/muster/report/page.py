@@ -99,12 +99,18 @@ def shown(value: Cell) -> str:
 
 
 def as_text(table: Table, *, width: int | None = None) -> str:
-    """The table for a terminal of `width` columns (default: the terminal's own)."""
+    """The table for a terminal of `width` columns (default: the terminal's own); wider where words would have to be broken."""
     drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    least = 0
     for column, title in enumerate(table.head):
-        drawn.add_column(Text(title), justify="right" if table.numeric(column) else "left", vertical="bottom", overflow="fold")
+        words = [row[column] for row in [table.head, *table.rows]]
+        least += 2 + max(len(word) for cell in words for word in (shown(cell).split() if column else [shown(cell)]) or [""])
+        if table.numeric(column):
+            drawn.add_column(Text(title.replace(" ", "\n")), justify="right", vertical="bottom", no_wrap=True)
+        else:
+            drawn.add_column(Text(title), vertical="bottom", overflow="fold", no_wrap=column == 0)
     for row in table.rows:
         drawn.add_row(*(Text(shown(cell)) for cell in row))
     out = io.StringIO()
-    Console(file=out, width=width or shutil.get_terminal_size(WITHOUT_TERMINAL).columns).print(drawn)
+    Console(file=out, width=max(least, width or shutil.get_terminal_size(WITHOUT_TERMINAL).columns)).print(drawn)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

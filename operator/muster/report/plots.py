@@ -135,7 +135,7 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
         axes.plot(*zip(*line.points, strict=True), color=PLACEHOLDER[line.colour], linewidth=line.width, marker="o" if line.dots else None)
     if plot.log_x:
         axes.set_xscale("log")
-    elif min(x for line in plot.lines for x, _ in line.points) >= 0:
+    elif not plot.x_ticks and min(x for line in plot.lines for x, _ in line.points) >= 0:
         axes.set_xlim(left=0)
     if plot.x_ticks:
         axes.set_xticks(list(plot.x_ticks), list(plot.x_ticks.values()), minor=False)

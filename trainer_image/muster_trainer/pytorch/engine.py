@@ -135,8 +135,11 @@ class TorchEngine:
         met = time.monotonic()
         if np.isfinite(loss_sum) or self.task.config.nanLoss != "Skip":
             self._update(step)
-        own = None if self.device.type == "cuda" else read + max(0.0, self._ready() - together) + time.monotonic() - met
-        return StepOutcome(loss=loss_sum / len(indices), stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own)
+        ready = self._ready()
+        own = None if self.device.type == "cuda" else read + max(0.0, ready - together) + time.monotonic() - met
+        loss = loss_sum / len(indices)
+        tells = ready > 0
+        return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=tells)
 
     def _ready(self) -> float:
         """When (`time.monotonic`) this rank's gradients were ready, and only those of others awaited; 0: it cannot tell, for ranks wait

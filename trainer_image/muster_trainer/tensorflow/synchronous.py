@@ -111,7 +111,9 @@ class Synchronous:
         stops, saves, works = (votes.numpy() > 0).tolist()
         own = read + max(0.0, float(ready.numpy()) - together) if self.tells_time else None
         loss = float(loss_sum.numpy()) / len(indices)
-        return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own)
+        return StepOutcome(
+            loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=self.tells_time
+        )
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         sums: dict[str, float] = {}

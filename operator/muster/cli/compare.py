@@ -1,0 +1,45 @@
+"""`muster compare`: one task under several strategies and world sizes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from muster.cli.refusal import RefusalError
+
+ALL_FAILED = 10
+
+
+@click.command()
+@click.argument("file", metavar="COMPARE.YAML", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Page; default: compare.html in the run directory.")
+@click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<name of the file>.")
+def compare(file: Path, output: Path | None, run_dir: Path | None) -> int:
+    """Runs the variants of a job that COMPARE.YAML lists, one after another on this machine, and shows their training time, speed-up,
+    efficiency, communication, input stall, memory and loss as a table and a page.
+
+    Exit codes: 0 all variants ran, 10 one failed (its last words are shown), 11 the file cannot be run as written.
+    """
+    from muster.cli.pages import write
+    from muster.local.comparison import read_comparison, run_all
+    from muster.local.errors import RunError
+    from muster.measure.compare_page import comparison_page, comparison_table, findings
+    from muster.report.page import as_text
+
+    directory = run_dir or Path("runs") / file.stem
+    try:
+        comparison = read_comparison(file)
+        outcomes = list(run_all(comparison, directory, say=lambda text: click.echo(text, err=True)))
+    except RunError as error:
+        raise RefusalError(str(error), error.code) from error
+    click.echo(f"\n{as_text(comparison_table(outcomes))}")
+    for finding in findings(outcomes):
+        click.echo(finding.sentence)
+    for one in outcomes:
+        if one.figures is None:
+            click.echo(f"\n{one.name}:\n{one.last_words}")
+    subtitle = f"{comparison.job_file.name} in {len(outcomes)} variants, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    write(comparison_page(outcomes, title=f"Compared: {file.stem}", subtitle=subtitle), output or directory / "compare.html")
+    return ALL_FAILED if any(one.figures is None for one in outcomes) else 0

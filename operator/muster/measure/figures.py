@@ -1,0 +1,101 @@
+"""What the events of a finished run say about its speed and its cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
+from statistics import fmean, median
+
+from muster.report.history import History
+from muster.report.run import Run
+
+NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Steps are those that count, without the first of each attempt, in which frameworks prepare. Seconds, bytes; shares are of 1.
+
+    `training_seconds` go from the beginning of the first step to the end of the last; `parts` is what they went into. `communication`
+    is the share of its steps in which a rank waited for what others sent; None: the strategy cannot tell, and computing holds it.
+    `peak_bytes` are of the largest process.
+    """
+
+    processes: int
+    steps: int
+    step_seconds: float
+    interval: tuple[float, float]
+    """95 % interval of the median by order statistics"""
+    samples_per_second: float
+    training_seconds: float
+    communication: float | None
+    input_stall: float
+    peak_bytes: int | None
+    loss: float
+    metrics: Mapping[str, float]
+    step_share: float
+    """of the training seconds, those in steps"""
+
+    def shown(self) -> dict[str, str]:
+        """What a run's own page shows of them: name -> value with its unit."""
+        found = {"median step": f"{1e3 * self.step_seconds:.3g} ms"}
+        if self.communication is not None:
+            found["steps waiting for others"] = f"{self.communication:.0%}"
+        if self.peak_bytes is not None:
+            found["largest process"] = f"{self.peak_bytes / 2**20:.0f} MiB"
+        return found
+
+    def parts(self) -> dict[str, float]:
+        """The training seconds by what they went into."""
+        steps = self.step_share * self.training_seconds
+        others, samples = (self.communication or 0.0) * steps, self.input_stall * steps
+        return {
+            "computing": max(0.0, steps - others - samples),
+            "waiting for others": others,
+            "waiting for samples": samples,
+            "saving, evaluating": self.training_seconds - steps,
+        }
+
+
+def figures_of(run: Run) -> RunFigures:
+    """The figures of a run that did a step."""
+    history = run.history
+    curve = list(history.curve.values())
+    first_of = {attempt: min(step.step for step in history.steps if step.attempt == attempt) for attempt in history.attempts}
+    steady = [step for step in curve if step.step != first_of[step.attempt]] or curve
+    seconds = sorted(step.seconds for step in steady)
+    stepping = sum(step.seconds for step in curve)
+    training = max(curve[-1].time - (curve[0].time - curve[0].seconds), stepping)
+    return RunFigures(
+        processes=len({(one["role"], one["index"], one["rank"]) for one in history.fingerprints if one["role"] != "evaluator"}),
+        steps=len(curve),
+        step_seconds=median(seconds),
+        interval=interval_of_median(seconds),
+        samples_per_second=sum(step.samples for step in steady) / max(sum(seconds), 1e-9),
+        training_seconds=training,
+        communication=_communication(history),
+        input_stall=sum(step.input_seconds for step in steady) / max(sum(seconds), 1e-9),
+        peak_bytes=max((one["peakBytes"] for one in history.trainings), default=None),
+        loss=curve[-1].loss,
+        metrics=history.evaluations[-1][1] if history.evaluations else {},
+        step_share=stepping / training,
+    )
+
+
+def interval_of_median(ordered: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median of sorted values, by order statistics (normal approximation of the binomial)."""
+    spread = NORMAL_95 * sqrt(len(ordered)) / 2
+    low, high = floor(len(ordered) / 2 - spread), ceil(len(ordered) / 2 + spread)
+    return ordered[max(0, low)], ordered[min(len(ordered) - 1, high)]
+
+
+def _communication(history: History) -> float | None:
+    """Over the ranks of the last attempt that came to its end, the mean share of their steps in which they did not work."""
+    newest = max((one["attempt"] for one in history.trainings), default=None)
+    last = [one for one in history.trainings if one["attempt"] == newest]
+    if len(last) == 1 and len(history.fingerprints) == 1:
+        return 0.0
+    if not last or any("ownSeconds" not in one or not one["seconds"] for one in last):
+        return None
+    return fmean(1 - one["ownSeconds"] / one["seconds"] for one in last)

@@ -1,0 +1,88 @@
+"""A comparison is checked whole before its first run, and shows what came of each variant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.api.problems import InvalidJobError
+from muster.local.comparison import read_comparison
+from muster.local.errors import RunError
+from muster.measure.compare_page import Outcome, comparison_page, comparison_table
+from muster.measure.figures import RunFigures, interval_of_median
+from muster.report.page import as_html, as_text
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
+    jobs = read_comparison(EXAMPLES / "compare-digits.yaml").jobs
+    assert list(jobs)[:3] == ["DDP x1", "DDP x2", "FSDP x2"]
+    assert jobs["FSDP x2"].spec.strategy.value == "FSDP"
+    assert jobs["FSDP x2"].spec.trainer.config["epochs"] == 8
+    assert jobs["DDP x1"].spec.roles.worker.replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("variants: [{strategy: DPP}]", r"variants\[0\].strategy: .* did you mean DDP"),
+        (
+            ("variants: [{}, {strategy: DDP, replicas: 64}]", r"variants\[1\].replicas: .* 64 processes, and this machine"),
+            r"variants\[1\].replicas: .* 64 processes, and this machine",
+        ),
+        ("variants: [{workers: 2}]", r"variants\[0\].workers: is no field"),
+        ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
+        ("variants: []", "variants: must"),
+        ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: Mirrored takes exactly 1"),
+        ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_its_field(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text(f"job: {EXAMPLES / 'digits-ddp.yaml'}\n{text}\n")
+    with pytest.raises((InvalidJobError, RunError), match=said):
+        read_comparison(file)
+
+
+def figures(processes: int, seconds: float, communication: float | None) -> RunFigures:
+    return RunFigures(
+        processes, 100, seconds / 100, (seconds / 101, seconds / 99), 1000.0, seconds, communication, 0.1, 2**30, 0.25, {}, 0.9
+    )
+
+
+OUTCOMES = [
+    Outcome("one", "DDP", figures(1, 20.0, 0.0)),
+    Outcome("lost", "FSDP", None, "rank 1: <b>broke</b>"),
+    Outcome("two", "DDP", figures(2, 12.5, 0.4)),
+]
+
+
+def test_speed_up_and_efficiency_are_against_the_first_that_succeeded() -> None:
+    table = comparison_table(OUTCOMES)
+    two = dict(zip(table.head, table.rows[2], strict=True))
+    assert (two["speed-up"], two["efficiency %"], two["communication %"], two["memory MiB"]) == (1.6, 80.0, 40.0, 1024)
+    assert [row[-1] for row in table.rows] == ["", "failed", ""]
+    lines = as_text(table, width=20).splitlines()
+    assert lines[-1].split()[:4] == ["two", "2", "12.5", "1.60"]  # no word is broken, however narrow the terminal
+
+
+def test_the_page_names_the_fastest_and_tells_why_another_failed() -> None:
+    page = as_html(comparison_page(OUTCOMES, title="Compared", subtitle=""))
+    assert "two trains fastest: 12.5 s, 1.60 times as fast as one" in page
+    assert "rank 1: &lt;b&gt;broke" in page
+    assert page.count("<figure") == 2
+
+
+def test_the_parts_of_the_training_time_add_up() -> None:
+    parts = figures(2, 12.5, 0.4).parts()
+    assert sum(parts.values()) == pytest.approx(12.5)
+    assert parts["waiting for others"] == pytest.approx(0.4 * 0.9 * 12.5)
+
+
+def test_the_interval_of_a_median_holds_it_and_narrows_with_more_values() -> None:
+    few, many = interval_of_median(range(11)), interval_of_median(range(1001))
+    assert few[0] < 5 < few[1]
+    assert 468 <= many[0] < 500 < many[1] <= 532
+    assert interval_of_median([3.0]) == (3.0, 3.0)
