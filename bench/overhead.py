@@ -1,0 +1,149 @@
+"""What the trainer costs: `python bench/overhead.py`. Prints JSON.
+
+Each strategy's step in the trainer's loop, with all that it says of it, is paired with that of a plain script (bench/plain): the same
+model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other
+things may run here too, though the interval then grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from math import ceil, floor, sqrt
+from typing import Any
+
+BATCH = 16
+GPT = {"width": 192, "layers": 3, "heads": 4, "context": 64, "optimizer": "AdamW", "learningRate": 1e-4, "epochs": 100000, "seed": 0}
+PLAIN = {"DDP": "plain.ddp", "FSDP": "plain.fsdp", "MultiWorkerMirrored": "plain.multi_worker_mirrored"}
+MOST = 0.03
+WARM_UP_STEPS = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strategies", nargs="+", choices=PLAIN, default=list(PLAIN))
+    parser.add_argument("--world", type=int, default=2, help="processes")
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of each strategy")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each side of a pair")
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples of a step")
+    arguments = parser.parse_args()
+    if strategy := os.environ.get("MUSTER_STRATEGY"):
+        figures = paired(strategy, arguments)
+        if figures:
+            print(json.dumps({strategy: figures}, indent=1), flush=True)
+        os._exit(0)  # frameworks may hang when they leave a world
+    for strategy in arguments.strategies:
+        run_world(strategy, arguments.world)
+
+
+def run_world(strategy: str, size: int) -> None:
+    """Starts this program once for each process of a world, and waits for all."""
+    ports = []
+    for _ in range(size):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    workers = [subprocess.Popen([sys.executable, *sys.argv], env=environment(strategy, ports, rank)) for rank in range(size)]
+    try:
+        for worker in workers:
+            worker.wait()
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
+    batch = {"globalSize": int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else BATCH}
+    said = {
+        "MUSTER_JOB": "bench/overhead",
+        "MUSTER_JOB_UID": "uid",
+        "MUSTER_JOB_CREATED": "2026-01-01T00:00:00Z",
+        "MUSTER_STRATEGY": strategy,
+        "MUSTER_ROLE": "worker",
+        "MUSTER_INDEX": str(rank),
+        "MUSTER_ATTEMPT": "0",
+        "MUSTER_PROCESSES": "1",
+        "MUSTER_POD_NAME": "bench",
+        "MUSTER_POD_UID": "uid",
+        "MUSTER_TRAINER": json.dumps({"task": "gpt", "config": GPT, "batch": batch}),
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    if strategy == "MultiWorkerMirrored":
+        workers = [f"127.0.0.1:{port}" for port in ports]
+        said["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+    else:
+        world = str(len(ports))
+        said |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        said |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
+    return {**os.environ, **said}
+
+
+def paired(strategy: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Both sides in turns, in this process of the world; the figures, on rank 0."""
+    from muster_trainer.contract import ReplicaEnv, trainer_spec_of
+    from muster_trainer.events import Events
+    from muster_trainer.loop import Training
+    from muster_trainer.process import STRATEGIES
+    from muster_trainer.stopping import StopRequest
+    from muster_trainer.tasks.module import load_task
+
+    env, spec = ReplicaEnv.from_environment(os.environ), trainer_spec_of(os.environ)
+    task = load_task(spec, env.framework)
+    module, _, name = STRATEGIES[strategy].partition(":")
+    engine = getattr(importlib.import_module(f"muster_trainer.{module}"), name)(task, spec)
+    events = Events(os.open(os.devnull, os.O_WRONLY), engine.rank)
+    training = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
+    shared = [engine.strategy] if strategy == "MultiWorkerMirrored" else []
+    sides = {"trainer": trained(training), "plain": importlib.import_module(PLAIN[strategy]).train(task, arguments.batch, *shared)}
+    for side in sides.values():
+        for _ in range(WARM_UP_STEPS):
+            next(side)
+    seconds: dict[str, list[float]] = {"trainer": [], "plain": []}
+    for number in range(arguments.pairs):
+        for name in ("trainer", "plain") if number % 2 else ("plain", "trainer"):
+            engine.gather("")  # begin together
+            begun = time.monotonic()
+            for _ in range(arguments.steps):
+                next(sides[name])
+            seconds[name].append((time.monotonic() - begun) / arguments.steps)
+    engine.gather("")
+    return figures_of(seconds, arguments.steps) if engine.rank == 0 else None
+
+
+def trained(training: Any) -> Iterator[float]:
+    """The trainer's steps, as its loop takes them between two saves."""
+    training.summaries = training._summaries(0)
+    training.engine.expect(training.order, range(training.total))
+    for step in range(training.total):
+        yield training._step(step).loss
+
+
+def figures_of(seconds: dict[str, list[float]], steps: int) -> dict[str, Any]:
+    slower = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
+    spread = 1.96 * sqrt(len(slower)) / 2
+    low, high = max(0, floor(len(slower) / 2 - spread)), min(len(slower) - 1, ceil(len(slower) / 2 + spread))
+    return {
+        "plainStepSeconds": round(statistics.median(seconds["plain"]), 4),
+        "trainerStepSeconds": round(statistics.median(seconds["trainer"]), 4),
+        "overhead": round(statistics.median(slower), 4),
+        "interval95": [round(slower[low], 4), round(slower[high], 4)],
+        "overheadMustBeAtMost": MOST,
+        "pairs": len(slower),
+        "stepsOfEachSide": steps,
+        "load": round(os.getloadavg()[0], 1),
+        "processors": os.cpu_count(),
+    }
+
+
+if __name__ == "__main__":
+    main()
