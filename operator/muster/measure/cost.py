@@ -5,7 +5,8 @@
     adding up    = (P - 1) latency + 2 (P - 1) / P x bytes x per byte        (Patarasuk and Yuan, 2009: a ring of P processes)
 
 Nothing is credited for computing and adding up at the same time: on a CPU both need the processors. Processes that share processors
-take turns, so that all of it becomes longer by as many as there are to each.
+take turns: what that makes of computing is measured, or else all of it takes as many times as long as there are to a processor; adding up
+becomes longer by as much as computing does.
 """
 
 from __future__ import annotations
@@ -101,24 +102,26 @@ def all_reduce(link: Line, size: float, *, processes: int) -> float:
 
 def predict(costs: Costs, processes: int, *, samples: int) -> World:
     """A step of `samples`, shared out over so many processes."""
-    turns, line = _sharing(costs, processes)
+    share = ceil(samples / processes)
+    computing = _computing(costs, processes)(share)
+    with_room = _computing(costs, min(processes, costs.processors or processes))(share)
+    crowded = max(1.0, computing / with_room) if with_room else 1.0
     added = all_reduce(costs.link, costs.gradient_bytes, processes=processes)
     votes = VOTES * all_reduce(costs.link, VOTE_BYTES, processes=processes)
-    share = ceil(samples / processes)
-    return World(processes, samples, computing=turns * line(share), communication=turns * (added + votes), memory=costs.memory(share))
+    return World(processes, samples, computing=computing, communication=crowded * (added + votes), memory=costs.memory(share))
 
 
-def _sharing(costs: Costs, processes: int) -> tuple[float, Line]:
-    """How many processes there are to a processor, at least 1, and what a step costs each when all that fit compute."""
+def _computing(costs: Costs, processes: int) -> Line:
+    """What a step costs each of so many processes by samples: as measured, or by as many as there are to a processor times as long."""
     if costs.processors is None:
-        return 1.0, costs.steps[1]
+        return costs.steps[1]
     measured = max(number for number in costs.steps if number <= processes)
-    return max(1.0, processes / costs.processors), costs.steps[measured]
+    turns = max(1.0, processes / max(measured, costs.processors))
+    return Line(turns * costs.steps[measured].fixed, turns * costs.steps[measured].slope)
 
 
 def share_for(costs: Costs, processes: int, *, overhead: float) -> int | None:
     """How many samples each process needs so that what does not grow with them takes at most `overhead` of a step; None: no number does."""
-    turns, line = _sharing(costs, processes)
-    alone = predict(costs, processes, samples=processes).communication + turns * line.fixed
-    each = turns * line.slope
-    return ceil(alone * (1 - overhead) / overhead / each) if each > 0 else None
+    line = _computing(costs, processes)
+    alone = predict(costs, processes, samples=processes).communication + line.fixed
+    return ceil(alone * (1 - overhead) / overhead / line.slope) if line.slope > 0 else None

@@ -10,7 +10,7 @@ from muster.report.plots import Bar, Bars
 MILLI = 1e3
 
 METHOD = (
-    "A step was measured in one process, and in as many side by side as the worlds above have (up to the number of processors), each "
+    "A step was measured in one process, and in as many side by side as the worlds above have, each "
     "with several numbers of samples; an all-reduce was measured between two processes. A world's step is the computing of its largest "
     "share, and an all-reduce in a ring: 2 (P - 1) / P of the gradients' bytes over each link. Computing and adding up are taken to come "
     "one after the other. Reading data files, saving and evaluating are not in it."
