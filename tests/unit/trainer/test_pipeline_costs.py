@@ -72,7 +72,7 @@ def tied() -> tuple[nn.Module, ...]:
 @pytest.mark.parametrize(
     ("layers", "kind", "said"),
     [
-        (lambda: (nn.LSTM(4, 4), nn.Linear(4, 1)), BadConfiguration, r"one tensor .* layer 1 \(Linear\) would get a tuple"),
+        (lambda: (nn.Linear(4, 4), nn.LSTM(4, 4)), BadConfiguration, r"one tensor .* layer 1 \(LSTM\) gives a tuple"),
         (tied, BadConfiguration, r"layer 2 \(Linear\) shares a parameter with layer 0 \(Linear\)"),
         (lambda: (nn.Linear(4, 4), Largest(), nn.Embedding(4, 2)), BadConfiguration, r"no gradient flows back through layer 1 \(Largest\)"),
         (lambda: (nn.Linear(4, 4), nn.Linear(5, 1)), UserError, r"failed on 8 samples in layer 1 \(Linear\): RuntimeError"),
@@ -85,6 +85,11 @@ def test_a_layer_that_cannot_be_in_a_pipeline_is_named(
         measured(*layers())
 
 
+def test_inputs_that_are_no_one_tensor_are_refused() -> None:
+    with pytest.raises(BadConfiguration, match="one tensor from layer to layer, and the data set gives a dict"):
+        measured(nn.Linear(4, 4), inputs={"left": torch.ones(SAMPLES, 4)})
+
+
 class Residual(nn.Sequential):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return values + super().forward(values)
@@ -94,6 +99,10 @@ class Residual(nn.Sequential):
 def test_a_model_that_is_no_plain_list_of_layers_is_refused(model: nn.Module) -> None:
     with pytest.raises(BadConfiguration, match=f"build_model gave a {type(model).__name__}; give a torch.nn.Sequential"):
         layers_of(model, title="task t")
+
+
+def test_a_layer_may_work_in_place() -> None:
+    assert [one.name for one in measured(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)).layers][1] == "layer 1 (ReLU)"
 
 
 def test_a_layer_that_comes_twice_stays_twice() -> None:

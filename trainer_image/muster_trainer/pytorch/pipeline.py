@@ -28,7 +28,7 @@ from muster_trainer.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, hel
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
-from muster_trainer.pytorch.pipeline_costs import Profile, layers_of, profile
+from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, profile
 from muster_trainer.pytorch.world import peers
 
 # Before torch 2.7 gradients were never divided by the number of micro-batches; since then it must be said.
@@ -64,6 +64,8 @@ class Pipeline(TorchEngine):
         self.shapes_between = [Profile.of(decided["profile"]).shapes[place] for place in [*starts, len(layers)]]
         self.own = range(self.place, self.stages, self.processes)
         self.parts = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own]
+        for part in self.parts:
+            part.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
         if self.counts:
             self.parts[-1].register_forward_hook(_of_its_own)
         self._prepare()

@@ -48,23 +48,21 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
     kept: set[int] = set()
     owners: dict[int, str] = {}
     trained = False
+    _one_tensor(values, "the data set", title=title)
     model.train()
     for name, layer in layers_of(model, title=title):
         said = f"layer {name} ({type(layer).__name__})"
         _own_parameters(layer, said, owners, title=title)
-        if not isinstance(values, torch.Tensor):
-            raise BadConfiguration(
-                f"{title}: Pipeline passes one tensor from layer to layer, and {said} would get a {type(values).__name__}"
-            )
         shapes.append(values.to("meta"))
         inputs = values.detach().requires_grad_(trained)
         try:
             values, found, kept = _measured(said, layer, inputs, kept)
         except Exception as error:
             raise UserError(f"{title}: the model failed on {len(inputs)} samples in {said}: {describe(error)}") from error
+        _one_tensor(values, said, title=title)
         layers.append(found)
         trained |= found.trains
-        if trained and isinstance(values, torch.Tensor) and not values.requires_grad:
+        if trained and not values.requires_grad:
             raise BadConfiguration(
                 f"{title}: no gradient flows back through {said}, so that Pipeline cannot train what comes before it; take it "
                 "out of the model, or freeze the layers before it (requires_grad_(False))"
@@ -84,6 +82,12 @@ def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
     return list(model._modules.items())  # type: ignore[arg-type]  # named_children leaves out a layer that comes twice
 
 
+def _one_tensor(values: Any, giver: str, *, title: str) -> None:
+    if not isinstance(values, torch.Tensor):
+        message = f"Pipeline passes one tensor from layer to layer, and {giver} gives a {type(values).__name__}; let it give one tensor"
+        raise BadConfiguration(f"{title}: {message}")
+
+
 def _own_parameters(layer: nn.Module, said: str, owners: dict[int, str], *, title: str) -> None:
     for parameter in layer.parameters():
         owner = owners.setdefault(id(parameter), said)
@@ -97,16 +101,18 @@ def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int
     """What the layer gives, what it costs, and the memory that its backward pass needs, by address; `before` is that of the layer
     before, which is the same where both keep one tensor."""
     own = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
+    given = copy(inputs)
     saved: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage.nbytes()
+            original = storage.data_ptr() == given.untyped_storage().data_ptr()
+            saved[(inputs.untyped_storage() if original else storage).data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = layer(inputs)
+        outputs = layer(given)
     received = sum(size for place, size in saved.items() if place in before)
     found = Layer(
         name=name,
@@ -119,14 +125,19 @@ def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int
     return outputs, found, set(saved)
 
 
+def copy(inputs: torch.Tensor) -> torch.Tensor:
+    """What a layer may change in place, as nn.ReLU(inplace=True) does; PyTorch forbids that for a tensor whose gradient is asked for."""
+    return inputs.clone() if inputs.requires_grad else inputs
+
+
 def _seconds(layer: nn.Module, inputs: torch.Tensor, outputs: Any) -> float:
     differentiated = isinstance(outputs, torch.Tensor) and outputs.requires_grad
     gradient = torch.ones_like(outputs) if differentiated else None
 
     def there_and_back() -> None:
-        given = layer(inputs)
+        found = layer(copy(inputs))
         if differentiated:
-            given.backward(gradient)
+            found.backward(gradient)
 
     def forget() -> None:
         layer.zero_grad(set_to_none=True)
