@@ -85,6 +85,12 @@ def test_progress_has_the_rate_of_recent_steps() -> None:
     }
 
 
+def test_a_save_costs_the_time_in_which_training_waited_for_it() -> None:
+    commit = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic", "seconds": 2.0}
+    assert observed({**commit, "blockedSeconds": 0.25}).saved_seconds == 0.25
+    assert observed(commit).saved_seconds == 2.0
+
+
 def test_commits_count_as_saved_on_request_only_when_they_came_after_it_or_say_so() -> None:
     periodic = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic"}
     assert observed(periodic).commit == (5, "p")

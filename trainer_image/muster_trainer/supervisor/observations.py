@@ -114,9 +114,10 @@ class Observations:
     def _on_commit(self, event: Event, *, stop_asked: bool) -> None:
         step, path = whole(event.get("step")), _text(event.get("path"))
         reason = _text(event.get("reason")) or "Periodic"
-        self.saved_seconds += max(0.0, number(event.get("seconds")) or 0.0)
+        times = {name: number(event.get(name)) for name in ("seconds", "blockedSeconds")}
+        blocked = times["seconds"] if times["blockedSeconds"] is None else times["blockedSeconds"]
+        self.saved_seconds += max(0.0, blocked or 0.0)
         if step is not None:
-            times = {name: number(event.get(name)) for name in ("seconds", "blockedSeconds")}
             self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"], **times}
         if stop_asked or reason in ("Stop", "Final"):
             self.commit_reasons.add(reason)
