@@ -55,13 +55,14 @@ chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTE
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
-bench: $(READY) ## the figures of operator, recovery, checkpoints, pipelines and plans, as ratios taken in one run
+bench: $(READY) ## operator, channel, recovery, checkpoints, pipelines, plans and overhead, as ratios taken in one run
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/channel.py
 	$(BIN)/python bench/recovery.py
 	$(BIN)/python bench/checkpoints.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/plan.py
+	$(BIN)/python bench/overhead.py
 
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py
