@@ -23,7 +23,7 @@ from muster.strategies.registry import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN_JOBS = runpy.run_path(str(ROOT / "tests" / "unit" / "render" / "jobs.py"))["JOBS"]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+EXAMPLES = sorted(set((ROOT / "examples").rglob("*.yaml")) - set((ROOT / "examples").glob("compare-*.yaml")))
 
 ALLOWED = {
     "type", "format", "description", "default", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "minItems",

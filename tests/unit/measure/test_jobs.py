@@ -19,7 +19,7 @@ from muster.measure.jobs import collectives_job, fits, link_job, rehearsal_job
 from muster.measure.readings import collectives, costs, in_log, link_of, socket
 from muster.report.page import as_text
 
-EXAMPLES = sorted(Path("examples").glob("*.yaml"))
+EXAMPLES = sorted(set(Path("examples").glob("*.yaml")) - set(Path("examples").glob("compare-*.yaml")))
 DDP = Path("examples/digits-ddp.yaml")
 
 
