@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_a_keras_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the
     assert found[0]["peakBytes"] <= found[1]["peakBytes"]
 
 
-def test_what_a_task_refuses_is_the_message_of_the_one_who_measures() -> None:
+def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a run that fails is kept
     job = read_job(EXAMPLES / "digits-ddp.yaml")
     broken = rehearsal_job(job, [4], processes=1)
     trainer = broken.spec.trainer.model_copy(update={"config": {"task": "digits", "config": {"hiden": [4]}}})
@@ -58,6 +60,7 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures() -> None:
     with pytest.raises(RunError, match=r"hiden: there is no such key; did you mean hidden") as raised:
         measurements(broken.model_copy(update={"spec": spec}), job_file=EXAMPLES / "x.yaml")
     assert raised.value.code == 11
+    assert [str(path) for path in tmp_path.iterdir() if str(path / "attempts") in str(raised.value)]
 
 
 @pytest.mark.torch
