@@ -214,7 +214,8 @@ def check_attempt(
         return  # who was left alone resumes nothing
     commit = job.committed(attempt)
     resumed = job.resumed(attempt + 1)
-    assert resumed in (commit - EVERY if damaged else commit, commit + EVERY)  # who commits may lose its peers before it can say so
+    told = (commit - EVERY, commit) if damaged else (commit, commit + EVERY)  # who commits may end, or lose its peers, before it can say so
+    assert resumed in told
     assert following["stepResumed"] == resumed, following
     assert following["stepFound"] == resumed, following
     if saves:
