@@ -230,11 +230,13 @@ class Operator:
         return None
 
     def _unready(self) -> str | None:
-        """A standby is ready to take over; a leader once it knows all jobs and pods."""
+        """A standby is ready to take over; a leader once it knows all jobs and pods, and supervisors can reach it."""
         if not self._answered:
             return "the API server does not answer"
         if self._lease.valid and self._resync.last is None:
             return "jobs and pods are being listed"
+        if self._lease.valid and self._channel is not None and not self._coordinator.authority:
+            return "the coordination channel has no certificate yet"
         return None
 
     def _metrics(self) -> Sequence[Metric]:
