@@ -34,6 +34,7 @@ lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are c
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/demo.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m muster.admission.crd --check
 

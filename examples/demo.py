@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.report.curves import compare
 from muster.report.history import ReportError, read_history
-from muster.report.page import read_run, story
+from muster.report.run import read_run, story
 
 HERE = Path(__file__).resolve().parent
 JOB = HERE / "digits-ddp.yaml"
