@@ -73,6 +73,31 @@ def test_pytorch_tells_of_a_failure_at_its_step_in_one_line(workers: int) -> Non
         next(found)
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
+        ConnectionResetError(104, "Connection reset by peer"),
+        ConnectionRefusedError(111, "Connection refused"),
+        FileNotFoundError(2, "No such file or directory"),
+        EOFError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_reader_that_is_gone_is_told_in_the_same_words_whenever_it_went(found: Exception) -> None:
+    pytest.importorskip("torch")
+    from muster_trainer.pytorch.input import watched
+
+    def answers() -> Any:
+        yield "a batch"
+        raise found
+
+    batches = watched(answers())
+    assert next(batches) == "a batch"
+    with pytest.raises(UserError, match=r"^a process that reads samples ended by itself: \S.*fewer spec\.trainer\.input\.workers"):
+        next(batches)
+
+
 @pytest.mark.parametrize("workers", [None, 0, 1, 4, 99])
 def test_tensorflow_reads_the_same_with_any_number_of_lanes(workers: int | None) -> None:
     pytest.importorskip("tensorflow")

@@ -51,7 +51,7 @@ def batches_of(task: Task, data: Any, requests: Iterable[Request], *, spec: Inpu
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads; a worker needs no lock that one may hold
         answers = iter(loader)
     signal.signal(signal.SIGCHLD, before)  # torch's handler raises wherever the program is; that a worker is gone shows in `next` too
-    return _watched(answers)
+    return watched(answers)
 
 
 def read_in_line(task: Task, data: Any, requests: Iterable[Request], *, position: int) -> Iterator[Any]:
@@ -109,15 +109,17 @@ def _unpacked(answer: Any) -> Any:
     return answer
 
 
-def _watched(answers: Iterator[Any]) -> Iterator[Any]:
+def watched(answers: Iterator[Any]) -> Iterator[Any]:
+    """The batches of a data loader. Raises UserError where a process that reads them is gone, and what it could not read."""
     try:
         for answer in answers:
             yield _unpacked(answer)
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
+        said = " ".join((str(error) or type(error).__name__).split())[:300]  # the others: it ended while a batch was handed over
         raise UserError(
-            f"a process that reads samples ended by itself: {' '.join(str(error).split())[:300]}. Where memory ran out, write fewer "
+            f"a process that reads samples ended by itself: {said}. Where memory ran out, write fewer "
             "spec.trainer.input.workers, or more resources.limits.memory; 0 workers read within the training process"
         ) from error
 
