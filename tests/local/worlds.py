@@ -6,14 +6,14 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import forked
 
 from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
 from muster_trainer.objects import Place
@@ -49,7 +49,7 @@ def trainer(directory: Place | None, *, config: Mapping[str, Any] | None = None,
 class World:
     """Running processes by rank, and what each has reported so far."""
 
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[forked.Forked] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
     readers: list[threading.Thread] = field(default_factory=list)
@@ -119,7 +119,7 @@ class World:
                     self.events.append(json.loads(line))
                     self.changed.notify_all()
 
-    def read_output(self, process: subprocess.Popen[str]) -> None:
+    def read_output(self, process: forked.Forked) -> None:
         assert process.stdout is not None
         self.output.extend(process.stdout)
 
@@ -185,16 +185,9 @@ def _environment(
     return env
 
 
-def _start(running: World, env: Mapping[str, str]) -> tuple[subprocess.Popen[str], int]:
+def _start(running: World, env: Mapping[str, str]) -> tuple[forked.Forked, int]:
     reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "muster_trainer.process"],
-        env={**os.environ, **env, "MUSTER_EVENTS_FD": str(writer)},
-        pass_fds=[writer],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = forked.start(env["MUSTER_STRATEGY"], {**os.environ, **env}, writer)
     os.close(writer)
     targets = [(running.read_events, reader), (running.read_output, process)]
     for target, argument in targets:

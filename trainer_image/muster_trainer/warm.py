@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 
 from muster_trainer import process
-from muster_trainer.contract import ReplicaEnv
+from muster_trainer.contract import FRAMEWORK_OF_STRATEGY, ReplicaEnv
 from muster_trainer.parent import die_with
 from muster_trainer.summaries import import_writer
 
@@ -35,7 +35,7 @@ def main() -> None:
     process.quiet()
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look for CUDA without initialising it
     env = ReplicaEnv.from_environment(os.environ)
-    _import_all(env)
+    import_all(env.strategy, summaries=env.tensorboard_dir is not None)
     connection.sendall(json.dumps({"unfit": unfit()}).encode())
     gc.collect()
     gc.freeze()  # lest a collection in a child copies every page that holds an object
@@ -49,12 +49,12 @@ def main() -> None:
         connection.sendall(json.dumps({"pid": pid}).encode())
 
 
-def _import_all(env: ReplicaEnv) -> None:
-    """What a process of this job will import, as far as that is not the user's."""
-    importlib.import_module(f"muster_trainer.{process.STRATEGIES[env.strategy].partition(':')[0]}")
-    if env.framework == "torch":
+def import_all(strategy: str, *, summaries: bool) -> None:
+    """What a process of that strategy will import, as far as that is not the user's."""
+    importlib.import_module(f"muster_trainer.{process.STRATEGIES[strategy].partition(':')[0]}")
+    if FRAMEWORK_OF_STRATEGY[strategy] == "torch":
         importlib.import_module("torch._dynamo")  # torch itself does so when the first optimizer is made
-    if env.tensorboard_dir is not None:
+    if summaries:
         with suppress(ImportError):
             import_writer()
 

@@ -1,0 +1,160 @@
+"""Training processes forked from one that has imported their framework: it takes seconds to import, and hundreds are started here.
+
+A server for each framework lives as long as the tests: `python forked.py SOCKET STRATEGY...`. It starts nothing that a fork does not
+survive (`muster_trainer.warm.unfit`), and what it forks is what `python -m muster_trainer.process` becomes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import queue
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TextIO
+
+from muster_trainer import process, warm
+from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
+from muster_trainer.parent import die_with
+from muster_trainer.supervisor.processes import die_with_parent
+
+STRATEGIES = {"torch": ("DDP", "FSDP"), "tensorflow": ("MultiWorkerMirrored", "ParameterServer")}
+"""Whose modules are imported beforehand; the others need little more."""
+LONGEST = 1 << 21
+START_SECONDS = 120.0
+
+
+class Forked:
+    """A process as subprocess.Popen has them."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+        self.stdout: TextIO | None = None
+        self._ended = threading.Event()
+
+    def ended(self, code: int) -> None:
+        self.returncode = code
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(strategy: str, environ: Mapping[str, str], events: int) -> Forked:
+    """A process of that environment, which writes its events to `events`."""
+    return _server(FRAMEWORK_OF_STRATEGY[strategy]).start(environ, events)
+
+
+@cache
+def _server(framework: str) -> _Server:
+    return _Server(STRATEGIES[framework])
+
+
+class _Server:
+    def __init__(self, strategies: tuple[str, ...]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno()), *strategies],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+        assert json.loads(self._socket.recv(LONGEST)) == {"unfit": ""}
+        self._running: dict[int, Forked] = {}
+        self._started: queue.Queue[Forked] = queue.Queue()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, environ: Mapping[str, str], events: int) -> Forked:
+        request = json.dumps({"env": dict(environ), "folder": os.getcwd()}).encode()
+        reader, writer = os.pipe()
+        with self._lock:
+            socket.send_fds(self._socket, [request], [writer, events])
+            found = self._started.get(timeout=START_SECONDS)
+        os.close(writer)
+        found.stdout = os.fdopen(reader)
+        return found
+
+    def _listen(self) -> None:
+        while answer := self._socket.recv(LONGEST):
+            told = json.loads(answer)
+            if "code" in told:
+                self._running.pop(told["pid"]).ended(told["code"])
+            else:
+                self._running[told["pid"]] = Forked(told["pid"])
+                self._started.put(self._running[told["pid"]])
+
+
+def serve(connection: socket.socket, strategies: list[str]) -> None:
+    """Forks a process for each request, and tells of its end, until the tests end."""
+    process.quiet()
+    for strategy in strategies:
+        warm.import_all(strategy, summaries=True)
+    connection.sendall(json.dumps({"unfit": warm.unfit()}).encode())
+    gc.collect()
+    gc.freeze()
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is connection:
+                    request, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 2)
+                    if not request:
+                        return
+                    pid = os.fork()
+                    if pid == 0:
+                        selector.close()
+                        connection.close()
+                        _become(json.loads(request), descriptors)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+                    connection.sendall(json.dumps({"pid": pid}).encode())
+                else:
+                    _, status = os.waitpid(key.data, 0)
+                    selector.unregister(key.fileobj)
+                    os.close(key.fd)
+                    connection.sendall(json.dumps({"pid": key.data, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _become(request: dict[str, object], descriptors: list[int]) -> None:
+    die_with(os.getppid())
+    output, events = descriptors
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    environ = request["env"]
+    assert isinstance(environ, dict)
+    os.environ.clear()
+    os.environ.update(environ, MUSTER_EVENTS_FD=str(events))
+    os.chdir(str(request["folder"]))
+    sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    process.main()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
