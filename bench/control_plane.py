@@ -37,6 +37,9 @@ from tests.apiserver.stage.operators import OperatorProcess
 from tests.cluster import harness
 
 PATIENCE = 900.0
+START_MILLISECONDS = 5000
+"""What a fake node takes to run a pod. A real one takes seconds too; without them the slower way of making pods would be timed together
+with more of kwok's writes to what it has made."""
 
 
 def say(text: object) -> None:
@@ -48,13 +51,14 @@ def say(text: object) -> None:
 
 @contextmanager
 def kwok(cluster: Cluster, folder: Path, kubeconfig: Path) -> Iterator[None]:
-    """Fake nodes that run every pod at once, and end those labelled ENDS after two seconds."""
+    """Fake nodes that run every pod soon, and end those labelled ENDS after two seconds more."""
     programs = harness.Programs(harness.Places.default())
     programs.ensure(["kwok"])
     stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
     documents = [yaml.safe_load((stages / name).read_text()) for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")]
     documents.append(yaml.safe_load((stages / "pod/fast/pod-delete.yaml").read_text()))
     ending = yaml.safe_load((stages / "pod/fast/pod-complete.yaml").read_text())
+    documents[1]["spec"]["delay"] = {"durationMilliseconds": START_MILLISECONDS}
     selector = ending["spec"]["selector"]
     selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
     selector["matchLabels"] = {ENDS: "true"}

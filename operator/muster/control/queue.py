@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +66,8 @@ class WorkQueue:
         self._failures: dict[str, int] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._closing = False
+        self._calm = asyncio.Event()
+        self._calm.set()
 
     @property
     def depth(self) -> int:
@@ -75,6 +78,11 @@ class WorkQueue:
     def failing(self) -> int:
         """Keys whose last work failed."""
         return len(self._failures)
+
+    async def calm(self, seconds: float) -> None:
+        """Waits until nothing is due and nothing under way, but not longer."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._calm.wait(), seconds)
 
     def longest_work(self) -> float:
         """Seconds that the oldest work now under way has taken."""
@@ -93,6 +101,7 @@ class WorkQueue:
         self._cancel_timer(key)
         since, turn = self._since.get(key, (self._time(), math.inf))
         if since + patience < turn:
+            self._calm.clear()
             self._since[key] = since, since + patience
             self._ready.put_nowait((since + patience, key))
 
@@ -121,6 +130,7 @@ class WorkQueue:
     async def drain(self, seconds: float) -> None:
         """Takes up nothing more, lets what is under way end, and cancels what has not ended after so long."""
         self._closing = True
+        self._calm.set()
         for key in list(self._timers):
             self._cancel_timer(key)
         for _ in self._workers:
@@ -167,6 +177,8 @@ class WorkQueue:
             self.add(key)
         elif later is not None:
             self.add_after(key, later)
+        if not self._since and not self._active:
+            self._calm.set()
 
     def _due(self, key: str) -> None:
         self._timers.pop(key, None)

@@ -7,7 +7,6 @@ configuration, credentials (renewed in place) and the connection pool.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,6 +14,7 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 import aiohttp
+import orjson
 from kubernetes.aio import client
 
 from muster.api.constants import GROUP, JOB_NAME_LABEL, PLURAL, VERSION
@@ -144,7 +144,7 @@ class Gateway:
                 if response.status != HTTPStatus.OK:
                     raise _error(response.status, _parsed(await response.read()))
                 async for line in _lines(response.content):
-                    event = json.loads(line)
+                    event = orjson.loads(line)
                     if event["type"] == "ERROR":
                         raise _error(event["object"].get("code", 0), event["object"])
                     yield event["type"], event["object"]
@@ -191,13 +191,13 @@ def _answering() -> Iterator[None]:
     """UnavailableError for whatever goes wrong on the line."""
     try:
         yield
-    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, json.JSONDecodeError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, orjson.JSONDecodeError) as error:
         raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
 
 
 def _parsed(text: bytes) -> Object:
     try:
-        answer = json.loads(text)
+        answer = orjson.loads(text)
     except ValueError:
         answer = {"message": text.decode(errors="replace")[:200]}
     return answer if isinstance(answer, dict) else {}

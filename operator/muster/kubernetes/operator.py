@@ -82,7 +82,7 @@ class Operator:
         self._lost = Counter("muster_steps_lost_total", "Steps that had to be done again")
         self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
         self._figures = QueueFigures()
-        self._herald = Herald(gateway.create)
+        self._herald = Herald(gateway.create, calm=lambda seconds: self._queue.calm(seconds))
         coordination = configuration.coordination
         self._host = f"{coordination.service}.{place.namespace}.svc"
         self._coordinator = Coordinator(f"https://{self._host}:{coordination.port}")

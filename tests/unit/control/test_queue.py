@@ -224,3 +224,40 @@ def test_nothing_waits_for_ever_behind_a_stream_of_news(monkeypatch: pytest.Monk
 
     with_queue(work, scene)
     assert len(seen) > 10
+
+
+def test_it_is_calm_when_nothing_is_due_nor_under_way_or_all_is_over() -> None:
+    async def scene(queue: WorkQueue, book: Book) -> None:
+        started, told = asyncio.Event(), list[str]()
+        go_on.clear()
+
+        async def tell() -> None:
+            started.set()
+            await queue.calm(LIMIT)
+            told.append("calm")
+
+        await queue.calm(0.0)
+        queue.add("a")
+        queue.start(1)
+        telling = asyncio.create_task(tell())
+        await started.wait()
+        queue.add("b")
+        await until(lambda: queue.depth == 1)
+        assert told == []
+        go_on.set()
+        await until(lambda: book.worked_on == 2)
+        await telling
+        go_on.clear()
+        queue.add("c")
+        await until(lambda: queue.depth == 0)
+        await queue.calm(0.01)
+        telling = asyncio.create_task(tell())
+        await queue.drain(0.01)
+        await telling
+
+    go_on = asyncio.Event()
+
+    async def work(_: str) -> None:
+        await go_on.wait()
+
+    with_queue(work, scene)
