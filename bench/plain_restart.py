@@ -73,6 +73,10 @@ def in_tensorflow(folder: Path, delay: float) -> None:
         model = tf.keras.Sequential([tf.keras.Input((64,)), tf.keras.layers.Dense(128, "relu"), tf.keras.layers.Dense(10)])
         optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
         optimizer.build(model.trainable_variables)
+    state, saved, begun = tf.train.Checkpoint(model=model, optimizer=optimizer), folder / f"saved-{rank}", 0
+    if saved.exists():
+        begun = int(saved.read_text())
+        state.read(str(folder / f"state-{rank}-{begun}")).assert_consumed()
     inputs, labels = data(rank, world)
 
     @tf.function
@@ -85,10 +89,14 @@ def in_tensorflow(folder: Path, delay: float) -> None:
 
         strategy.run(step_of_one)
 
-    for step in count(1):
+    for step in count(begun + 1):
         step_of_all()
         if rank == 0:
             told(folder, step, delay)
+        if step % SAVE_EVERY == 0:  # each its own copy: reading mirrored variables takes all workers
+            state.write(str(folder / f"state-{rank}-{step}"))
+            (folder / f"new-{rank}").write_text(str(step))
+            (folder / f"new-{rank}").replace(saved)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How long a training stands still when something dies: `python bench/recovery.py`. Prints JSON.
 
 The same model on the same machine, under `muster run` and as a careful engineer would run it without: by torchrun with the best settings
-known, and, for TensorFlow, which has no launcher that restarts, by a cold start of both processes. What counts is the time from the kill to
-the first step that is new; three steps more, since the step under way may still end.
+known, and, for TensorFlow, which has no launcher that restarts, by a cold restart of both processes. What counts is the time from the kill
+to the first step that is new; three steps more, since the step under way may still end.
 """
 
 from __future__ import annotations
@@ -145,22 +145,29 @@ def _end(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(every, timeout=10)
 
 
-def cold_start(folder: Path) -> float:
-    """Seconds until two new TensorFlow processes have done as many steps as are asked of a recovery."""
+@contextmanager
+def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None]]]:
+    """Two workers of TensorFlow. The second value kills both and starts them anew, in the very moment in which one of them dies."""
     folder.mkdir()
-    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    begun, processes = time.time(), []
-    with (folder / "log").open("wb") as log:
-        for index in range(2):
-            config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CONFIG": config}
-            command = [sys.executable, str(PLAIN), "tensorflow", str(folder), str(DELAY)]
-            processes.append(psutil.Process(subprocess.Popen(command, env=environment, stdout=log, stderr=log).pid))
+    running: list[psutil.Process] = []
+
+    def restart() -> None:
+        _end(running)
+        workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        with (folder / "log").open("ab") as log:
+            for index in range(2):
+                config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+                environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CONFIG": config}
+                command = [sys.executable, str(PLAIN), "tensorflow", str(folder), str(DELAY)]
+                running[index:] = [psutil.Process(subprocess.Popen(command, env=environment, stdout=log, stderr=log).pid)]
+
+    training = Training(lambda: _written(folder))
+    restart()
     try:
-        Training(lambda: _written(folder)).reaches(UNDER_WAY + 1)
-        return next(when for when, step in _written(folder) if step == UNDER_WAY + 1) - begun
+        training.reaches(60)
+        yield training, restart
     finally:
-        _end(processes)
+        _end(running)
 
 
 # the figures
@@ -179,7 +186,9 @@ def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
     """One of two workers of MultiWorkerMirrored dies."""
     with muster(folder / "mwms", "MultiWorkerMirrored") as (training, place):
         ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
-    return _against(ours, coldStart=[cold_start(folder / f"cold-{number}") for number in range(times)])
+    with plain_tensorflow(folder / "cold") as (training, restart):
+        cold = [_after(training, restart) for _ in range(times)]
+    return _against(ours, coldRestart=cold)
 
 
 def one_replica(folder: Path, times: int) -> dict[str, Any]:

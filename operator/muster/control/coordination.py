@@ -17,8 +17,9 @@ from muster.api.reports import Reply, Report
 from muster.control.reports import Reports
 
 LARGEST_REPORT = 1 << 20  # bytes; 64 processes with their fingerprints and notices stay far below
-SHORTEST_INTERVAL = 1.0  # seconds between two reports of one supervisor
+SHORTEST_INTERVAL = 0.5  # seconds between two reports of one supervisor: those that live hear of a new attempt by the next one
 REPORTS_PER_SECOND = 50.0  # what the server wants to see at most, over all supervisors
+SHORTEST_WAIT, WAITS_PER_SECOND = 0.05, 200.0  # the same of those that wait for a world, since a recovery waits for them
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
 
@@ -39,9 +40,10 @@ class Channel:
     random: Callable[[], float]
 
 
-def interval_seconds(supervisors: int, random: float) -> float:
-    """How long a supervisor should wait until its next report: longer the more there are; `random` is in [0, 1)."""
-    fair = max(SHORTEST_INTERVAL, supervisors / REPORTS_PER_SECOND)
+def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) -> float:
+    """How long a supervisor should wait until its next report: longer the more there are; `random` is in [0, 1). `waiting`: it waits for a
+    world, as all of these do."""
+    fair = max(SHORTEST_WAIT, supervisors / WAITS_PER_SECOND) if waiting else max(SHORTEST_INTERVAL, supervisors / REPORTS_PER_SECOND)
     return round(fair * (1 + JITTER * (2 * random - 1)), 3)
 
 
@@ -78,9 +80,9 @@ async def _report(channel: Channel, request: web.Request) -> web.Response:
         return _refused(404, f"no job is known that pod {pod_uid} belongs to")
     if channel.reports.record(pod_uid, report, channel.now()):
         channel.wake(pod_uid)
-    if not report.waiting:
-        reply = reply.model_copy(update={"interval_seconds": interval_seconds(len(channel.reports), channel.random())})
-    return web.json_response(reply.wire())
+    alike = channel.reports.waiting if report.waiting else len(channel.reports)
+    interval = interval_seconds(alike, channel.random(), waiting=report.waiting)
+    return web.json_response(reply.model_copy(update={"interval_seconds": interval}).wire())
 
 
 def _refused(status: int, message: str) -> web.Response:

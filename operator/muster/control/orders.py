@@ -9,8 +9,6 @@ from muster.lifecycle import hang, in_place, records
 from muster.render.manifests import render_world
 from muster.strategies.base import Addresses
 
-WAITING_SECONDS = 0.2  # between two reports of a supervisor that waits: it is what a recovery waits for
-
 
 def orders(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> Reply:
     """For the replica with this uid; `addresses` are those of the job's current attempt."""
@@ -21,7 +19,6 @@ def orders(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> 
         grace_seconds=in_place.grace_seconds(job.spec, status),
         dump=hang.ended(records.before(status)),
         end=status.phase.final,
-        interval_seconds=WAITING_SECONDS,
     )
     member = in_place.handed_out(status, uid) if _ready(report, attempt) else None
     if member is None:

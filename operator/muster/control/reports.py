@@ -22,6 +22,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._newest: dict[str, Received] = {}
+        self._waiting: set[str] = set()
 
     def record(self, pod_uid: str, report: Report, now: datetime) -> bool:
         """Takes in a report unless a later one of the same pod is known; says whether it was news.
@@ -32,6 +33,7 @@ class Reports:
         if known is not None and (report.attempt, report.sequence) <= (known.report.attempt, known.report.sequence):
             return False
         self._newest[pod_uid] = Received(report, now)
+        (self._waiting.add if report.waiting else self._waiting.discard)(pod_uid)
         return True
 
     def of(self, pod_uid: str) -> Received | None:
@@ -42,6 +44,12 @@ class Reports:
         """Forgets every pod but these."""
         kept = set(pod_uids)
         self._newest = {uid: received for uid, received in self._newest.items() if uid in kept}
+        self._waiting &= kept
+
+    @property
+    def waiting(self) -> int:
+        """How many replicas wait for a world."""
+        return len(self._waiting)
 
     def __len__(self) -> int:
         return len(self._newest)

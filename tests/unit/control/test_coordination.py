@@ -14,8 +14,17 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.api.reports import Reply
-from muster.control.coordination import LARGEST_REPORT, REPORTS_PER_SECOND, Channel, coordination_app, interval_seconds
+from muster.api.reports import Reply, Report
+from muster.control.coordination import (
+    LARGEST_REPORT,
+    REPORTS_PER_SECOND,
+    SHORTEST_INTERVAL,
+    SHORTEST_WAIT,
+    WAITS_PER_SECOND,
+    Channel,
+    coordination_app,
+    interval_seconds,
+)
 from muster.control.reports import Reports
 
 # What an old or a new trainer image sends: unknown fields included, and nulls as the supervisor writes them.
@@ -76,7 +85,7 @@ class Server:
 def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode())
-    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 1.0, "graceSeconds": 0.0, "dump": False, "end": False})
+    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 0.5, "graceSeconds": 0.0, "dump": False, "end": False})
     received = server.reports.of("pod")
     assert received is not None
     assert received.report.progress is not None
@@ -132,11 +141,22 @@ def test_garbage_gets_400_and_never_500() -> None:
         assert reply["message"].startswith("this is no report")
 
 
-@given(st.integers(0, 100_000), st.floats(0, 1, exclude_max=True))
-def test_intervals_keep_the_server_within_its_rate_and_never_go_below_the_shortest(supervisors: int, random: float) -> None:
-    interval = interval_seconds(supervisors, random)
-    assert interval >= 0.8
-    assert supervisors / interval <= REPORTS_PER_SECOND / 0.8 + 1
+@given(st.integers(0, 100_000), st.floats(0, 1, exclude_max=True), st.booleans())
+def test_intervals_keep_the_server_within_its_rate_and_never_go_below_the_shortest(supervisors: int, random: float, waiting: bool) -> None:
+    interval = interval_seconds(supervisors, random, waiting=waiting)
+    assert interval >= 0.8 * (SHORTEST_WAIT if waiting else SHORTEST_INTERVAL)
+    assert supervisors / interval <= (WAITS_PER_SECOND if waiting else REPORTS_PER_SECOND) / 0.8 + 1
+
+
+def test_who_waits_for_a_world_comes_back_sooner_than_who_trains_whatever_the_number_of_these() -> None:
+    server = Server()
+    for pod in range(500):
+        server.reports.record(f"other-{pod}", Report.model_validate(REPORT), datetime(2026, 11, 21, tzinfo=UTC))
+    _, trains = server.post(json.dumps(REPORT).encode())
+    _, waits = server.post(json.dumps(REPORT | {"waiting": True, "sequence": 10**6}).encode())
+    assert waits["intervalSeconds"] < 0.07 < 8 < trains["intervalSeconds"]
+    server.post(json.dumps(REPORT | {"sequence": 10**6 + 1}).encode())
+    assert server.reports.waiting == 0
 
 
 def test_intervals_differ_so_that_supervisors_do_not_post_together() -> None:

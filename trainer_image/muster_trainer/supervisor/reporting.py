@@ -15,7 +15,7 @@ from typing import Any
 from muster_trainer.contract import ReplicaEnv
 from muster_trainer.supervisor.orders import Orders, read_orders
 
-LEAST_GAP = 0.1  # seconds between two reports: ten a second at most
+LEAST_GAP = 0.05  # seconds between two reports: twenty a second at most
 FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
@@ -112,8 +112,8 @@ class Reporter:
             self.orders = orders
             self._heard()
         interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
-        if isinstance(interval, int | float) and LEAST_GAP <= interval <= LONGEST_INTERVAL:
-            self.interval = float(interval)
+        if isinstance(interval, int | float) and 0 < interval <= LONGEST_INTERVAL:
+            self.interval = max(LEAST_GAP, float(interval))
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:

@@ -46,8 +46,8 @@ def serve(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
 def serve_host(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
     """Serves host 0 of a TPU slice until it is gone: it alone knows how the training ended, and its end says so."""
     addresses = hosts()
+    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)  # it does nothing before this one listens, and may then end at once
     start({"worker": addresses}, "worker", int(os.environ.get("MUSTER_INDEX", "0")))
-    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)
     _begin(events, stop)
     while listens(addresses[0]):
         if stop.requested:

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
 """How long the members of a world may take to come up one after the other."""
 _PROBE_SECONDS = 5.0
-_BETWEEN_SECONDS = 0.2
+_BETWEEN_SECONDS = 0.05
 
 
 def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from muster_trainer.contract import BadConfiguration, PeerLost, TrainerSpec
+from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 REGISTER_TIMEOUT_MS = 15 * 60 * 1000
@@ -103,6 +104,9 @@ def join(spec: TrainerSpec) -> Membership:
             cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,
         )
     options = tf.distribute.experimental.CommunicationOptions(implementation=COMMUNICATION[communication])
+    if index:
+        # gRPC tries again after a second, for TensorFlow tells it so, where it was refused: the first worker should be there.
+        wait_for({"worker 0": place().cluster["worker"][0]}, START_SECONDS)
     with peers(index):
         try:
             return Membership(index, workers, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
