@@ -53,7 +53,8 @@ EVALUATION = "tensorflow.evaluation:Evaluation"
 
 COLLECTIVES = "collectives"
 LIBRARIES: Mapping[str, str] = dict.fromkeys(("DDP", "FSDP", "TensorParallel", "Pipeline"), "pytorch.collectives:Collectives") | {
-    "MultiWorkerMirrored": "tensorflow.collectives:Collectives"
+    "MultiWorkerMirrored": "tensorflow.collectives:Collectives",
+    "Mirrored": "tensorflow.collectives:BetweenDevices",
 }
 """What the task `collectives` measures, by strategy."""
 REHEARSAL = "rehearsal"

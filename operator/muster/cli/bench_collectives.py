@@ -85,5 +85,5 @@ def _show(job: TrainingJob, found: list[Measurement], output: Path | None, *, pr
         click.echo(finding.sentence)
     if output:
         title = f"Collectives of {job.metadata.name}"
-        subtitle = f"{job.spec.strategy.value}, {operations[0].world} processes"
+        subtitle = f"{job.spec.strategy.value}, {operations[0].world} {'processes' if link.seconds else 'devices'}"
         write(shown.page(operations, link, title=title, subtitle=subtitle, processors=processors), output)

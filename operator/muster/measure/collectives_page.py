@@ -15,9 +15,13 @@ MILLI = 1e3
 METHOD = (
     "A time is that of the rank which is through last, from a moment at which all were there: the median of many. A bandwidth is what "
     'each link would have to carry of an operation done as well as possible (the "bus bandwidth" of nccl-tests), so that it can be held '
-    "against that of a socket. The socket is one TCP connection from the first process to the last, measured before the framework joined "
-    "the world; it carries one way only, and nobody adds up anything."
+    "against that of a socket. "
 )
+SOCKET = (
+    "The socket is one TCP connection from the first process to the last, measured before the framework joined the world; it carries one "
+    "way only, and nobody adds up anything."
+)
+DEVICES = "The devices are those of one process, between which there is no socket."
 
 
 def overview(found: Sequence[Collective], socket: Socket) -> Table:
@@ -27,10 +31,14 @@ def overview(found: Sequence[Collective], socket: Socket) -> Table:
     for sizes in _by_name(found).values():
         best = max(one.bandwidth for one in sizes)
         ends = (sizes[0].seconds * MILLI, sizes[-1].seconds * MILLI)
-        rows.append([_label(sizes[0]), *ends, best / GIGA, 100 * best / socket.best if socket.best else None])
-    ends = min(socket.seconds.values(), default=0.0), max(socket.seconds.values(), default=0.0)
+        share = [100 * best / socket.best] if socket.best else []
+        rows.append([_label(sizes[0]), *ends, best / GIGA, *share])
+    head = ["operation", f"{least}: ms", f"{most}: ms", "best GB/s"]
+    if not socket.best:
+        return Table(head, rows)
+    ends = min(socket.seconds.values()), max(socket.seconds.values())
     rows.append(["plain socket", *(end * MILLI for end in ends), socket.best / GIGA, 100.0])
-    return Table(["operation", f"{least}: ms", f"{most}: ms", "best GB/s", "% of the socket"], rows)
+    return Table([*head, "% of the socket"], rows)
 
 
 def sizes_table(found: Sequence[Collective]) -> Table:
@@ -60,7 +68,8 @@ def findings(found: Sequence[Collective], socket: Socket, *, processors: int | N
             said.append(Finding(f"At that size {best.name} is {large.seconds / best.seconds:.2g} times as fast.", "good"))
     world = found[0].world
     if processors is not None and world > processors:
-        said.append(Finding(f"{world} processes shared {processors} processors: the figures say as much of that as of the links.", "bad"))
+        who = "processes" if socket.seconds else "devices"
+        said.append(Finding(f"{world} {who} shared {processors} processors: the figures say as much of that as of the links.", "bad"))
     return said
 
 
@@ -76,7 +85,7 @@ def page(found: Sequence[Collective], socket: Socket, *, title: str, subtitle: s
             Section("All-reduce", [_plot(sums, socket), overview(found, socket)]),
             *([Section("Other collectives", [_plot(others, socket)])] if others else []),
             Section("Time by size, in milliseconds", [sizes_table(found)]),
-            Section("How it was measured", [METHOD]),
+            Section("How it was measured", [METHOD + (SOCKET if socket.seconds else DEVICES)]),
         ],
     )
 

@@ -47,11 +47,11 @@ def fits(processes: int, *, processors: int, field: str = "spec.roles") -> None:
 
 def collectives_job(job: TrainingJob, config: Mapping[str, Any]) -> TrainingJob:
     """The job that measures the collectives of this job's world. Raises InvalidJobError where it has none."""
-    if job.spec.strategy not in (*_TORCH_WORLDS, StrategyName.MULTI_WORKER_MIRRORED):
-        known = ", ".join(name.value for name in (*_TORCH_WORLDS, StrategyName.MULTI_WORKER_MIRRORED))
-        message = f"{job.spec.strategy.value} adds up no gradients between processes, so there is nothing to measure; write one of {known}"
+    if job.spec.strategy not in _MEASURED:
+        known = ", ".join(name.value for name in _MEASURED)
+        message = f"{job.spec.strategy.value} adds up no gradients of its own, so there is nothing to measure; write one of {known}"
         raise InvalidJobError([Problem("spec.strategy", message)])
-    if strategy_of(job.spec.strategy).plan(job.spec).size < 2:
+    if job.spec.strategy is not StrategyName.MIRRORED and strategy_of(job.spec.strategy).plan(job.spec).size < 2:
         raise InvalidJobError([Problem("spec.roles.worker.replicas", "a world of one process has nobody to talk to; write at least 2")])
     return _measuring(job, "collectives", config, roles=Roles(worker=job.spec.roles.worker))
 
@@ -75,7 +75,15 @@ def rehearsal_job(job: TrainingJob, samples: Sequence[int], *, processes: int) -
     return _measuring(job, "rehearsal", config, roles=Roles(worker=worker), strategy=_rehearsed(job), batch=batch)
 
 
-_TORCH_WORLDS = (StrategyName.DDP, StrategyName.FSDP, StrategyName.TENSOR_PARALLEL, StrategyName.PIPELINE)
+_MEASURED = (
+    StrategyName.DDP,
+    StrategyName.FSDP,
+    StrategyName.TENSOR_PARALLEL,
+    StrategyName.PIPELINE,
+    StrategyName.MULTI_WORKER_MIRRORED,
+    StrategyName.MIRRORED,
+)
+"""What exchanges gradients by collectives: between processes or, Mirrored, between the devices of one."""
 
 
 def _rehearsed(job: TrainingJob) -> StrategyName:

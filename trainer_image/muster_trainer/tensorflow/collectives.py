@@ -1,4 +1,5 @@
-"""The collectives of tf.distribute, as the task `collectives` measures them in the world of MultiWorkerMirroredStrategy.
+"""The collectives of tf.distribute, as the task `collectives` measures them: between the workers of MultiWorkerMirroredStrategy, and
+between the devices of MirroredStrategy.
 
 tf.distribute has all-reduce, by a choice of implementations, and all-gather; a broadcast or a reduce-scatter it does not offer.
 """
@@ -6,12 +7,13 @@ tf.distribute has all-reduce, by a choice of implementations, and all-gather; a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from muster_trainer.contract import TrainerSpec
-from muster_trainer.tensorflow.machine import prepare
+from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_trainer.tensorflow.machine import REDUCTIONS, mirrored, prepare
 from muster_trainer.tensorflow.world import COMMUNICATION, fingerprint, join, peers
 
 
@@ -23,7 +25,7 @@ class Collectives:
         self.rank, self.world, self.strategy = join(spec)
         self.own = f"AllReduce {spec.communication}"
         self._sum = self._summing(COMMUNICATION[spec.communication])
-        self._gather = self._function(lambda context, value: context.all_gather(value, axis=0))
+        self._gather = _together(self.strategy, _all_gather)
 
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint()
@@ -38,22 +40,12 @@ class Collectives:
 
     def _summing(self, implementation: Any) -> Any:
         options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-        return self._function(lambda context, value: context.all_reduce(tf.distribute.ReduceOp.SUM, value, options=options))
-
-    def _function(self, call: Callable[[Any, tf.Tensor], tf.Tensor]) -> Any:
-        """What all workers do together, as one graph."""
-
-        def on_each(value: tf.Tensor) -> tf.Tensor:
-            return call(tf.distribute.get_replica_context(), tf.identity(value))  # which has a device, as reducing needs it
-
-        return tf.function(lambda value: self.strategy.run(on_each, args=(value,)), autograph=False)
+        return _together(self.strategy, lambda context, value: context.all_reduce(tf.distribute.ReduceOp.SUM, value, options=options))
 
     def _guarded(self, call: Any, value: Any) -> tf.Tensor:
         """The result, once it is here: TensorFlow may go on before."""
         with peers(self.rank):
-            result = self.strategy.experimental_local_results(call(tf.convert_to_tensor(value)))[0]
-            result[:1].numpy()
-        return result
+            return _awaited(self.strategy, call, value)
 
     def synchronise(self) -> object:
         return None
@@ -67,3 +59,70 @@ class Collectives:
     def slowest(self, seconds: list[float]) -> list[float]:
         each: list[list[float]] = self._guarded(self._gather, seconds).numpy().reshape(self.world, -1).tolist()
         return [max(of_all) for of_all in zip(*each, strict=True)]
+
+
+class BetweenDevices:
+    """The only process of a job of MirroredStrategy, whose `world` is its devices; see `muster_trainer.collectives.Library`."""
+
+    rank = 0
+
+    def __init__(self, spec: TrainerSpec) -> None:
+        prepare(spec, deterministic=False)
+        names = [name for name in REDUCTIONS if name != "NCCL" or tf.config.list_physical_devices("GPU")]
+        self.strategies = {
+            name: mirrored(replace(spec, communication=name)).strategy for name in dict.fromkeys((spec.communication, *names))
+        }
+        strategy = self.strategies[spec.communication]
+        self.world: int = strategy.num_replicas_in_sync
+        if self.world == 1:
+            raise BadConfiguration("spec.options: this process has one device, which has nobody to talk to; name more in options.devices")
+        self.own = f"AllReduce {spec.communication}"
+        self._sums = {name: _together(each, _all_reduce) for name, each in self.strategies.items()}
+        self._gather = _together(strategy, _all_gather)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return fingerprint()
+
+    def operations(self, floats: int) -> Mapping[str, Callable[[], object]]:
+        whole, part = tf.zeros(floats), tf.zeros(floats // self.world)
+        first = next(iter(self.strategies.values()))
+        calls = {f"AllReduce {name}": (self.strategies[name], call, whole) for name, call in self._sums.items()}
+        calls["AllGather"] = (first, self._gather, part)
+        return {name: lambda each=each: _awaited(*each) for name, each in calls.items()}
+
+    def synchronise(self) -> object:
+        return None
+
+    def meet(self) -> object:
+        return None
+
+    def first(self, number: int) -> int:
+        return number
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        return seconds
+
+
+def _all_reduce(context: Any, value: tf.Tensor) -> tf.Tensor:
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def _all_gather(context: Any, value: tf.Tensor) -> tf.Tensor:
+    return context.all_gather(value, axis=0)
+
+
+def _together(strategy: tf.distribute.Strategy, call: Callable[[Any, tf.Tensor], tf.Tensor]) -> Any:
+    """What all replicas do together, as one graph."""
+
+    def on_each(value: tf.Tensor) -> tf.Tensor:
+        return call(tf.distribute.get_replica_context(), tf.identity(value))  # which has a device, as reducing needs it
+
+    return tf.function(lambda value: strategy.run(on_each, args=(value,)), autograph=False)
+
+
+def _awaited(strategy: tf.distribute.Strategy, call: Any, value: Any) -> tf.Tensor:
+    """The first result of this process, once all are here: TensorFlow may go on before."""
+    results = strategy.experimental_local_results(call(tf.convert_to_tensor(value)))
+    for result in results:
+        result[:1].numpy()
+    return results[0]

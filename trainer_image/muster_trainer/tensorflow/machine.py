@@ -11,6 +11,14 @@ import tensorflow as tf
 from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.tensorflow.world import Membership
 
+REDUCTIONS: Mapping[str, Callable[[], Any]] = {
+    "Auto": lambda: None,
+    "NCCL": tf.distribute.NcclAllReduce,
+    "Hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "OneDevice": tf.distribute.ReductionToOneDevice,
+}
+"""What MirroredStrategy adds gradients up by, for each `spec.communication`."""
+
 
 def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     """Before anything else touches TensorFlow: logical devices, deterministic kernels, and a fixed number of threads, since
@@ -32,18 +40,12 @@ def one_device(spec: TrainerSpec) -> Membership:
 
 
 def mirrored(spec: TrainerSpec) -> Membership:
-    makers: Mapping[str, Callable[[], Any]] = {
-        "Auto": lambda: None,
-        "NCCL": tf.distribute.NcclAllReduce,
-        "Hierarchical": tf.distribute.HierarchicalCopyAllReduce,
-        "OneDevice": tf.distribute.ReductionToOneDevice,
-    }
-    if spec.communication not in makers:
-        raise BadConfiguration(f"spec.communication: {spec.communication!r} is none of {', '.join(makers)} for Mirrored")
+    if spec.communication not in REDUCTIONS:
+        raise BadConfiguration(f"spec.communication: {spec.communication!r} is none of {', '.join(REDUCTIONS)} for Mirrored")
     devices = _devices(spec)
     if spec.communication == "NCCL" and not devices[0].startswith("GPU"):
         raise BadConfiguration("spec.communication: NCCL needs GPUs, and there are none; write Auto, Hierarchical or OneDevice")
-    strategy = tf.distribute.MirroredStrategy([f"/device:{name}" for name in devices], cross_device_ops=makers[spec.communication]())
+    strategy = tf.distribute.MirroredStrategy([f"/device:{name}" for name in devices], cross_device_ops=REDUCTIONS[spec.communication]())
     return Membership(0, 1, strategy)
 
 
