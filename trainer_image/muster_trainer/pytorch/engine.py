@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from muster_trainer.contract import TrainerSpec, UserError
 from muster_trainer.data import Order, weighted_share
 from muster_trainer.engine import Part, StepOutcome, scaled_learning_rate, warm_up
 from muster_trainer.pytorch import gradients, precision, state
-from muster_trainer.pytorch.input import Request, batches_of, take
+from muster_trainer.pytorch.input import Coming, Request, batches_of
 from muster_trainer.pytorch.rates import set_rates
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.pytorch.world import backend_of, join, peers, refused_together
@@ -112,14 +112,14 @@ class TorchEngine:
         return texts
 
     def expect(self, order: Order, steps: range) -> None:
+        self.model.train()
         self.coming = self._reading(self.task.train, ((step, self._share(order.batch_indices(step))[0]) for step in steps))
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         with peers(self.rank):
-            samples, waited, read = take(self.coming, self.device)
+            samples = self.coming.take()
         together = time.monotonic()
         self._seed(step)
-        self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         with peers(self.rank):
             self._share_buffers()
@@ -127,16 +127,23 @@ class TorchEngine:
         with peers(self.rank):
             self._reduce_gradients()
         counted = total if self.counts else torch.zeros_like(total)
-        tally = torch.stack([counted, *torch.tensor([stop, save, busy], dtype=torch.float64, device=self.device)])
+        tally = torch.cat([counted[None], self._tensor([stop, save, busy, *self.coming.read()])])
         with peers(self.rank):
-            dist.all_reduce(tally)
-        loss_sum, *votes = tally.tolist()
-        stops, saves, works = (count > 0 for count in votes)
-        met = time.monotonic()
-        if np.isfinite(loss_sum) or self.task.config.nanLoss != "Skip":
+            met = dist.all_reduce(tally, async_op=True)
+            if self.task.config.nanLoss == "Skip":
+                met.wait()
+        updating = time.monotonic()
+        if self.task.config.nanLoss != "Skip" or np.isfinite(tally[0].item()):
             self._update(step)
+        updating = time.monotonic() - updating
+        with peers(self.rank):
+            met.wait()
+            loss_sum, *votes = tally[:4].tolist()
+        self.coming.heard(tally[4:].tolist())
+        waited, read = self.coming.waits()
+        stops, saves, works = (count > 0 for count in votes)
         ready = self._ready()
-        own = None if self.device.type == "cuda" else read + max(0.0, ready - together) + time.monotonic() - met
+        own = None if self.device.type == "cuda" else read + max(0.0, ready - together) + updating
         loss = loss_sum / len(indices)
         tells = ready > 0
         return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=tells)
@@ -204,9 +211,10 @@ class TorchEngine:
         coming = self._reading(self.task.test, ((step, self._test_share(indices)[0]) for step, indices in enumerate(steps)))
         for indices in steps:
             with peers(self.rank):
-                samples, _, _ = take(coming, self.device)
+                samples = coming.take()
             for name, value in self._evaluate_batch(indices, samples).items():
                 sums[name] = sums.get(name, 0.0) + value
+        self.model.train()
         return {name: total / sum(map(len, steps)) for name, total in self._sum_over_ranks(sums).items()}
 
     def _evaluate_batch(self, indices: np.ndarray, samples: Any) -> dict[str, float]:
@@ -279,9 +287,13 @@ class TorchEngine:
     def _seed(self, step: int, *, position: int | None = None) -> None:
         seed_all(self.task.config.seed, step, self.position if position is None else position)
 
-    def _reading(self, data: Any, requests: Iterable[Request]) -> Iterator[Any]:
+    def _reading(self, data: Any, requests: Iterable[Request]) -> Coming:
         pinned = self.device.type == "cuda"
-        return batches_of(self.task, data, requests, spec=self.spec.input, position=self.position, pinned=pinned)
+        batches = batches_of(self.task, data, requests, spec=self.spec.input, position=self.position, pinned=pinned)
+        return Coming(batches, self.device)
+
+    def _tensor(self, values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.device)
 
     def _on_device(self, batch: Any) -> Any:
         return pytree.tree_map(lambda one: one.to(self.device, non_blocking=True), batch)

@@ -76,24 +76,57 @@ class _Reader(Dataset[Any]):
             return int(error.code), str(error)
 
 
-def take(batches: Iterator[Any], device: torch.device) -> tuple[Any, float, float]:
-    """The next batch, the longest time in seconds that a rank waited for its own, and how long this rank did.
+class Coming:
+    """The batches of the steps to come. What one rank cannot read ends all of them, with one message.
 
-    All ranks meet here before each step, so that what one cannot read ends all of them, with one message.
+    For that all ranks must meet before each step. `read` reads for the step after the one that ends, so that they can do it where they meet
+    anyway: what it gives is added up over the ranks, and the sum goes to `heard`. Where that was not done, `take` meets them.
     """
-    batch, failure, began = None, None, time.monotonic()
-    try:
-        batch = next(batches)
-    except TrainerError as error:
-        failure = error
-    own = time.monotonic() - began
-    told = torch.tensor([own, failure is not None], dtype=torch.float64, device=device)
-    if dist.get_world_size() > 1:
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-    waited, failed = told.tolist()
-    if failed:
-        raise _first(failure)
-    return batch, waited, own
+
+    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
+        self.batches, self._device = batches, device
+        self._batch: Any = None
+        self._failure: TrainerError | None = None
+        self._failed: bool | None = None
+        self._longest = self._own = 0.0
+
+    def read(self) -> list[float]:
+        """How many have failed to read, and how many seconds each rank waited: this rank's part of both. After the last batch nothing is
+        read."""
+        began = time.monotonic()
+        try:
+            self._batch, self._failure = next(self.batches, None), None
+        except TrainerError as error:
+            self._failure = error
+        seconds = time.monotonic() - began
+        self._own += seconds
+        waits = [0.0] * dist.get_world_size()
+        waits[dist.get_rank()] = seconds
+        return [float(self._failure is not None), *waits]
+
+    def heard(self, said: list[float]) -> None:
+        """The sum of what `read` has given on every rank."""
+        failures, *waits = said
+        self._failed = failures > 0
+        self._longest += max(waits)
+
+    def take(self) -> Any:
+        """The next batch."""
+        if self._failed is None:
+            said = torch.tensor(self.read(), dtype=torch.float64, device=self._device)
+            if dist.get_world_size() > 1:
+                dist.all_reduce(said)
+            self.heard(said.tolist())
+        failed, self._failed = self._failed, None
+        if failed:
+            raise _first(self._failure)
+        return self._batch
+
+    def waits(self) -> tuple[float, float]:
+        """Seconds since this was last asked: the longest that a rank waited for its batches, and what this one did."""
+        waits = self._longest, self._own
+        self._longest = self._own = 0.0
+        return waits
 
 
 def _first(failure: TrainerError | None) -> TrainerError:

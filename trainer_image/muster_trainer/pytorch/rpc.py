@@ -191,7 +191,7 @@ class RpcEngine(TorchEngine):
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))  # of this thread
         self.told.wait(TIMEOUT.total_seconds())
         began = time.monotonic()
-        samples = next(self.coming if self.synchronous else self._read(indices, step))
+        samples = next(self.coming.batches if self.synchronous else self._read(indices, step))
         waited = time.monotonic() - began
         versions = self._fetch()
         self._seed(step, position=self.position)
