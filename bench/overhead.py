@@ -2,8 +2,9 @@
 
 Each strategy's step in the trainer's loop, with all that it says of it, is paired with that of a plain script (bench/plain): the same
 model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other
-things may run here too, though the interval then grows. The processor seconds of a step say what the trainer adds in work alone,
-whatever else runs; what it adds in waiting (two small all-reduces of a step) is in the other ratio only.
+things may run here too, though the interval then grows; several worlds, since where a process puts its memory makes one side of it some
+percent faster than the other for as long as it lives. The processor seconds of a step say what the trainer adds in work alone,
+whatever else runs; what it adds in waiting (for the votes of a step) is in the other ratio only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ BATCH = 16
 GPT = {"width": 192, "layers": 3, "heads": 4, "context": 64, "optimizer": "AdamW", "learningRate": 1e-4, "epochs": 100000, "seed": 0}
 PLAIN = {"DDP": "plain.ddp", "FSDP": "plain.fsdp", "MultiWorkerMirrored": "plain.multi_worker_mirrored"}
 MOST = 0.03
+Sides = dict[str, list[float]]
+"""Of each side, the seconds of its steps in each pair."""
+Times = dict[str, Sides]
 WARM_UP_STEPS = 8
 
 
@@ -32,33 +36,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strategies", nargs="+", choices=PLAIN, default=list(PLAIN))
     parser.add_argument("--world", type=int, default=2, help="processes")
+    parser.add_argument("--worlds", type=int, default=4, help="worlds one after the other, each with a share of the pairs")
     parser.add_argument("--pairs", type=int, default=20, help="pairs of each strategy")
     parser.add_argument("--steps", type=int, default=5, help="steps of each side of a pair")
     parser.add_argument("--batch", type=int, default=BATCH, help="samples of a step")
     arguments = parser.parse_args()
     if strategy := os.environ.get("MUSTER_STRATEGY"):
-        figures = paired(strategy, arguments)
-        if figures:
-            print(json.dumps({strategy: figures}, indent=1), flush=True)
+        times = paired(strategy, arguments, plain_first=os.environ["PLAIN_FIRST"] == "1")
+        if times:
+            os.write(int(os.environ["TIMES_FD"]), json.dumps(times).encode())
         os._exit(0)  # frameworks may hang when they leave a world
     for strategy in arguments.strategies:
-        run_world(strategy, arguments.world)
+        worlds = [run_world(strategy, arguments.world, plain_first=number % 2 == 1) for number in range(arguments.worlds)]
+        print(json.dumps({strategy: figures(worlds)}, indent=1), flush=True)
 
 
-def run_world(strategy: str, size: int) -> None:
-    """Starts this program once for each process of a world, and waits for all."""
+def run_world(strategy: str, size: int, *, plain_first: bool) -> Times:
+    """Starts this program once for each process of a world, and waits for all; gives what the first one has measured."""
+    reader, writer = os.pipe()
     ports = []
     for _ in range(size):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             ports.append(probe.getsockname()[1])
-    workers = [subprocess.Popen([sys.executable, *sys.argv], env=environment(strategy, ports, rank)) for rank in range(size)]
+    told = {"PLAIN_FIRST": str(int(plain_first)), "TIMES_FD": str(writer)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, *sys.argv], env=environment(strategy, ports, rank) | told, pass_fds=[writer], stdout=subprocess.DEVNULL
+        )
+        for rank in range(size)
+    ]
+    os.close(writer)
     try:
+        with os.fdopen(reader) as times:
+            found: Times = json.load(times)
         for worker in workers:
             worker.wait()
     finally:
         for worker in workers:
             worker.kill()
+    return found
 
 
 def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
@@ -89,8 +106,8 @@ def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
     return {**os.environ, **said}
 
 
-def paired(strategy: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Both sides in turns, in this process of the world; the figures, on rank 0."""
+def paired(strategy: str, arguments: argparse.Namespace, *, plain_first: bool) -> Times | None:
+    """Both sides in turns, in this process of the world; what their steps took, on rank 0."""
     from muster_trainer.contract import ReplicaEnv, trainer_spec_of
     from muster_trainer.events import Events
     from muster_trainer.loop import Training
@@ -106,12 +123,12 @@ def paired(strategy: str, arguments: argparse.Namespace) -> dict[str, Any] | Non
     training = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
     shared = [engine.strategy] if strategy == "MultiWorkerMirrored" else []
     sides = {"trainer": trained(training), "plain": importlib.import_module(PLAIN[strategy]).train(task, arguments.batch, *shared)}
-    for side in sides.values():
+    for name in ("plain", "trainer") if plain_first else ("trainer", "plain"):
         for _ in range(WARM_UP_STEPS):
-            next(side)
-    seconds: dict[str, list[float]] = {"trainer": [], "plain": []}
-    processor: dict[str, list[float]] = {"trainer": [], "plain": []}
-    for number in range(arguments.pairs):
+            next(sides[name])
+    seconds: Sides = {"trainer": [], "plain": []}
+    processor: Sides = {"trainer": [], "plain": []}
+    for number in range(ceil(arguments.pairs / arguments.worlds)):
         for name in ("trainer", "plain") if number % 2 else ("plain", "trainer"):
             engine.gather("")  # begin together
             begun, worked = time.monotonic(), time.process_time()
@@ -120,8 +137,15 @@ def paired(strategy: str, arguments: argparse.Namespace) -> dict[str, Any] | Non
             seconds[name].append((time.monotonic() - begun) / arguments.steps)
             processor[name].append((time.process_time() - worked) / arguments.steps)
     engine.gather("")
-    if engine.rank != 0:
-        return None
+    return {"seconds": seconds, "processor": processor} if engine.rank == 0 else None
+
+
+def figures(worlds: list[Times]) -> dict[str, Any]:
+    """Of the pairs of all worlds together."""
+    seconds, processor = (
+        {name: [each for world in worlds for each in world[kind][name]] for name in ("trainer", "plain")}
+        for kind in ("seconds", "processor")
+    )
     overhead, interval = slower(seconds)
     more, more_interval = slower(processor)
     return {
@@ -133,8 +157,8 @@ def paired(strategy: str, arguments: argparse.Namespace) -> dict[str, Any] | Non
         "plainProcessorSeconds": round(statistics.median(processor["plain"]), 4),
         "processorOverhead": more,
         "processorInterval95": more_interval,
-        "pairs": arguments.pairs,
-        "stepsOfEachSide": arguments.steps,
+        "overheadOfEachWorld": [slower(world["seconds"])[0] for world in worlds],
+        "pairs": len(seconds["plain"]),
         "load": round(os.getloadavg()[0], 1),
         "processors": os.cpu_count(),
     }
@@ -148,7 +172,7 @@ def trained(training: Any) -> Iterator[float]:
         yield training._step(step).loss
 
 
-def slower(seconds: dict[str, list[float]]) -> tuple[float, list[float]]:
+def slower(seconds: Sides) -> tuple[float, list[float]]:
     """By which share the trainer takes longer: the median over the pairs, and its 95 % interval by order statistics."""
     found = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
     spread = 1.96 * sqrt(len(found)) / 2
