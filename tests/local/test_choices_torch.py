@@ -97,6 +97,31 @@ def test_each_loss_counts_by_the_weight_of_its_sample(strategy: str, tmp_path: P
     proofs.losses_are_equal_to_a_millionth(*runs)
 
 
+def test_a_world_that_has_become_smaller_takes_no_more_samples_at_a_time_and_loses_the_same(tmp_path: Path) -> None:
+    document = weighed(tmp_path, batch={"globalSize": 8})
+    seen = tmp_path / "seen"
+    counting = f"""
+class Counting(torch.nn.Sequential):
+    def forward(self, inputs):
+        if self.training:
+            with open({str(seen)!r}, "a") as file:
+                print(len(inputs), file=file)
+        return super().forward(inputs)
+plain = build_model
+def build_model(config): return Counting(*plain(config))
+"""
+    (tmp_path / "weighed.py").write_text(WEIGHED + counting)
+    runs = []
+    for most, size in ((None, 2), (3, 1)):
+        seen.unlink(missing_ok=True)
+        batch = {"globalSize": 8, "accumulationSteps": 1, "learningRateScaling": "None", "mostAtOnce": most}
+        with world("DDP", {**document, "batch": batch}, size=size, PYTHONPATH=str(tmp_path)) as running:
+            assert running.finish() == [0] * size, running.story()
+        runs.append(running)
+        assert max(map(int, seen.read_text().split())) == (most or 4)
+    proofs.losses_are_equal_to_a_millionth(*runs)
+
+
 def test_weights_need_a_loss_per_sample(tmp_path: Path) -> None:
     document = weighed(tmp_path)
     (tmp_path / "weighed.py").write_text(WEIGHED + "\ndef loss(outputs, batch): return ((outputs - batch[1]) ** 2).mean()")

@@ -111,11 +111,13 @@ def error_of(code: int, message: str) -> TrainerError:
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """How many samples make a step: `global_size` over all devices of the world, in `accumulation_steps` portions."""
+    """How many samples make a step: `global_size` over all devices of the world, in `accumulation_steps` portions. In a world that has
+    become smaller a portion has `most_at_once` samples at most, as in the whole one; None: the world stays as it is."""
 
     global_size: int
     accumulation_steps: int = 1
     learning_rate_scaling: str = "None"
+    most_at_once: int | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,7 @@ def _batch(fields: _Fields) -> BatchSpec:
         global_size=fields.count("globalSize", DEFAULT_GLOBAL_SIZE),
         accumulation_steps=fields.count("accumulationSteps", 1),
         learning_rate_scaling=fields.text("learningRateScaling", "None"),
+        most_at_once=None if fields.values.get("mostAtOnce") is None else fields.count("mostAtOnce"),
     )
 
 

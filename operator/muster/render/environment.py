@@ -59,7 +59,7 @@ def environment_of(
         "MUSTER_STRATEGY": job.spec.strategy.value,
         "MUSTER_ROLE": replica.role.value,
         "MUSTER_INDEX": str(replica.index),
-        "MUSTER_TRAINER": muster_trainer(job.spec, directory),
+        "MUSTER_TRAINER": muster_trainer(job.spec, directory, processes=strategy.plan(job.spec).size),
         "MUSTER_STATE_DIR": STATE_PATH,
     }
     if coordinator is not None:

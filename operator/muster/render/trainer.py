@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -55,13 +56,14 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
     return f"{storage.uri.rstrip('/')}/{name}"
 
 
-def muster_trainer(spec: TrainingJobSpec, directory: str | None) -> str:
-    """The JSON of MUSTER_TRAINER (docs/architecture.md). Defaults of the configuration are left to the trainer."""
+def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: int) -> str:
+    """The JSON of MUSTER_TRAINER (docs/architecture.md), of a job whose whole world has so many processes. Defaults of the configuration
+    are left to the trainer."""
     trainer = spec.trainer.model_dump(mode="json", by_alias=True, include={"task", "module", "script", "command"}, exclude_none=True)
     content = {
         **trainer,
         "config": spec.trainer.config,
-        "batch": spec.batch.model_dump(mode="json", by_alias=True),
+        "batch": {**spec.batch.model_dump(mode="json", by_alias=True), **_most_at_once(spec, processes)},
         "input": spec.trainer.input.model_dump(mode="json", by_alias=True),
         "options": _options(spec.options),
         "communication": spec.communication.value,
@@ -69,6 +71,13 @@ def muster_trainer(spec: TrainingJobSpec, directory: str | None) -> str:
         "graceSeconds": spec.checkpoint.grace_period_seconds,
     }
     return json.dumps(content, allow_nan=False)
+
+
+def _most_at_once(spec: TrainingJobSpec, processes: int) -> dict[str, int]:
+    """What a process of an elastic job takes at a time in the whole world. In a smaller one it has more to take, and as much memory."""
+    if spec.elastic is None or spec.batch.global_size is None:
+        return {}
+    return {"mostAtOnce": ceil(spec.batch.global_size / (processes * spec.batch.accumulation_steps))}
 
 
 def _options(options: Options) -> Mapping[str, Any]:

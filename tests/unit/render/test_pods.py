@@ -123,6 +123,23 @@ def test_the_contract_of_a_replica() -> None:
     assert downward == {"MUSTER_POD_NAME": "metadata.name", "MUSTER_POD_UID": "metadata.uid"}
 
 
+@pytest.mark.parametrize(
+    ("elastic", "worker", "batch", "most"),
+    [
+        (None, {"replicas": 4}, {"globalSize": 64}, None),
+        ({"minReplicas": 1, "maxReplicas": 8}, {"replicas": 4}, {"globalSize": 64}, 16),
+        ({"minReplicas": 1, "maxReplicas": 8}, {"replicas": 3}, {"globalSize": 64, "accumulationSteps": 2}, 11),
+        ({"minReplicas": 1, "maxReplicas": 4}, {"replicas": 2, "processesPerReplica": 4}, {"globalSize": 64}, 8),
+    ],
+)
+def test_a_process_of_an_elastic_job_is_told_how_many_samples_it_takes_at_a_time_in_the_whole_world(
+    elastic: dict[str, int] | None, worker: dict[str, int], batch: dict[str, int], most: int | None
+) -> None:
+    document = ddp(roles={"worker": worker}, batch=batch) | ({"elastic": elastic} if elastic else {})
+    told = json.loads(environment_of(pods_of(document)["job-worker-0"])["MUSTER_TRAINER"])["batch"]
+    assert told.get("mostAtOnce") == most
+
+
 def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
     folders = {name: environment_of(pod).get("MUSTER_TENSORBOARD_DIR") for name, pod in pods_of(JOBS["multi-worker-mirrored"]).items()}
     folder = "/checkpoints/shared/tensorboard"

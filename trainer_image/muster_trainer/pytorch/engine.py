@@ -55,6 +55,7 @@ class TorchEngine:
         self.world = self.ways = dist.get_world_size()
         self.position = self.rank
         self.counts = True
+        self.most_at_once = self._least(spec.batch.most_at_once or spec.batch.global_size)
         with refused_together():
             model = self._build_model()
             self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -181,7 +182,15 @@ class TorchEngine:
             yield self._on_device(pytree.tree_map(lambda one, piece=piece: one[piece], samples)), weights * share[rows]
 
     def _count(self, indices: np.ndarray) -> int:
-        return min(self.accumulation, -(-len(indices) // self.ways))
+        share = -(-len(indices) // self.ways)
+        return min(max(self.accumulation, -(-share // self.most_at_once)), share)
+
+    def _least(self, number: int) -> int:
+        """The least that any rank has. Pods may have been made before and after the job was given another number of workers."""
+        least = torch.tensor(number, device=self.device)
+        with peers(self.rank):
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        return int(least.item())
 
     def _differentiate(self, indices: np.ndarray, samples: Any) -> torch.Tensor:
         """Leaves this rank's part of the gradient of (sum of losses / number of samples); gives its sum of losses."""
