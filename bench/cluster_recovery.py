@@ -1,0 +1,155 @@
+"""How long a job in a real cluster stands still when pods die: `python bench/cluster_recovery.py`. Prints JSON.
+
+On the cluster of `make cluster`, whose nodes are containers of this machine: their processes can be killed from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the harness of the tests is not installed
+
+from tests.cluster import harness, installation
+from tests.cluster.training import CLAIM, EVENTS, Ground, Job, digits, job
+
+PATIENCE = 300.0
+REPLICAS, KILLED = 32, 30
+IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.time())"
+
+
+@contextmanager
+def ground(cluster: harness.Cluster, name: str) -> Iterator[Ground]:
+    """A namespace with a claim; both go at the end."""
+    installation.make_namespace(cluster, name)
+    try:
+        yield Ground(cluster, name, cluster.make_shared_claim(CLAIM, name))
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--timeout=280s", timeout=PATIENCE)
+        cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{name}-{CLAIM}")
+
+
+def bare_pod(place: Ground, image: str, number: int) -> float:
+    """Seconds from the creation of a pod of the trainer image until it has imported the framework."""
+    nobody = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    locked = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "bare", "image": image, "command": ["python", "-c", IMPORTING], "securityContext": locked}
+    name = f"bare-{number}"
+    spec = {"restartPolicy": "Never", "securityContext": nobody, "containers": [container]}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    begun = time.time()
+    place.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+    place.cluster.wait_until(f"{name} ends", lambda: _phase(place, name) == "Succeeded", timeout=PATIENCE)
+    return float(place.kubectl("logs", name)) - begun
+
+
+def _phase(place: Ground, name: str) -> str:
+    return str(place.cluster.get("pod", name, "--namespace", place.namespace)["status"].get("phase"))
+
+
+def stands_still(training: Job, name: str) -> float:
+    """Seconds from the sudden end of a pod to the first new step."""
+    done = last_step(training)
+    training.wait_for_step(done + 45)
+    begun, done = time.time(), last_step(training)
+    training.ground.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    done = max([done, *(event["step"] for event in training.events("step") if event["time"] <= begun)]) + 2  # those under way
+    training.wait_for_step(done + 1, timeout=PATIENCE)
+    return min(event["time"] for event in training.events("step") if event["step"] == done + 1) - begun
+
+
+def last_step(training: Job) -> int:
+    return max((event["step"] for event in training.events("step")), default=0)
+
+
+def replica_lost(place: Ground, times: int) -> list[float]:
+    """Of two DDP workers one is replaced, pod and all."""
+    config = {"epochs": 100_000, "stepDelaySeconds": 0.02}
+    recovery = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
+    training = place.apply(digits("lost", trainer={"task": "digits", "config": config}, recovery=recovery))
+    training.wait_for_step(30)
+    return [stands_still(training, "lost-worker-1") for _ in range(times)]
+
+
+def large_world(place: Ground) -> dict[str, float]:
+    """Seconds until 32 replicas are in one world after their first start, after 30 of their processes died at once, and after 30 pods."""
+    program = Path(__file__).with_name("join_a_world.py")
+    place.kubectl("create", "configmap", "code", f"--from-file={program}")
+    recovery = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
+    kept = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [EVENTS]}]}}
+    manifest = job(
+        "large",
+        strategy="DDP",
+        trainer={"script": program.name, "code": {"configMap": {"name": "code"}}},
+        batch={"globalSize": REPLICAS},
+        checkpoint={"storage": {"persistentVolumeClaim": {"claimName": CLAIM}}},
+        recovery=recovery,
+        roles={"worker": {"replicas": REPLICAS, "template": kept}},
+    )
+    begun = time.time()
+    training = place.apply(manifest)
+    figures = {"firstStart": until_step(training, 1, attempt=0) - begun}
+    for attempt, (what, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
+        victims = _processes(training, program_of)
+        begun = time.time()
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        figures[what] = until_step(training, 1, attempt=attempt) - begun
+    return {what: round(seconds, 1) for what, seconds in figures.items()}
+
+
+def until_step(training: Job, step: int, *, attempt: int) -> float:
+    """When a world of that attempt, or a later one, did that step; Unix seconds."""
+    training.wait_for_step(step, attempt=attempt, timeout=PATIENCE)
+    return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
+
+
+def _processes(training: Job, program: str) -> list[int]:
+    """Of the last replicas, the processes that run it."""
+    last = {str(index) for index in range(REPLICAS - KILLED, REPLICAS)}
+    uid = training.read()["metadata"]["uid"]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(program in word for word in process.cmdline()) and process.environ().get("MUSTER_JOB_UID") == uid:
+                found += [process.pid] if process.environ().get("MUSTER_INDEX") in last else []
+        except psutil.Error:
+            continue
+    if len(found) != KILLED:
+        raise SystemExit(f"{len(found)} processes run {program}, not {KILLED}: this needs the cluster of `make cluster`, on this machine")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=5, help="how often a pod is lost")
+    options = parser.parse_args()
+    places = harness.Places.default()
+    cluster = harness.up(places)
+    with places.in_use():
+        muster = installation.ensure(cluster)
+        figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+        with ground(cluster, "bench-recovery") as place:
+            bare = [bare_pod(place, muster.images["trainer-pytorch"], number) for number in range(options.times)]
+            lost = replica_lost(place, options.times)
+            seconds = {"barePod": bare, "replicaLost": lost}
+            figures["seconds"] = {what: [round(each, 2) for each in taken] for what, taken in seconds.items()}
+            figures["replicaLost/barePod"] = round(statistics.median(lost) / statistics.median(bare), 2)
+        with ground(cluster, "bench-large") as place:
+            figures[f"worldOf{REPLICAS}Seconds"] = large_world(place)
+        print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
