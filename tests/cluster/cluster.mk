@@ -14,10 +14,13 @@ images: $(READY) ## build the images for tests from the Dockerfile, on an engine
 cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
 	$(BIN)/pytest tests/cluster -m "not chaos"
 
+cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
+	$(BIN)/python bench/cluster_recovery.py
+
 manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its table of values, deploy/install.yaml
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py
 
 manifests-check: $(READY) ## whether those are current
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
 
-.PHONY: cluster cluster-down images cluster-test manifests manifests-check
+.PHONY: cluster cluster-down images cluster-test cluster-bench manifests manifests-check
