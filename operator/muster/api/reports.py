@@ -38,6 +38,12 @@ class Resumed(WireModel):
     skipped: list[Skipped] = Field(default_factory=list)
 
 
+class Evaluation(WireModel):
+    step: int = 0
+    updated_at: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
 class LastWords(WireModel):
     """The termination message: what ended a replica, in its supervisor's words."""
 
@@ -53,6 +59,10 @@ class LastWords(WireModel):
     signal: str | None = None
     ended_at: float | None = None
     """When that process ended."""
+    loss: str | None = None
+    """That of `step`."""
+    evaluation: Evaluation | None = None
+    """The newest: who could tell nobody before it ended tells it here."""
 
 
 class ReportedProcess(WireModel):
@@ -106,12 +116,6 @@ class ReportedPace(WireModel):
     """Of a whole step."""
     own_seconds: float | None = None
     """In which it worked, as against waiting for others."""
-
-
-class Evaluation(WireModel):
-    step: int = 0
-    updated_at: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
 
 
 class Report(WireModel):

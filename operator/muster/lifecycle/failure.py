@@ -133,6 +133,12 @@ def spoken_step(views: Iterable[ReplicaView]) -> int | None:
     return max((spoken.step for spoken in words if spoken and spoken.step is not None and spoken.step >= 0), default=None)
 
 
+def spoken_loss(views: Iterable[ReplicaView], step: int) -> str | None:
+    """The loss of that step in the replicas' last words."""
+    words = (last_words(view) for view in views)
+    return next((spoken.loss for spoken in words if spoken and spoken.step == step and spoken.loss), None)
+
+
 def _known(record: AttemptRecord) -> Cause:
     assert record.failure_class is not None
     assert record.reason is not None

@@ -110,7 +110,8 @@ def _spoken(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if step is None or step <= old.step:
         return status
     percent = min(100, 100 * step // old.total_steps) if old.total_steps else None
-    update = {"step": step, "percent": percent, "eta_seconds": None, "updated_at": case.stamp}
+    loss = _loss(failure.spoken_loss(case.trainers(status.attempt), step)) or old.loss
+    update = {"step": step, "percent": percent, "eta_seconds": None, "updated_at": case.stamp, "loss": loss}
     return status.model_copy(update={"progress": old.model_copy(update=update)})
 
 
@@ -155,7 +156,9 @@ def _eta(case: Situation, status: TrainingJobStatus, *, step: int, total: int | 
 
 
 def _evaluated(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
-    told = (view.report.evaluation for view in case.replicas(status.attempt) if view.report and view.report.attempt == status.attempt)
+    views = case.replicas(status.attempt)
+    told = [view.report.evaluation for view in views if view.report and view.report.attempt == status.attempt]
+    told += [words.evaluation for words in map(failure.last_words, views) if words]
     newest: Evaluation | None = max((evaluation for evaluation in told if evaluation), key=lambda each: each.step, default=None)
     if newest is None:
         return status

@@ -6,6 +6,7 @@ from typing import Any
 
 from lifecycle_cases import Story, at, failed, job, replica, report, running_story, words
 
+from muster.api.reports import Evaluation
 from muster.lifecycle.policy import Policy
 
 
@@ -56,6 +57,16 @@ def test_what_is_held_back_is_written_when_anything_else_changes() -> None:
     story.see(replica(phase="Succeeded", last_words=words(0, step=100), report=report(step=99)), seconds=22)
     assert story.status.progress is not None
     assert (story.status.progress.step, story.status.progress.percent) == (100, 100)
+
+
+def test_what_nobody_heard_before_the_end_is_known_from_last_words() -> None:
+    story = running_story(1)
+    story.see(heard(step=1), seconds=20)
+    said = words(0, step=100, loss="0.125", evaluation=Evaluation(step=100, metrics={"accuracy": 0.97}))
+    story.see(replica(phase="Succeeded", last_words=said), seconds=60)
+    assert story.status.progress is not None
+    assert (story.status.progress.step, story.status.progress.loss) == (100, "0.125")
+    assert story.status.progress.metrics == {"accuracy": 0.97}
 
 
 def test_a_report_that_comes_late_takes_nothing_back() -> None:

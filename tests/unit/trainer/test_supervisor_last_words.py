@@ -46,7 +46,16 @@ def test_a_message_is_cut_no_more_than_needed() -> None:
 
 def test_the_fields_are_those_of_the_contract() -> None:
     words = LastWords(
-        code=20, message="rank 0: gone", attempt=2, rank=0, step=340, commit=(320, "step-00000320-x"), resumed_step=0, exit_code=1
+        code=20,
+        message="rank 0: gone",
+        attempt=2,
+        rank=0,
+        step=340,
+        commit=(320, "step-00000320-x"),
+        resumed_step=0,
+        exit_code=1,
+        loss="0.3",
+        evaluation=(330, {"accuracy": 0.95}),
     )
     assert json.loads(encode(words)) == {
         "code": 20,
@@ -60,7 +69,19 @@ def test_the_fields_are_those_of_the_contract() -> None:
         "exitCode": 1,
         "signal": None,
         "endedAt": None,
+        "loss": "0.3",
+        "evaluation": {"step": 330, "metrics": {"accuracy": 0.95}},
     }
+
+
+def test_metrics_are_told_as_far_as_there_is_room_for_a_message() -> None:
+    many = {f"größe-{number:03}-" + "x" * 40: number / 7 for number in range(100)}
+    words = LastWords(code=10, message="why", attempt=0, commit=(320, "ä" * 300), evaluation=(330, many))
+    line = encode(words)
+    told = json.loads(line)
+    assert len(line) <= LONGEST
+    assert told["message"] == "why"
+    assert 10 < len(told["evaluation"]["metrics"]) < 100
 
 
 def test_new_words_replace_older_longer_ones(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from muster_trainer.supervisor.signals import signal_name
 
 LONGEST = 4096  # bytes; Kubernetes keeps no more of a termination message
 LONGEST_PATH = 200  # characters, of up to 12 bytes each in JSON
+MOST_METRICS = 1024  # bytes for those of an evaluation
 
 
 @dataclass(frozen=True)
 class LastWords:
     """`code` is the meaning and the supervisor's exit code; `exit_code` and `signal` are what the first failing
     process, of rank `rank`, really ended with, at `ended_at` (Unix seconds). `commit` is (step, path) of the last commit of
-    this attempt."""
+    this attempt, `loss` that of `step`, and `evaluation` the newest one (step, metrics by name)."""
 
     code: int
     message: str
@@ -32,6 +34,8 @@ class LastWords:
     exit_code: int | None = None
     signal: int | None = None
     ended_at: float | None = None
+    loss: str | None = None
+    evaluation: tuple[int, Mapping[str, float]] | None = None
 
     @classmethod
     def of_error(cls, error: TrainerError, attempt: int | None) -> LastWords:
@@ -51,11 +55,22 @@ class LastWords:
             "exitCode": self.exit_code,
             "signal": None if self.signal is None else signal_name(self.signal),
             "endedAt": self.ended_at,
+            "loss": self.loss,
+            "evaluation": None if self.evaluation is None else _evaluation(*self.evaluation),
         }
 
 
 def _commit(step: int, path: str) -> dict[str, Any]:
     return {"step": step, "path": path[:LONGEST_PATH]}
+
+
+def _evaluation(step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """As many metrics as there is room for."""
+    kept: dict[str, float] = {}
+    for name, value in sorted(metrics.items()):
+        if len(json.dumps({**kept, name: value})) <= MOST_METRICS:
+            kept[name] = value
+    return {"step": step, "metrics": kept}
 
 
 def encode(words: LastWords) -> bytes:

@@ -37,6 +37,14 @@ class Observations:
         return self.progress["step"] if self.progress else None
 
     @property
+    def loss(self) -> str | None:
+        return self.progress["loss"] if self.progress else None
+
+    @property
+    def evaluated(self) -> tuple[int, Mapping[str, float]] | None:
+        return (self.evaluation["step"], self.evaluation["metrics"]) if self.evaluation else None
+
+    @property
     def resumed_step(self) -> int | None:
         return self.resumed["step"] if self.resumed else None
 

@@ -349,6 +349,8 @@ class Replica:
             step=self._observed.step,
             commit=self._observed.commit,
             resumed_step=self._observed.resumed_step,
+            loss=self._observed.loss,
+            evaluation=self._observed.evaluated,
             exit_code=culprit.exit_code if culprit else None,
             signal=culprit.signal if culprit else None,
             ended_at=next((ended.time for ended in self._ends if culprit and ended.process.rank == culprit.rank), None),
