@@ -210,6 +210,7 @@ def steps_lost(folder: Path, times: int) -> list[int]:
     with muster(folder / "sigterm", "DDP") as (training, place):
         for _ in range(times):
             _after(training, lambda: os.kill(place.supervisor_of("worker-1"), signal.SIGTERM))
+        wait_until(lambda: all("stepsLost" in record for record in place.status()["attempts"][1:]), "the last attempt's steps", PATIENCE)
         return [record["stepsLost"] for record in place.status()["attempts"][1:]]
 
 
