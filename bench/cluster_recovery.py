@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.ti
 
 @contextmanager
 def ground(cluster: harness.Cluster, name: str) -> Iterator[Ground]:
-    """A namespace with a claim; both go at the end."""
+    """A namespace with a claim; both go at the end, with what was written."""
+    shutil.rmtree(cluster.places.shared / name, ignore_errors=True)
     installation.make_namespace(cluster, name)
     try:
         yield Ground(cluster, name, cluster.make_shared_claim(CLAIM, name))
     finally:
         cluster.kubectl("delete", "namespace", name, "--timeout=280s", timeout=PATIENCE)
         cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{name}-{CLAIM}")
+        shutil.rmtree(cluster.places.shared / name, ignore_errors=True)
 
 
 def bare_pod(place: Ground, image: str, number: int) -> float:
@@ -58,12 +61,13 @@ def _phase(place: Ground, name: str) -> str:
     return str(place.cluster.get("pod", name, "--namespace", place.namespace)["status"].get("phase"))
 
 
-def stands_still(training: Job, name: str) -> float:
-    """Seconds from the sudden end of a pod to the first new step."""
+def stands_still(training: Job, index: int) -> float:
+    """Seconds from the sudden end of a worker's pod to the first new step."""
     done = last_step(training)
     training.wait_for_step(done + 45)
+    (supervisor,) = _processes(training, "muster_trainer.supervisor", {index})
     begun, done = time.time(), last_step(training)
-    training.ground.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    os.kill(supervisor, signal.SIGKILL)
     done = max([done, *(event["step"] for event in training.events("step") if event["time"] <= begun)]) + 2  # those under way
     training.wait_for_step(done + 1, timeout=PATIENCE)
     return min(event["time"] for event in training.events("step") if event["step"] == done + 1) - begun
@@ -79,7 +83,7 @@ def replica_lost(place: Ground, times: int) -> list[float]:
     recovery = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
     training = place.apply(digits("lost", trainer={"task": "digits", "config": config}, recovery=recovery))
     training.wait_for_step(30)
-    return [stands_still(training, "lost-worker-1") for _ in range(times)]
+    return [stands_still(training, 1) for _ in range(times)]
 
 
 def large_world(place: Ground) -> dict[str, float]:
@@ -101,10 +105,11 @@ def large_world(place: Ground) -> dict[str, float]:
     training = place.apply(manifest)
     figures = {"firstStart": until_step(training, 1, attempt=0) - begun}
     for attempt, (what, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
-        victims = _processes(training, program_of)
+        victims = _processes(training, program_of, set(range(REPLICAS - KILLED, REPLICAS)))
         begun = time.time()
         for victim in victims:
-            os.kill(victim, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the first ones are missed by the others, which may have gone by now
+                os.kill(victim, signal.SIGKILL)
         figures[what] = until_step(training, 1, attempt=attempt) - begun
     return {what: round(seconds, 1) for what, seconds in figures.items()}
 
@@ -115,19 +120,22 @@ def until_step(training: Job, step: int, *, attempt: int) -> float:
     return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
 
 
-def _processes(training: Job, program: str) -> list[int]:
-    """Of the last replicas, the processes that run it."""
-    last = {str(index) for index in range(REPLICAS - KILLED, REPLICAS)}
+def _processes(training: Job, program: str, indices: set[int]) -> list[int]:
+    """Of these workers, the processes that run it."""
     uid = training.read()["metadata"]["uid"]
     found = []
     for process in psutil.process_iter():
         try:
-            if any(program in word for word in process.cmdline()) and process.environ().get("MUSTER_JOB_UID") == uid:
-                found += [process.pid] if process.environ().get("MUSTER_INDEX") in last else []
+            if any(program in word for word in process.cmdline()):
+                environment = process.environ()
+                ours = environment.get("MUSTER_JOB_UID") == uid and int(environment.get("MUSTER_INDEX", "-1")) in indices
+                found += [process.pid] if ours else []
         except psutil.Error:
             continue
-    if len(found) != KILLED:
-        raise SystemExit(f"{len(found)} processes run {program}, not {KILLED}: this needs the cluster of `make cluster`, on this machine")
+    if len(found) != len(indices):
+        raise SystemExit(
+            f"{len(found)} processes run {program}, not {len(indices)}: this needs the cluster of `make cluster`, on this machine"
+        )
     return found
 
 
@@ -146,6 +154,7 @@ def main() -> None:
             seconds = {"barePod": bare, "replicaLost": lost}
             figures["seconds"] = {what: [round(each, 2) for each in taken] for what, taken in seconds.items()}
             figures["replicaLost/barePod"] = round(statistics.median(lost) / statistics.median(bare), 2)
+        print(json.dumps(figures), file=sys.stderr, flush=True)
         with ground(cluster, "bench-large") as place:
             figures[f"worldOf{REPLICAS}Seconds"] = large_world(place)
         print(json.dumps(figures, indent=2))
