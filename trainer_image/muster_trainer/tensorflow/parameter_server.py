@@ -7,6 +7,7 @@ the variables and updating them is the staleness of a step. This module is the c
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for, within
 from muster_trainer.tensorflow.world import Membership, peers, place, refuse_logical_devices
 
 CONNECT_SECONDS = 120.0
+PATH_SECONDS = 60.0
+_BETWEEN_SECONDS = 0.05
 STEP_SECONDS = 15 * 60.0
 """The longest that a batch may take, with the time in which a lost worker comes back."""
 TABLE_BYTES = 256 << 20
@@ -201,7 +204,33 @@ def connect(spec: TrainerSpec) -> Membership:
 
     def make() -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        _wait_for_paths(cluster)
+        return strategy
 
     with peers(0):
         return Membership(0, 1, within(CONNECT_SECONDS, "connecting to workers and parameter servers", make))
+
+
+def _wait_for_paths(cluster: Mapping[str, list[str]]) -> None:
+    """Waits until each worker reaches each parameter server. A worker that outlived one still knows its address as one where
+    nobody listens, and refuses what needs the successor until gRPC lets it try again, a second and more after the last time."""
+    limit = time.monotonic() + PATH_SECONDS
+    for server in range(len(cluster["ps"])):
+        with tf.device(f"/job:ps/task:{server}"):
+            variable = tf.Variable(0)
+        read = tf.function(variable.read_value, autograph=False)
+        for worker in range(len(cluster["worker"])):
+            while not _reads(f"/job:worker/task:{worker}", read, last=time.monotonic() > limit):
+                time.sleep(_BETWEEN_SECONDS)
+
+
+def _reads(worker: str, read: Callable[[], tf.Tensor], *, last: bool) -> bool:
+    try:
+        with tf.device(worker):
+            read()
+    except tf.errors.UnavailableError as error:
+        if last or "/job:ps" not in str(error):
+            raise
+        return False
+    return True
