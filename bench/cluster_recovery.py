@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import statistics
 import sys
@@ -23,24 +22,22 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the harness of the tests is not installed
 
 from tests.cluster import harness, installation
-from tests.cluster.training import CLAIM, EVENTS, Ground, Job, digits, job
+from tests.cluster.training import CLAIM, Ground, Job, digits, job, make_ground
 
 PATIENCE = 300.0
 REPLICAS, KILLED = 32, 30
+UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
 IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.time())"
 
 
 @contextmanager
 def ground(cluster: harness.Cluster, name: str) -> Iterator[Ground]:
     """A namespace with a claim; both go at the end, with what was written."""
-    shutil.rmtree(cluster.places.shared / name, ignore_errors=True)
-    installation.make_namespace(cluster, name)
+    made = make_ground(cluster, name)
     try:
-        yield Ground(cluster, name, cluster.make_shared_claim(CLAIM, name))
+        yield made
     finally:
-        cluster.kubectl("delete", "namespace", name, "--timeout=280s", timeout=PATIENCE)
-        cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{name}-{CLAIM}")
-        shutil.rmtree(cluster.places.shared / name, ignore_errors=True)
+        made.remove()
 
 
 def bare_pod(place: Ground, image: str, number: int) -> float:
@@ -80,8 +77,7 @@ def last_step(training: Job) -> int:
 def replica_lost(place: Ground, times: int) -> list[float]:
     """Of two DDP workers one is replaced, pod and all."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.02}
-    recovery = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
-    training = place.apply(digits("lost", trainer={"task": "digits", "config": config}, recovery=recovery))
+    training = place.apply(digits("lost", trainer={"task": "digits", "config": config}, recovery=UNLIMITED))
     training.wait_for_step(30)
     return [stands_still(training, 1) for _ in range(times)]
 
@@ -90,16 +86,14 @@ def large_world(place: Ground) -> dict[str, float]:
     """Seconds until 32 replicas are in one world after their first start, after 30 of their processes died at once, and after 30 pods."""
     program = Path(__file__).with_name("join_a_world.py")
     place.kubectl("create", "configmap", "code", f"--from-file={program}")
-    recovery = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
-    kept = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [EVENTS]}]}}
     manifest = job(
         "large",
         strategy="DDP",
         trainer={"script": program.name, "code": {"configMap": {"name": "code"}}},
         batch={"globalSize": REPLICAS},
         checkpoint={"storage": {"persistentVolumeClaim": {"claimName": CLAIM}}},
-        recovery=recovery,
-        roles={"worker": {"replicas": REPLICAS, "template": kept}},
+        recovery=UNLIMITED,
+        roles={"worker": {"replicas": REPLICAS}},
     )
     begun = time.time()
     training = place.apply(manifest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,22 +57,20 @@ def grounds(cluster: harness.Cluster, muster: installation.Installation) -> Iter
 
     def make(name: str) -> training.Ground:
         namespace = f"t-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[-50:].strip('-')}"
-        _remove(cluster, namespace)
-        installation.make_namespace(cluster, namespace)
-        made.append(training.Ground(cluster, namespace, cluster.make_shared_claim(training.CLAIM, namespace)))
+        made.append(training.make_ground(cluster, namespace))
         return made[-1]
 
     yield make
     for ground in made:
-        _remove(cluster, ground.namespace)
+        ground.remove()
 
 
 @pytest.fixture
-def ground(cluster: harness.Cluster, grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[training.Ground]:
+def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[training.Ground]:
     """A namespace for this test alone."""
     ground = grounds(request.node.name.removeprefix("test_"))
     yield ground
-    _remove(cluster, ground.namespace)
+    ground.remove()
 
 
 @pytest.fixture(scope="session")
@@ -89,10 +86,3 @@ def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
         return finished[name]
 
     return job
-
-
-def _remove(cluster: harness.Cluster, namespace: str) -> None:
-    if cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name"):
-        cluster.kubectl("delete", "namespace", namespace, "--timeout=150s", timeout=160)
-    cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{namespace}-{training.CLAIM}")
-    shutil.rmtree(cluster.places.shared / namespace, ignore_errors=True)

@@ -1,12 +1,14 @@
 """Jobs in the cluster: what they are, what they did, and what became of them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.matrix import jobs
+from tests.cluster import installation
 from tests.cluster.harness import Cluster, CommandFailedError, HarnessError
 
 Manifest = dict[str, Any]
@@ -87,9 +89,25 @@ class Ground:
         found: list[Manifest] = self.cluster.get(kinds, "--namespace", self.namespace, "--selector", selector)["items"]
         return found
 
+    def remove(self) -> None:
+        """Removes the namespace, the claim and its volume, and what was written."""
+        if self.cluster.kubectl("get", "namespace", self.namespace, "--ignore-not-found", "-o", "name"):
+            self.cluster.kubectl("delete", "namespace", self.namespace, "--timeout=280s", timeout=300)
+        self.cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{self.namespace}-{CLAIM}")
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
+
     def apply(self, manifest: Manifest) -> "Job":
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
         return Job(self, manifest["metadata"]["name"])
+
+
+def make_ground(cluster: Cluster, namespace: str) -> Ground:
+    """A new namespace, with restricted pod security; one of that name is removed first."""
+    ground = Ground(cluster, namespace, cluster.places.shared / namespace / CLAIM)
+    ground.remove()
+    installation.make_namespace(cluster, namespace)
+    cluster.make_shared_claim(CLAIM, namespace)
+    return ground
 
 
 @dataclass(frozen=True)
