@@ -19,11 +19,10 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TextIO
+from typing import Any, TextIO
 
 from muster_trainer import process, warm
 from muster_trainer.contract import FRAMEWORK_OF_STRATEGY
-from muster_trainer.parent import die_with
 from muster_trainer.supervisor.processes import die_with_parent
 
 STRATEGIES = {"torch": ("DDP", "FSDP"), "tensorflow": ("MultiWorkerMirrored", "ParameterServer")}
@@ -129,7 +128,7 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
                     if pid == 0:
                         selector.close()
                         connection.close()
-                        _become(json.loads(request), descriptors)
+                        become(json.loads(request), descriptors)
                     for descriptor in descriptors:
                         os.close(descriptor)
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
@@ -141,19 +140,12 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
                     connection.sendall(json.dumps({"pid": key.data, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become(request: dict[str, object], descriptors: list[int]) -> None:
-    die_with(os.getppid())
+def become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """What a new interpreter would do with its folder and PYTHONPATH, and then what any fork of a warm parent does."""
     output, events = descriptors
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    environ = request["env"]
-    assert isinstance(environ, dict)
-    os.environ.clear()
-    os.environ.update(environ, MUSTER_EVENTS_FD=str(events))
-    os.chdir(str(request["folder"]))
-    sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    process.main()
+    os.chdir(request["folder"])
+    sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    warm.become(request["env"], [output, os.dup(output), events], os.getppid())
 
 
 if __name__ == "__main__":

@@ -89,7 +89,10 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
         child = os.fork()
         if child == 0:
             connection.close()
-            _become(environ, descriptors, supervisor, between=parent)
+            os.setsid()
+            while os.getppid() == parent:  # it goes at once
+                time.sleep(0.001)
+            become(environ, descriptors, supervisor)
         os.write(writer, str(child).encode())
         os._exit(0)
     os.close(writer)
@@ -99,11 +102,9 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
     return pid
 
 
-def _become(environ: dict[str, str], descriptors: list[int], supervisor: int, *, between: int) -> None:
-    os.setsid()
-    while os.getppid() == between:  # it goes at once
-        time.sleep(0.001)
-    die_with(supervisor)
+def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None:
+    """Makes this process, a fork, the training process of that environment, which dies with `parent`; it does not return."""
+    die_with(parent)
     stdout, stderr, events = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (stdout, 1), (stderr, 2)):

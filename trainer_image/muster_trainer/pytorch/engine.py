@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,8 @@ class TorchEngine:
         with peers(self.rank):
             self._reduce_gradients()
         counted = total if self.counts else torch.zeros_like(total)
-        tally = torch.cat([counted[None], self._tensor([stop, save, busy, *self.coming.read()])])
+        asked = torch.tensor([stop, save, busy, *self.coming.read()], dtype=torch.float64, device=self.device)
+        tally = torch.cat([counted[None], asked])
         with peers(self.rank):
             met = dist.all_reduce(tally, async_op=True)
             if self.task.config.nanLoss == "Skip":
@@ -300,9 +301,6 @@ class TorchEngine:
         pinned = self.device.type == "cuda"
         batches = batches_of(self.task, data, requests, spec=self.spec.input, position=self.position, pinned=pinned)
         return Coming(batches, self.device)
-
-    def _tensor(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=self.device)
 
     def _on_device(self, batch: Any) -> Any:
         return pytree.tree_map(lambda one: one.to(self.device, non_blocking=True), batch)

@@ -72,22 +72,21 @@ class BetweenDevices:
         self.strategies = {
             name: mirrored(replace(spec, communication=name)).strategy for name in dict.fromkeys((spec.communication, *names))
         }
-        strategy = self.strategies[spec.communication]
-        self.world: int = strategy.num_replicas_in_sync
+        self.strategy = self.strategies[spec.communication]
+        self.world: int = self.strategy.num_replicas_in_sync
         if self.world == 1:
             raise BadConfiguration("spec.options: this process has one device, which has nobody to talk to; name more in options.devices")
         self.own = f"AllReduce {spec.communication}"
         self._sums = {name: _together(each, _all_reduce) for name, each in self.strategies.items()}
-        self._gather = _together(strategy, _all_gather)
+        self._gather = _together(self.strategy, _all_gather)
 
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint()
 
     def operations(self, floats: int) -> Mapping[str, Callable[[], object]]:
         whole, part = tf.zeros(floats), tf.zeros(floats // self.world)
-        first = next(iter(self.strategies.values()))
         calls = {f"AllReduce {name}": (self.strategies[name], call, whole) for name, call in self._sums.items()}
-        calls["AllGather"] = (first, self._gather, part)
+        calls["AllGather"] = (self.strategy, self._gather, part)
         return {name: lambda each=each: _awaited(*each) for name, each in calls.items()}
 
     def synchronise(self) -> object:
