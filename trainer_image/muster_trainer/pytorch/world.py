@@ -18,6 +18,7 @@ from muster_trainer.contract import BadConfiguration, PeerLost, UserError
 # Dead peers are noticed at once; this bounds the wait for silent ones, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
 TOGETHER_SECONDS = 10.0
+NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
 
 _LOST = re.compile(
@@ -52,12 +53,26 @@ def join(backend: str) -> None:
         if world == 1 and "MASTER_PORT" not in os.environ:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
         else:
+            os.environ["MASTER_ADDR"] = _numeric(address)
             dist.init_process_group(backend, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
         raise PeerLost(f"the world at {where} did not come up: {text[:500]}") from error
+
+
+def _numeric(name: str) -> str:
+    """An address of that name, once it has one; the name itself where it gets none in time. Torch would ask for IPv6 alone at first: in a
+    cluster without it a name server then asks others, and where these cannot be reached takes seconds to say no."""
+    limit = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            if time.monotonic() > limit:
+                return name
+        time.sleep(0.1)
 
 
 @contextmanager
