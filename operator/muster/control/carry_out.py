@@ -134,7 +134,7 @@ class Carrier:
 
     async def _delete(self, job: TrainingJob, action: DeleteReplica) -> None:
         if action.grace_seconds == 0:
-            log.warning("%s: %s is stuck in its deletion, and removed by force", job.key, action.name)
+            log.info("%s: %s is removed without waiting for its node", job.key, action.name)
         try:
             await self._cluster.delete_pod(job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds)
         except (NotFoundError, ConflictError):  # gone, or another pod of that name: the one with this uid is no more

@@ -170,7 +170,11 @@ class Reconciler:
 
     def _worth_a_look(self, job: TrainingJob) -> bool:
         """While the cache itself still shows replicas that have to go first, a live look would show the same: once in a while is enough."""
-        older = any(child.view.attempt < job.status.attempt for child in self._around.store.children(job.key))
+        world = job.status.world
+        kept = {member.uid for member in world.members if not member.awaited} if world else set()
+        older = any(
+            child.view.attempt < job.status.attempt and child.view.uid not in kept for child in self._around.store.children(job.key)
+        )
         last = self._looked.get(job.key)
         return not older or last is None or self._around.now() - last >= timedelta(seconds=self._around.policy.look_seconds)
 

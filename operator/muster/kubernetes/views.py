@@ -70,6 +70,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         reason=reason,
         message=(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
         oom_killed=ended.get("reason") == "OOMKilled",
+        empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         node=(pod.get("spec") or {}).get("nodeName") or "",
     )
@@ -82,6 +83,14 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
     if status.get("phase") == "Failed":
         return ReplicaPhase.FAILED
     return ReplicaPhase.RUNNING if state.get("running") else ReplicaPhase.PENDING
+
+
+def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
+    """Whether each of its containers has ended for good; a side-car among its init containers may run on."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ended = [state for state in _states(status, "containerStatuses") if state.get("terminated")]
+    others = (*_states(status, "initContainerStatuses"), *_states(status, "ephemeralContainerStatuses"))
+    return len(ended) == len(containers) > 0 and not any(state.get("running") for state in others)
 
 
 def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class ReplicaView:
     node: str = ""
     standby: bool = False
     """It was made to train nothing until a world takes it in."""
+    empty: bool = False
+    """None of its containers runs any more, as its node says: nothing is left to end."""
     spent: bool = False
     """Its processes have ended, as its last words say, and its supervisor waits for what follows."""
 

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from control_worlds import MemoryCluster, job_object
 
+from muster.api.reports import Report
+from muster.control.cluster import Child
 from muster.control.defaults import JobDefaults
 from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
 from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.kubernetes.views import child_of
 from muster.strategies.base import Framework
 
 IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
@@ -29,7 +32,8 @@ class World:
     def __init__(self, **settings: Any) -> None:
         self.cluster = MemoryCluster()
         self.store = Store(time.monotonic)
-        self.reconciler = Reconciler(Surroundings(self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, **settings))
+        self.reports = Reports()
+        self.reconciler = Reconciler(Surroundings(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **settings))
 
     def submit(self, **changes: Any) -> None:
         self.store.put_job(self.cluster.put(job_object(**changes)))
@@ -40,6 +44,20 @@ class World:
     def status(self) -> dict[str, Any]:
         [job] = self.cluster.of("TrainingJob")
         return dict(job.get("status", {}))
+
+    def pod(self, index: int, **status: Any) -> Child:
+        """The worker's pod, with this as the state of its container."""
+        [pod] = [pod for pod in self.cluster.of("Pod") if pod["metadata"]["labels"]["muster.dev/index"] == str(index)]
+        child = child_of(
+            self.cluster.put({**pod, "status": {"containerStatuses": [{"name": "trainer", "state": status}]}} if status else pod)
+        )
+        assert child
+        self.store.put_child(child)
+        return child
+
+    def says(self, child: Child, **report: Any) -> None:
+        fields = {"job": KEY, "pod": child.view.name, "role": "worker", "index": child.view.index, "inPlace": True, **report}
+        assert self.reports.record(child.view.uid, Report.model_validate(fields), NOW)
 
 
 def test_the_status_is_written_before_anything_is_made() -> None:
@@ -83,6 +101,25 @@ def test_a_pass_that_broke_off_anywhere_is_finished_by_the_next() -> None:
         assert len(world.cluster.of("Pod")) == 3, f"request {broken}"
         assert len(world.cluster.of("Service")) == len(world.cluster.of("NetworkPolicy")) == 1
         assert world.status()["attempt"] == 0
+
+
+def test_the_place_of_a_lost_pod_is_filled_as_soon_as_it_is_gone_though_another_pod_is_kept() -> None:
+    world = World()
+    world.submit()
+    world.look()
+    running = {"startedAt": "2026-11-21T12:00:00Z"}
+    kept, lost = world.pod(0, running=running), world.pod(1, running=running)
+    world.says(kept, attempt=0)
+    world.look()
+    world.pod(1, terminated={"exitCode": 137, "finishedAt": "2026-11-21T12:00:01Z"})
+    world.look()
+    assert world.status()["attempt"] == 1
+    world.says(kept, attempt=1, waiting=True)
+    world.look()
+    world.store.drop_child(KEY, lost.view.uid)  # so says the watch
+    world.look()
+    assert {world.pod(index).view.attempt for index in (0, 1)} == {0, 1}
+    assert world.pod(0).view.uid == kept.view.uid
 
 
 def test_a_pass_over_an_unchanged_job_asks_nothing() -> None:

@@ -17,7 +17,7 @@ def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]
     named = {"name": "digits-worker-1", "namespace": "default", "uid": "u", "resourceVersion": "7", "labels": LABELS}
     return {
         "metadata": {**named, "creationTimestamp": "2026-11-21T12:00:00Z", **metadata},
-        "spec": {"nodeName": "n"},
+        "spec": {"nodeName": "n", "containers": [{"name": "side-car"}, {"name": "trainer"}]},
         "status": status or {},
     }
 
@@ -47,6 +47,18 @@ def test_only_the_trainer_container_counts() -> None:
     done = view({"phase": "Running", **trainer(terminated={"exitCode": 0, "finishedAt": "2026-11-21T12:00:09Z"})})
     assert done.phase is ReplicaPhase.SUCCEEDED
     assert done.finished is not None
+
+
+def test_a_pod_is_empty_once_all_its_containers_have_ended() -> None:
+    ended, runs = {"terminated": {"exitCode": 137}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
+    both = {"containerStatuses": [{"name": "side-car", "state": ended}, {"name": "trainer", "state": ended}]}
+    assert view({"phase": "Running", **both}).empty
+    assert view({**both, "initContainerStatuses": [{"name": "before", "state": ended}]}).empty
+    assert not view({**both, "initContainerStatuses": [{"name": "side-car", "state": runs}]}).empty
+    assert not view({**both, "ephemeralContainerStatuses": [{"name": "debugger", "state": runs}]}).empty
+    assert not view(trainer(**ended)).empty
+    assert not view({"containerStatuses": [{"name": "trainer", "state": ended}]}).empty
+    assert not view({"phase": "Failed", "reason": "Evicted"}).empty
 
 
 def test_a_pod_that_never_started_has_failed_when_its_own_phase_says_so() -> None:

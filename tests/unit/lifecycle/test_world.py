@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from lifecycle_cases import Story, at, created, deleted, failed, job, replica, r
 
 from muster.api.problems import Problem
 from muster.api.status import Phase, Reason
-from muster.lifecycle.actions import CreateReplica, EnsureService, LookLive
+from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 
@@ -57,6 +58,20 @@ def test_a_broken_world_is_cleared_before_the_next_is_made() -> None:
     assert decision.wake == at(26)
     assert story.see(seconds=22, live=False).actions == (LookLive(),)
     assert created(story.see(seconds=22)) == ["worker-0/1", "worker-1/1"]
+
+
+def test_what_is_empty_is_removed_without_waiting_for_its_node() -> None:
+    story = running_story(2)
+    decision = story.see(failed("worker-0", 21, seconds=20, empty=True), replica("worker-1"), seconds=20)
+    assert graces(decision) == {"worker-0/0": 0, "worker-1/0": None}
+    left = failed("worker-1", 21, seconds=21, deleting=at(20), due=at(50))
+    assert graces(story.see(left, seconds=21)) == {}
+    assert graces(story.see(replace(left, empty=True), seconds=22)) == {"worker-1/0": 0}
+    assert graces(story.see(replace(left, empty=True, due=at(20)), seconds=23)) == {}  # a finalizer of somebody's holds it
+
+
+def graces(decision: Decision) -> dict[str, int | None]:
+    return {action.uid: action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)}
 
 
 def test_only_what_is_missing_is_made() -> None:
