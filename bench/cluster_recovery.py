@@ -27,6 +27,7 @@ from tests.cluster.training import CLAIM, Ground, Job, digits, job, make_ground
 PATIENCE = 300.0
 REPLICAS, KILLED = 32, 30
 UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
+ELASTIC = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 5}
 IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.time())"
 
 
@@ -74,12 +75,21 @@ def last_step(training: Job) -> int:
     return max((event["step"] for event in training.events("step")), default=0)
 
 
-def replica_lost(place: Ground, times: int) -> list[float]:
-    """Of two DDP workers one is replaced, pod and all."""
+def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[float]:
+    """Of two DDP workers one is lost, pod and all, and replaced; its end is waited for by the other, which may be `elastic`."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.02}
-    training = place.apply(digits("lost", trainer={"task": "digits", "config": config}, recovery=UNLIMITED))
-    training.wait_for_step(30)
-    return [stands_still(training, 1) for _ in range(times)]
+    training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
+    taken = []
+    for _ in range(times):
+        training.wait_until("two workers train", lambda status: _trains(status, 2), timeout=PATIENCE)
+        taken.append(stands_still(training, 1))
+    place.kubectl("delete", "trainingjob", name)
+    return taken
+
+
+def _trains(status: dict[str, Any], workers: int) -> bool:
+    world = status.get("world", {})
+    return len(world.get("members", ())) == workers and "firstStepTime" in world
 
 
 def large_world(place: Ground) -> dict[str, float]:
@@ -144,10 +154,13 @@ def main() -> None:
         figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
         with ground(cluster, "bench-recovery") as place:
             bare = [bare_pod(place, muster.images["trainer-pytorch"], number) for number in range(options.times)]
-            lost = replica_lost(place, options.times)
-            seconds = {"barePod": bare, "replicaLost": lost}
-            figures["seconds"] = {what: [round(each, 2) for each in taken] for what, taken in seconds.items()}
-            figures["replicaLost/barePod"] = round(statistics.median(lost) / statistics.median(bare), 2)
+            lost = {
+                "replicaLost": replica_lost(place, "lost", options.times),
+                "replicaLostElastic": replica_lost(place, "elastic", options.times, elastic=ELASTIC),
+            }
+            figures["seconds"] = {what: [round(each, 2) for each in taken] for what, taken in {"barePod": bare, **lost}.items()}
+            for what, taken in lost.items():
+                figures[f"{what}/barePod"] = round(statistics.median(taken) / statistics.median(bare), 2)
         print(json.dumps(figures), file=sys.stderr, flush=True)
         with ground(cluster, "bench-large") as place:
             figures[f"worldOf{REPLICAS}Seconds"] = large_world(place)
