@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,9 +21,14 @@ REDUCTIONS: Mapping[str, Callable[[], Any]] = {
 """What MirroredStrategy adds gradients up by, for each `spec.communication`."""
 
 
+ENDING_SECONDS = 0.2
+_JOIN = tf.train.Coordinator.join
+
+
 def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     """Before anything else touches TensorFlow: logical devices, deterministic kernels, and a fixed number of threads, since
     that decides the order in which floats are added."""
+    tf.train.Coordinator.join = join_threads
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     logical = spec.options.get("logicalDevices")
@@ -33,6 +39,14 @@ def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     if deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+
+
+def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, **options: Any) -> None:
+    """tf.distribute traces what replicas run in threads, and TensorFlow looks once a second whether they have ended. From Python 3.13 on a
+    thread that is ending still is alive at the first look: each function cost a second, four of them at every start."""
+    for thread in threads or ():
+        thread.join(ENDING_SECONDS)
+    _JOIN(coordinator, threads, **options)
 
 
 def one_device(spec: TrainerSpec) -> Membership:
