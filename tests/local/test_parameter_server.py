@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import proofs
 import pytest
@@ -34,6 +35,19 @@ def metrics(outputs, batch):
     return {"uses": uses, "wrong": keras.ops.cast(keras.ops.abs(uses - 3) > 1e-3, "float32")}
 """
 
+LISTED = """
+import keras
+from muster_trainer.tensorflow import digits
+from muster_trainer.tensorflow.digits import loss, metrics
+
+def dataset(config, split):
+    found = digits.dataset(config, split)
+    return [found[index] for index in range(len(found))]
+
+def build_model(config):
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)])
+"""
+
 
 def end_servers(running: World) -> list[int]:
     """Asks those that serve to stop, once the chief has ended."""
@@ -58,8 +72,12 @@ def test_each_sample_is_used_once_an_epoch_by_two_workers_and_large_tables_lie_o
     assert [event["step"] for event in running.of("commit")] == [7, 14, 21, 28, 30]
 
 
-def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just_the_steps_it_reported(tmp_path: Path) -> None:
-    with world(PS, trainer(tmp_path, config={"epochs": 5000, **proofs.SLOW}, checkpoint={"everySteps": 50}), size=4) as first:
+@pytest.mark.parametrize("task", ["digits", "listed"], ids=["the workers have the samples", "the chief sends them"])
+def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just_the_steps_it_reported(task: str, tmp_path: Path) -> None:
+    (tmp_path / "listed.py").write_text(LISTED)
+    fields: dict[str, Any] = {"checkpoint": {"everySteps": 50}, **({} if task == "digits" else {"module": task})}
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with world(PS, trainer(tmp_path, config={"epochs": 5000, **proofs.SLOW}, **fields), size=4, **environment) as first:
         first.wait_for_step(5)
         first.kill(2)
         first.processes[2].wait(30)
@@ -72,7 +90,7 @@ def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just
     saved = first.of("commit")[-1]
     assert (saved["reason"], saved["step"]) == ("Stop", max(first.losses()))
     epochs = saved["step"] // 23 + 4
-    with world(PS, trainer(tmp_path, config={"epochs": epochs}, checkpoint={"everySteps": 50}), size=4, attempt=1) as second:
+    with world(PS, trainer(tmp_path, config={"epochs": epochs}, **fields), size=4, attempt=1, **environment) as second:
         assert end_servers(second) == [0, 21, 21, 21], second.story()
     assert second.of("resumed")[0]["step"] == saved["step"]
     assert sorted([*first.losses(), *second.losses()]) == list(range(1, epochs * 23 + 1))

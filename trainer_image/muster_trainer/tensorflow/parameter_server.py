@@ -37,6 +37,10 @@ BATCHES_PER_WORKER = 2
 """How many are handed out at a time: one to compute, and one that lies ready."""
 
 
+HandOut = Callable[[], Any]
+"""Gives a batch to the worker that is free next; gives the result to come."""
+
+
 class ParameterServer(Synchronous):
     """The chief. Making, measuring and saving a model is as on one device; a step is not: it is the next batch that is through."""
 
@@ -47,7 +51,7 @@ class ParameterServer(Synchronous):
         self.workers = len(place().cluster["worker"])
         self.keeps_rows = not (self.clip_norm or self.decay)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-        self.handed_out: deque[tuple[Any, float]] = deque()
+        self.handed_out: deque[tuple[Any, HandOut, float]] = deque()
         self.asked = {"stop": False, "save": False}
         # The chief does it all: the folder of the checkpoint need not be there on a parameter server.
         self.host = "/job:chief/replica:0/task:0/device:CPU:0"
@@ -85,8 +89,8 @@ class ParameterServer(Synchronous):
         self.asked = {"stop": self.asked["stop"] or stop, "save": self.asked["save"] or save}
         with peers(self.rank):
             self._hand_out(self.order.boundary(step, self.every_steps))
-            batch, waited = self.handed_out.popleft()
-            loss, staleness = self._fetched(batch, step)
+            result, again, waited = self.handed_out.popleft()
+            loss, staleness = self._fetched(result, again, step)
         settled = not self.handed_out  # a checkpoint has just the steps that were reported
         outcome = StepOutcome(
             loss=float(loss),
@@ -100,30 +104,32 @@ class ParameterServer(Synchronous):
             self.asked["save"] = False
         return outcome
 
-    def _fetched(self, batch: Any, step: int) -> Any:
-        """The result of the batch. Where it was lost with its worker, another computes the batch: it may have been used once already."""
+    def _fetched(self, result: Any, again: HandOut, step: int) -> Any:
+        """What came of the batch. Where that was lost with its worker, another computes the batch: it may have been used once already."""
         while True:
             try:
-                return within(STEP_SECONDS, f"step {step + 1}", batch.fetch)
+                return within(STEP_SECONDS, f"step {step + 1}", result.fetch)
             except tf.errors.UnavailableError as error:
-                if self.tables is None or "/job:worker" not in str(error) or "/job:ps" in str(error):
+                if "/job:worker" not in str(error) or "/job:ps" in str(error):
                     raise
-                batch, _ = self._schedule(step)
+                result = again()
 
     def _hand_out(self, limit: int) -> None:
         """Keeps the workers busy with the batches before step `limit`, unless a checkpoint is asked for."""
         most = 1 if any(self.asked.values()) else BATCHES_PER_WORKER * self.workers
         while self.next_step < limit and len(self.handed_out) < most:
             self._warm_up(self.next_step)
-            self.handed_out.append(self._schedule(self.next_step))
+            hand_out, waited = self._batch(self.next_step)
+            self.handed_out.append((hand_out(), hand_out, waited))
             self.next_step += 1
 
-    def _schedule(self, step: int) -> tuple[Any, float]:
-        """The result of `step` to come, and how long the chief waited for its samples."""
+    def _batch(self, step: int) -> tuple[HandOut, float]:
+        """Hands out the batch of `step`, and how long the chief waited for its samples."""
         if self.tables is not None:
-            return self.coordinator.schedule(self._turn_by_rows, args=(self.tables, tf.constant(self.order.batch_indices(step)))), 0.0
+            rows = self.tables, tf.constant(self.order.batch_indices(step))
+            return lambda: self.coordinator.schedule(self._turn_by_rows, args=rows), 0.0
         (share,), waited, _ = self._take(self.readings)
-        return self.coordinator.schedule(self._turn, args=share), waited
+        return lambda: self.coordinator.schedule(self._turn, args=share), waited
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         return self._settled("evaluating", lambda: super(ParameterServer, self).evaluate(batches))
