@@ -22,7 +22,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the harness of the tests is not installed
 
 from tests.cluster import harness, installation
-from tests.cluster.training import CLAIM, Ground, Job, digits, job, make_ground
+from tests.cluster.training import CLAIM, Ground, Job, digits, job, make_ground, trains
 
 PATIENCE = 300.0
 REPLICAS, KILLED = 32, 30
@@ -81,15 +81,10 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
     training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
     taken = []
     for _ in range(times):
-        training.wait_until("two workers train", lambda status: _trains(status, 2), timeout=PATIENCE)
+        training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
         taken.append(stands_still(training, 1))
     place.kubectl("delete", "trainingjob", name)
     return taken
-
-
-def _trains(status: dict[str, Any], workers: int) -> bool:
-    world = status.get("world", {})
-    return len(world.get("members", ())) == workers and "firstStepTime" in world
 
 
 def large_world(place: Ground) -> dict[str, float]:

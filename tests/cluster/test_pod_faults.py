@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_attempt, check_succeeded, delete
-from tests.cluster.training import STEPS, Ground, Job, Manifest, apart, digits, of_matrix
+from tests.cluster.training import STEPS, Ground, Job, Manifest, apart, digits, of_matrix, trains
 
 LIMITED = {"worker": {"replicas": 2, "resources": {"limits": {"memory": "900Mi"}}}}
 Uninterrupted = Callable[[str], Job]
@@ -53,6 +53,28 @@ def test_a_parameter_server_job_replaces_what_was_lost_while_the_others_train_on
     assert status["restarts"]["total"] == 2
     assert status["progress"]["step"] == STEPS
     assert status["progress"]["metrics"]["accuracy"] > 0.9
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("strategy", ["DDP", pytest.param("FSDP", marks=pytest.mark.chaos)])
+def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor(
+    strategy: str, ground: Ground, uninterrupted: Uninterrupted
+) -> None:
+    like = uninterrupted(strategy)
+    elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 3}
+    job = ground.apply(apart(of_matrix(strategy, delay=0.1, elastic=elastic)))
+    job.wait_for_step(47)
+    FAULTS["supervisor-killed"].strike(job, "worker-0")
+    for workers in (1, 2):
+        job.wait_until(f"{workers} train", lambda status, workers=workers: trains(status, workers), timeout=60)
+    assert job.wait_for_end() == "Succeeded", job.story()
+    status = job.status
+    assert (status["restarts"]["total"], status["restarts"]["infrastructureCount"]) == (1, 1)
+    failed = [(record["class"], record["replica"]) for record in status["attempts"] if "class" in record]
+    assert failed == [("Infrastructure", "worker-0")]
+    losses = {event["step"]: float.fromhex(event["lossHex"]) for event in job.events("step")}
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    assert max(abs(loss - float.fromhex(like.curve()[step])) for step, loss in losses.items()) < 1e-6
 
 
 @pytest.mark.timeout(500)

@@ -74,6 +74,12 @@ def job(name: str, **spec: Any) -> Manifest:
     }
 
 
+def trains(status: Manifest, workers: int) -> bool:
+    """Whether a world of so many workers has done a step."""
+    world = status.get("world", {})
+    return len(world.get("members", ())) == workers and "firstStepTime" in world
+
+
 @dataclass(frozen=True)
 class Ground:
     """A namespace to train in, with a claim that all nodes share; `folder` is the claim on this machine."""
