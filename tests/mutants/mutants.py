@@ -223,4 +223,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "if words is None or words.attempt != attempt or words.code == 0:",
         "if True:",
     ),
+    _one(
+        "removed-by-force-while-it-runs",
+        "a new world is made beside processes of the old that nobody sees any more",
+        "actions.py",
+        "0 if view.empty else grace_seconds",
+        "0",
+    ),
 )

@@ -305,6 +305,7 @@ class World:
             last_words=words,
             reason=end.reason,
             oom_killed=end.oom,
+            empty=pod.view.index % 2 == 0,  # the others have a side-car
             disruption=end.disruption or pod.view.disruption,
         )
 
@@ -467,7 +468,11 @@ class World:
         seen = {view.uid for view in observed.replicas}
         check(pod.view.uid in seen, "deletes what it saw", f"{action.name} ({pod.view.uid}) is deleted by a caller that never saw it")
         pod.asked = True
-        if pod.view.deleting is None:
+        if action.grace_seconds == 0:
+            check(pod.view.empty, "by force", f"{action.name} is removed by force, and something of it may run")
+            del self.pods[action.name]
+            self._remember()
+        elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now)
 
     def _change(self, name: str, **changes: Any) -> None:

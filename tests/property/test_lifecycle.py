@@ -171,8 +171,9 @@ class Lifecycle(RuleBasedStateMachine):
             if name != first:
                 self.world.break_down(name, "peer lost")
         self.world.reconcile()
-        self.world.break_down(first, how)
-        self.world.heed(first)
+        if first in self.world.pods:
+            self.world.break_down(first, how)
+            self.world.heed(first)
 
     @precondition(has_pods)
     @rule(pick=PICK)
