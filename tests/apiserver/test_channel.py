@@ -13,6 +13,8 @@ from tests.apiserver.stage.jobs import Jobs, condition, job
 from tests.apiserver.stage.kubelet import Nodes
 from tests.apiserver.stage.operators import ADDRESS, OperatorProcess
 
+from muster.control.coordination import JITTER, SHORTEST_INTERVAL
+
 
 def token(jobs: Jobs, pod: Object, audience: str = "muster") -> str:
     """What a kubelet writes into the projected volume of this pod."""
@@ -70,7 +72,7 @@ def test_what_a_supervisor_says_stands_in_the_status(jobs: Jobs, nodes: Nodes, o
     status, reply = tell(operator, token(jobs, pod), said)
     assert status == 200
     assert reply["attempt"] == 0
-    assert 0.5 < reply["intervalSeconds"] < 2
+    assert SHORTEST_INTERVAL * (1 - JITTER) <= reply["intervalSeconds"] < 2
     found = until(lambda: (now := jobs.status("digits")).get("progress", {}).get("step") == 120 and now, "progress")
     assert (found["progress"]["percent"], found["progress"]["loss"]) == (12, "0.0083")
     assert (found["checkpoint"]["step"], found["checkpoint"]["path"]) == (100, "step-00000100")
