@@ -24,6 +24,7 @@ from muster.control.errors import ConflictError, NotFoundError, RefusedError
 from muster.control.events import event_of, happenings
 from muster.control.reports import Reports
 from muster.control.store import Store, key_of, version_of
+from muster.lifecycle import in_place
 from muster.lifecycle.actions import Decision, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
@@ -169,12 +170,10 @@ class Reconciler:
         return replace(view, report=received.report, reported=received.time) if received else view
 
     def _worth_a_look(self, job: TrainingJob) -> bool:
-        """While the cache itself still shows replicas that have to go first, a live look would show the same: once in a while is enough."""
-        world = job.status.world
-        kept = {member.uid for member in world.members if not member.awaited} if world else set()
-        older = any(
-            child.view.attempt < job.status.attempt and child.view.uid not in kept for child in self._around.store.children(job.key)
-        )
+        """While the cache itself still shows replicas that have to go first, as the core sees them, a live look would show the same: once
+        in a while is enough."""
+        seen = in_place.seen(self._observed(job, self._around.store.children(job.key), claim=None, live=False), job.status)
+        older = any(view.attempt < job.status.attempt for view in seen.replicas)
         last = self._looked.get(job.key)
         return not older or last is None or self._around.now() - last >= timedelta(seconds=self._around.policy.look_seconds)
 
