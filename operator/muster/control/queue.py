@@ -4,8 +4,9 @@ The contract is that of client-go's workqueue, for the same reasons: a key that 
 one worker at a time, and one that is added meanwhile comes again; a key whose work fails comes back later and later, and holds up no other.
 kopf has had no coalescing of events since 1.42 and does not retry `on.event` handlers, so both are done here.
 
-Beyond that contract, what is due because time has passed (the count of running replicas, say, which is gathered for a while) waits up to
-PATIENCE for what is due because something happened: under load, worlds are made and recovered first.
+Beyond that contract, what is due because time has passed (the count of running replicas, say, which is gathered for a while) waits for
+what is due because something happened: under load, worlds are made and recovered first. It waits ten times as long as was asked for, and
+PATIENCE at most: who is to be looked at soon is more pressing.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class WorkQueue:
         timer = self._timers.get(key)
         if timer is None or timer.when() > due:
             self._cancel_timer(key)
-            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
+            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, min(PATIENCE, 10 * seconds))
 
     def retry_now(self) -> None:
         """Every key that failed is due now: what they failed of may be over."""
@@ -180,9 +181,9 @@ class WorkQueue:
         if not self._since and not self._active:
             self._calm.set()
 
-    def _due(self, key: str) -> None:
+    def _due(self, key: str, patience: float) -> None:
         self._timers.pop(key, None)
-        self._put(key, patience=PATIENCE)
+        self._put(key, patience=patience)
 
     def _cancel_timer(self, key: str) -> None:
         timer = self._timers.pop(key, None)

@@ -21,6 +21,9 @@ from muster.kubernetes.settings import configure
 from muster.kubernetes.views import child_of
 from muster.lifecycle.observed import ReplicaPhase
 
+LOSS_SECONDS = 0.1
+"""How long the loss of a pod waits for others: what goes together, as all pods of a job do that somebody deletes, is one failure."""
+
 log = logging.getLogger("muster.watch")
 
 
@@ -50,11 +53,13 @@ class Watched:
             self._store.drop_child(child.key, child.view.uid)
         else:
             self._store.put_child(child)
-        self._queue.add_after(child.key, 0.0 if kind == "DELETED" or _urgent(child) else self._patience(child.key))
+        self._queue.add_after(child.key, 0.0 if kind == "DELETED" else self._patience(child))
 
-    def _patience(self, key: str) -> float:
+    def _patience(self, child: Child) -> float:
         """How long a change of a pod may wait for others."""
-        starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(key))
+        if _urgent(child):
+            return LOSS_SECONDS
+        starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(child.key))
         return STARTING_SECONDS if starting else CALM_SECONDS
 
     def service(self, kind: str, service: dict[str, Any]) -> None:

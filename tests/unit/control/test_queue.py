@@ -192,8 +192,8 @@ def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long(
         seen.append(key)
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.add_after("patient", 0.001)
-        queue.add_after("urgent", 0.001)
+        queue.add_after("patient", 0.2)  # it lets others go first for two seconds
+        queue.add_after("urgent", 0.2)
         await until(lambda: queue.depth == 2)
         queue.add("news")
         queue.add("urgent")  # something happened to this one too
