@@ -77,8 +77,9 @@ def _blame(record: AttemptRecord) -> str:
 
 
 def _stuck(case: Situation, older: list[ReplicaView]) -> str:
-    late = [limit for view in older if view.due and case.now >= view.due and (limit := stuck.removed_at(case, view))]
-    return f" (stuck: what is left is removed by force at {max(late):%H:%M:%S} UTC)" if late else ""
+    late = [view for view in older if view.due and case.now >= view.due and not view.empty]
+    limits = [limit for view in late if (limit := stuck.removed_at(case, view))]
+    return f" (stuck: what is left is removed by force at {max(limits):%H:%M:%S} UTC)" if limits else ""
 
 
 def _why(pending: list[ReplicaView]) -> str:
