@@ -37,5 +37,5 @@ def test_a_thread_that_is_ending_is_not_waited_for_by_the_second(join: Any, look
         return False
 
     monkeypatch.setattr(coordinator, "wait_for_stop", wait)
-    join(coordinator, [thread])
+    join(coordinator, iter([thread]), 120)
     assert waited == looks

@@ -19,8 +19,6 @@ REDUCTIONS: Mapping[str, Callable[[], Any]] = {
     "OneDevice": tf.distribute.ReductionToOneDevice,
 }
 """What MirroredStrategy adds gradients up by, for each `spec.communication`."""
-
-
 ENDING_SECONDS = 0.2
 _JOIN = tf.train.Coordinator.join
 
@@ -41,12 +39,13 @@ def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
 
-def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, **options: Any) -> None:
+def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, *more: Any, **options: Any) -> None:
     """tf.distribute traces what replicas run in threads, and TensorFlow looks once a second whether they have ended. From Python 3.13 on a
     thread that is ending still is alive at the first look: each function cost a second, four of them at every start."""
+    threads = None if threads is None else list(threads)
     for thread in threads or ():
         thread.join(ENDING_SECONDS)
-    _JOIN(coordinator, threads, **options)
+    _JOIN(coordinator, threads, *more, **options)
 
 
 def one_device(spec: TrainerSpec) -> Membership:

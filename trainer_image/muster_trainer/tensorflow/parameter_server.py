@@ -24,19 +24,16 @@ from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import partitions
 from muster_trainer.tensorflow.input import Reading
 from muster_trainer.tensorflow.synchronous import SUM, Synchronous
-from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for, within
+from muster_trainer.tensorflow.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
 from muster_trainer.tensorflow.world import Membership, peers, place, refuse_logical_devices
 
 CONNECT_SECONDS = 120.0
 PATH_SECONDS = 60.0
-_BETWEEN_SECONDS = 0.05
 STEP_SECONDS = 15 * 60.0
 """The longest that a batch may take, with the time in which a lost worker comes back."""
 TABLE_BYTES = 256 << 20
 BATCHES_PER_WORKER = 2
 """How many are handed out at a time: one to compute, and one that lies ready."""
-
-
 HandOut = Callable[[], Any]
 """Gives a batch to the worker that is free next; gives the result to come."""
 
@@ -124,7 +121,7 @@ class ParameterServer(Synchronous):
             self.next_step += 1
 
     def _batch(self, step: int) -> tuple[HandOut, float]:
-        """Hands out the batch of `step`, and how long the chief waited for its samples."""
+        """What hands out the batch of `step`, and how long the chief waited for its samples."""
         if self.tables is not None:
             rows = self.tables, tf.constant(self.order.batch_indices(step))
             return lambda: self.coordinator.schedule(self._turn_by_rows, args=rows), 0.0
@@ -222,16 +219,17 @@ def _wait_for_paths(cluster: Mapping[str, list[str]]) -> None:
     """Waits until each worker reaches each parameter server. A worker that outlived one still knows its address as one where
     nobody listens, and refuses what needs the successor until gRPC lets it try again, a second and more after the last time."""
     limit = time.monotonic() + PATH_SECONDS
+    variables = []
     for server in range(len(cluster["ps"])):
         with tf.device(f"/job:ps/task:{server}"):
-            variable = tf.Variable(0)
-        read = tf.function(variable.read_value, autograph=False)
-        for worker in range(len(cluster["worker"])):
-            while not _reads(f"/job:worker/task:{worker}", read, last=time.monotonic() > limit):
-                time.sleep(_BETWEEN_SECONDS)
+            variables.append(tf.Variable(0))
+    read = tf.function(lambda: [variable.read_value() for variable in variables], autograph=False)
+    for worker in range(len(cluster["worker"])):
+        while not _reads(f"/job:worker/task:{worker}", read, last=time.monotonic() > limit):
+            time.sleep(BETWEEN_SECONDS)
 
 
-def _reads(worker: str, read: Callable[[], tf.Tensor], *, last: bool) -> bool:
+def _reads(worker: str, read: Callable[[], list[tf.Tensor]], *, last: bool) -> bool:
     try:
         with tf.device(worker):
             read()

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
 """How long the members of a world may take to come up one after the other."""
 _PROBE_SECONDS = 5.0
-_BETWEEN_SECONDS = 0.05
+BETWEEN_SECONDS = 0.05
 
 
 def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:
@@ -45,7 +45,7 @@ def wait_for(addresses: Mapping[str, str], seconds: float) -> None:
         while not listens(address):
             if time.monotonic() > limit:
                 raise PeerLost(f"waited {seconds:g} s for {who}, and nothing listens at {address}")
-            time.sleep(_BETWEEN_SECONDS)
+            time.sleep(BETWEEN_SECONDS)
 
 
 def listens(address: str) -> bool:
