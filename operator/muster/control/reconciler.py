@@ -97,8 +97,9 @@ class Reconciler:
             return None
         admitted = self._admission.admit(obj)
         job = admitted.job
-        decision = self._decide(admitted, await self._cached(job))
-        looked = _asks(decision) and self._worth_a_look(job)
+        cached = await self._cached(job)
+        decision = self._decide(admitted, cached)
+        looked = _asks(decision) and self._worth_a_look(job, cached)
         if looked:
             decision = self._decide(admitted, await self._look_live(job))
         status = self._pinned(job, decision.status)
@@ -169,11 +170,10 @@ class Reconciler:
         received = self._around.reports.of(view.uid)
         return replace(view, report=received.report, reported=received.time) if received else view
 
-    def _worth_a_look(self, job: TrainingJob) -> bool:
+    def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """While the cache itself still shows replicas that have to go first, as the core sees them, a live look would show the same: once
         in a while is enough."""
-        seen = in_place.seen(self._observed(job, self._around.store.children(job.key), claim=None, live=False), job.status)
-        older = any(view.attempt < job.status.attempt for view in seen.replicas)
+        older = any(view.attempt < job.status.attempt for view in in_place.seen(cached, job.status).replicas)
         last = self._looked.get(job.key)
         return not older or last is None or self._around.now() - last >= timedelta(seconds=self._around.policy.look_seconds)
 

@@ -48,9 +48,9 @@ class World:
     def pod(self, index: int, **status: Any) -> Child:
         """The worker's pod, with this as the state of its container."""
         [pod] = [pod for pod in self.cluster.of("Pod") if pod["metadata"]["labels"]["muster.dev/index"] == str(index)]
-        child = child_of(
-            self.cluster.put({**pod, "status": {"containerStatuses": [{"name": "trainer", "state": status}]}} if status else pod)
-        )
+        if status:
+            pod["status"] = {"containerStatuses": [{"name": "trainer", "state": status}]}
+        child = child_of(self.cluster.put(pod))
         assert child
         self.store.put_child(child)
         return child
