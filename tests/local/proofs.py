@@ -43,7 +43,7 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Place, config: 
     step, rank = random.choice([25, 26, 27, 28, 45, 46, 47, 48]), random.choice([0, 1])
     document = trainer(directory, config={**config, **SLOW})
     with world(strategy, document) as first:
-        first.wait_for_commit(10)
+        first.wait_for_commit(step - step % 10 - 10)
         first.wait_for_step(step)
         first.kill(rank)
         codes = first.finish()
@@ -51,6 +51,7 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Place, config: 
         assert codes[1 - rank] == 20, first.story()
     second = second_attempt(strategy, document)
     resumed_at_the_last_commit(first, second)
+    assert second.of("resumed")[0]["step"] in (step - step % 10, step - step % 10 - 10)
     assert {**first.losses(), **second.losses()} == whole, f"killed rank {rank} at {step}"
     redone = first.losses().keys() & second.losses().keys()
     assert redone
