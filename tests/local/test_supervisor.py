@@ -471,6 +471,8 @@ class Coordinator(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         self.reports: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
         self.reply: dict[str, Any] = {"attempt": 3, "intervalSeconds": 0.3}
+        self.connections: list[int] = []
+        self.hangs_up = False
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -488,8 +490,15 @@ class Coordinator(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: Coordinator
+    protocol_version = "HTTP/1.1"  # which keeps connections
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.append(self.client_address[1])
 
     def do_POST(self) -> None:
+        self.close_connection = self.server.hangs_up  # without a word
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.reports.put((self.path, self.headers.get("Authorization", ""), json.loads(body)))
         reply = json.dumps(self.server.reply).encode()
@@ -562,6 +571,18 @@ def test_reports_come_at_the_interval_although_nothing_changes(run: Run, coordin
     run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
     numbers = [coordinator.reports.get(timeout=DEADLINE)[2]["sequence"] for _ in range(4)]
     assert numbers == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("hangs_up", "connections"), [(False, 1), (True, 4)])
+def test_reports_take_one_connection_for_as_long_as_it_is_kept(
+    hangs_up: bool, connections: int, run: Run, coordinator: Coordinator
+) -> None:
+    coordinator.hangs_up = hangs_up
+    run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
+    numbers = [coordinator.reports.get(timeout=DEADLINE)[2]["sequence"] for _ in range(4)]
+    assert numbers == [1, 2, 3, 4]
+    assert len(coordinator.connections) == connections
+    assert "reports to" not in run.err.read_text()
 
 
 def test_many_changes_are_told_in_few_reports(run: Run, coordinator: Coordinator) -> None:

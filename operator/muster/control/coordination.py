@@ -1,4 +1,5 @@
-"""The server half of the coordination channel: short POSTs of supervisors, answered at once; no connection is held.
+"""The server half of the coordination channel: short POSTs of supervisors, answered at once. Connections are kept open for as long as
+there are few.
 
 Whatever a supervisor sends, the answer is a status code and a sentence, and never a failure of the server: what is on the
 other end may be an older or newer trainer image, or no supervisor at all.
@@ -17,9 +18,10 @@ from muster.api.reports import Reply, Report
 from muster.control.reports import Reports
 
 LARGEST_REPORT = 1 << 20  # bytes; 64 processes with their fingerprints and notices stay far below
-SHORTEST_INTERVAL = 0.5  # seconds between two reports of one supervisor: those that live hear of a new attempt by the next one
+SHORTEST_INTERVAL = 0.2  # seconds between two reports of one supervisor: those that live hear of a new attempt by the next one
 REPORTS_PER_SECOND = 50.0  # what the server wants to see at most, over all supervisors
 SHORTEST_WAIT, WAITS_PER_SECOND = 0.05, 200.0  # the same of those that wait for a world, since a recovery waits for them
+CONNECTIONS_KEPT = 100  # of so many supervisors: a handshake costs ten times as much as a report, an open connection some memory
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
 
@@ -82,7 +84,10 @@ async def _report(channel: Channel, request: web.Request) -> web.Response:
         channel.wake(pod_uid)
     alike = channel.reports.waiting if report.waiting else len(channel.reports)
     interval = interval_seconds(alike, channel.random(), waiting=report.waiting)
-    return web.json_response(reply.model_copy(update={"interval_seconds": interval}).wire())
+    response = web.json_response(reply.model_copy(update={"interval_seconds": interval}).wire())
+    if len(channel.reports) > CONNECTIONS_KEPT:
+        response.force_close()
+    return response
 
 
 def _refused(status: int, message: str) -> web.Response:

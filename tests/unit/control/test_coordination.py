@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from muster.api.reports import Reply, Report
 from muster.control.coordination import (
+    CONNECTIONS_KEPT,
     LARGEST_REPORT,
     REPORTS_PER_SECOND,
     SHORTEST_INTERVAL,
@@ -85,7 +86,7 @@ class Server:
 def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode())
-    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 0.5, "graceSeconds": 0.0, "dump": False, "end": False})
+    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 0.2, "graceSeconds": 0.0, "dump": False, "end": False})
     received = server.reports.of("pod")
     assert received is not None
     assert received.report.progress is not None
@@ -146,6 +147,22 @@ def test_intervals_keep_the_server_within_its_rate_and_never_go_below_the_shorte
     interval = interval_seconds(supervisors, random, waiting=waiting)
     assert interval >= round(0.8 * (SHORTEST_WAIT if waiting else SHORTEST_INTERVAL), 3)
     assert supervisors / (interval + 0.0005) <= (WAITS_PER_SECOND if waiting else REPORTS_PER_SECOND) / 0.8 + 1  # it is rounded
+
+
+@pytest.mark.parametrize(("others", "header"), [(CONNECTIONS_KEPT - 1, None), (CONNECTIONS_KEPT, "close")])
+def test_connections_are_kept_while_there_are_few(others: int, header: str | None) -> None:
+    server = Server()
+    for pod in range(others):
+        server.reports.record(f"other-{pod}", Report.model_validate(REPORT), datetime(2026, 11, 21, tzinfo=UTC))
+    told: list[str | None] = []
+
+    async def send(client: TestClient[Any, Any]) -> ClientResponse:
+        response = await client.post("/v1/report", data=json.dumps(REPORT).encode(), headers={"Authorization": "Bearer good"})
+        told.append(response.headers.get("Connection"))
+        return response
+
+    assert server.with_client(send)[0] == 200
+    assert told == [header]
 
 
 def test_who_waits_for_a_world_comes_back_sooner_than_who_trains_whatever_the_number_of_these() -> None:

@@ -6,11 +6,11 @@ import json
 import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 from muster_trainer.contract import ReplicaEnv
 from muster_trainer.supervisor.orders import Orders, read_orders
@@ -20,6 +20,7 @@ FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
 LONGEST_REPLY = 65536
+OK = 200
 
 
 class Reporter:
@@ -116,23 +117,38 @@ class Reporter:
             self.interval = max(LEAST_GAP, float(interval))
 
     @cached_property
-    def _opener(self) -> urllib.request.OpenerDirector:
-        """The coordinator is next door; a proxy meant for the outside world must not see the token."""
-        direct = urllib.request.ProxyHandler({})
+    def _connection(self) -> HTTPConnection:
+        """To the coordinator itself: a proxy meant for the outside world must not see the token. Where it is kept open, as the
+        coordinator wishes, a report costs a tenth of what it costs else; it opens by itself when it is not."""
+        where = urlsplit(str(self._replica.coordinator))
+        assert where.hostname is not None
         authority = self._replica.coordinator_authority
         if authority is None:
-            return urllib.request.build_opener(direct)
-        return urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=ssl.create_default_context(cadata=authority)))
+            return HTTPConnection(where.hostname, where.port, timeout=TIMEOUT)
+        return HTTPSConnection(where.hostname, where.port, timeout=TIMEOUT, context=ssl.create_default_context(cadata=authority))
 
     def _exchange(self, body: bytes) -> object:
+        kept = self._connection.sock is not None
+        try:
+            return self._ask(body)
+        except (OSError, HTTPException, ValueError) as error:
+            self._connection.close()
+            if not kept or isinstance(error, ValueError):
+                raise
+        return self._ask(body)  # who is at the other end of a kept connection may have gone, and another taken its place
+
+    def _ask(self, body: bytes) -> object:
         headers = {"Content-Type": "application/json"}
         if self._replica.token_file is not None:
             token = self._replica.token_file.read_text().strip()  # read each time: tokens are renewed in place
             headers["Authorization"] = f"Bearer {token}"
-        url = f"{str(self._replica.coordinator).rstrip('/')}/v1/report"
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST")
-        with self._opener.open(request, timeout=TIMEOUT) as reply:
-            return json.loads(reply.read(LONGEST_REPLY))
+        path = urlsplit(str(self._replica.coordinator)).path.rstrip("/")
+        self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
+        with self._connection.getresponse() as reply:
+            content = reply.read(LONGEST_REPLY)
+            if reply.status != OK:
+                raise ValueError(f"{reply.status} {reply.reason}: {content[:200].decode(errors='replace')}")
+            return json.loads(content)
 
 
 def _news(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
