@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,18 +35,34 @@ def api_server() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[harness.Cluster]:
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractContextManager[None]]:
+    """Workers of one run (`pytest -n`) make what they share one after the other: the first makes it, the others find it made."""
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        with (tmp_path_factory.getbasetemp().parent / "muster-turn").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    return turn
+
+
+@pytest.fixture(scope="session")
+def cluster(in_turn: Callable[[], AbstractContextManager[None]]) -> Iterator[harness.Cluster]:
     """The cluster of KUBECONFIG, or the one of `make cluster`, made if it is not up. It stays up: `make cluster-down` removes it."""
     places = harness.Places.default()
-    cluster = harness.up(places)
-    with places.in_use():
+    with ExitStack() as used:
+        with in_turn():
+            cluster = harness.up(places)
+            used.enter_context(places.in_use(os.environ.get("PYTEST_XDIST_TESTRUNUID", "")))
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def muster(cluster: harness.Cluster) -> installation.Installation:
+def muster(cluster: harness.Cluster, in_turn: Callable[[], AbstractContextManager[None]]) -> installation.Installation:
     """Muster of this checkout, installed by Helm."""
-    return installation.ensure(cluster)
+    with in_turn():
+        return installation.ensure(cluster)
 
 
 Grounds = Callable[[str], training.Ground]
@@ -76,11 +94,12 @@ def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[trainin
 @pytest.fixture(scope="session")
 def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
     """That job of the matrix, trained at full speed without any fault: what the others must equal. Each runs once."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     finished: dict[str, training.Job] = {}
 
     def job(name: str) -> training.Job:
         if name not in finished:
-            ground = grounds(f"uninterrupted-{name}")
+            ground = grounds(f"uninterrupted-{name}-{worker}")
             finished[name] = ground.apply(training.of_matrix(name, delay=0))
             finished[name].wait_for_end()
         return finished[name]

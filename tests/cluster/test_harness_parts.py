@@ -61,6 +61,20 @@ def test_a_cluster_that_tests_are_breaking_is_neither_replaced_nor_removed(tmp_p
         pass
 
 
+def test_the_workers_of_one_run_of_tests_use_the_cluster_together_and_no_other_run_does(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    with places.in_use("one run"):
+        with places.in_use("one run"):
+            pass
+        for by in ("another run", ""):
+            with pytest.raises(HarnessError, match="tests are running on the cluster"), places.in_use(by):
+                pass
+        with pytest.raises(HarnessError, match="tests are running on the cluster"):
+            down(places)
+    with places.in_use("another run"):
+        pass
+
+
 def test_a_machine_without_a_debian_mirror_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="names no Debian mirror: add one"):
         debian_mirror(tmp_path)

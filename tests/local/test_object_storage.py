@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import proofs
 import pytest
-from object_store import BUCKET, object_store
+from object_store import BUCKET, ObjectStore, object_store
 from worlds import trainer, world
 
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
@@ -21,16 +22,15 @@ CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
-    folder = tmp_path_factory.mktemp("s3") / "data"
-    with object_store(folder) as variables:
-        yield folder / BUCKET, variables
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("s3") / "data") as store:
+        yield store
 
 
 @pytest.fixture
-def root(server: tuple[Path, dict[str, str]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
+def root(server: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
     """A prefix of its own in the bucket."""
-    for name, value in server[1].items():
+    for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     yield ObjectPath(f"s3://{BUCKET}/{request.node.originalname}")
     _file_system.cache_clear()
@@ -49,9 +49,7 @@ def save(store: Store, step: int, folder: Path) -> None:
     store.commit(path, Manifest(step, 0, 0, step, 1, "DDP", 0, {}, {}, "Periodic", "now", listing))
 
 
-def test_commits_fences_damage_and_retention_are_as_in_a_folder(
-    root: ObjectPath, server: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
+def test_commits_fences_damage_and_retention_are_as_in_a_folder(root: ObjectPath, server: ObjectStore, tmp_path: Path) -> None:
     first = begin_attempt(root, 0)
     for step in (10, 20, 30):
         save(first, step, tmp_path)
@@ -64,7 +62,7 @@ def test_commits_fences_damage_and_retention_are_as_in_a_folder(
     (late / "COMMITTED").write_bytes(b"written between the look and the marker")
     assert [commit.step for commit in valid_commits(root)] == [10, 20, 30]
 
-    newest = next((server[0] / root.name).glob("step-00000030-*/weights"))
+    newest = next((server.objects / root.name).glob("step-00000030-*/weights"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     selection = select(CheckpointSpec(root), Fence(CREATED, 2))
     assert (selection.found, selection.step) == (30, 20)
@@ -95,10 +93,38 @@ def test_credentials_that_are_wrong_and_a_server_that_is_away_are_said_in_words(
 
 
 @pytest.mark.torch
-def test_a_killed_world_resumes_from_it_and_every_loss_is_bit_equal(root: ObjectPath, server: tuple[Path, dict[str, str]]) -> None:
+def test_a_killed_world_resumes_from_it_and_every_loss_is_bit_equal(root: ObjectPath, server: ObjectStore) -> None:
     proofs.killed_world_continues_bit_for_bit("DDP", root, {})
-    steps = sorted((server[0] / root.name).glob("step-*/COMMITTED"))
+    steps = sorted((server.objects / root.name).glob("step-*/COMMITTED"))
     assert [path.parent.name[:13] for path in steps] == ["step-00000050", "step-00000060", "step-00000069"]
+
+
+@pytest.mark.torch
+def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(root: ObjectPath, server: ObjectStore) -> None:
+    whole, document = proofs.uninterrupted("DDP").losses(), trainer(root, config=proofs.SLOW)
+    with world("DDP", document) as first:
+        first.wait_for_commit(20)
+        with server.full():
+            assert first.finish() == [31, 31], first.story()
+    assert f"checkpoint storage {root}/step-" in proofs.last_error(first)["message"]
+    second = proofs.second_attempt("DDP", document)
+    proofs.resumed_at_the_last_commit(first, second)
+    assert {**first.losses(), **second.losses()} == whole
+
+
+@pytest.mark.torch
+def test_a_checkpoint_that_is_torn_on_its_way_to_the_store_does_not_exist(root: ObjectPath, server: ObjectStore) -> None:
+    whole, document = proofs.uninterrupted("DDP").losses(), trainer(root, config=proofs.SLOW)
+    with world("DDP", document) as first:
+        first.wait_for_commit(20)
+        with server.frozen_at(f"{root.name}/step-00000030-*/*") as part:
+            first.kill(0)
+            assert first.finish() == [-signal.SIGKILL, 20], first.story()
+    assert not (part.parent / "COMMITTED").exists()
+    second = proofs.second_attempt("DDP", document)
+    (resumed,) = second.of("resumed")
+    assert (resumed["found"], resumed["step"], resumed["skipped"]) == (20, 20, [])
+    assert {**first.losses(), **second.losses()} == whole
 
 
 @pytest.mark.tensorflow

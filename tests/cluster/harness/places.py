@@ -73,21 +73,31 @@ class Places:
             yield
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self, by: str = "") -> Iterator[None]:
         """Whoever breaks nodes on purpose holds this meanwhile: else somebody would take the cluster for a broken one and replace it.
+
+        Args:
+            by: names what several processes hold together, one after the other: a run of tests. Nothing: this process alone.
 
         Raises:
             HarnessError: tests of another process are at it.
         """
-        with self._alone("in-use", "tests are running on the cluster, and may have broken it on purpose: wait for their end"):
+        with self._alone("in-use", "tests are running on the cluster, and may have broken it on purpose: wait for their end", by=by):
             yield
 
     @contextmanager
-    def _alone(self, name: str, otherwise: str) -> Iterator[None]:
+    def _alone(self, name: str, otherwise: str, *, by: str = "") -> Iterator[None]:
         self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / name).open("w") as file:
+        with (self.cache / name).open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                file.write(by)
+                file.flush()
             except BlockingIOError:
-                raise HarnessError(otherwise) from None
+                file.seek(0)
+                if not by or file.read() != by:
+                    raise HarnessError(otherwise) from None
+            if by:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             yield
