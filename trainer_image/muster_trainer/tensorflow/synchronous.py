@@ -32,6 +32,8 @@ from muster_trainer.tensorflow.snapshots import PREFIX, STORAGE_ERRORS
 from muster_trainer.tensorflow.world import Membership, fingerprint, join, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
+ADDED_AT_ONCE = 1024
+"""Numbers that workers add up beside the gradients: a text of so many bytes, or what they tell each other before a step."""
 
 
 class Synchronous:
@@ -69,7 +71,7 @@ class Synchronous:
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
         self.skips = task.config.nanLoss == "Skip"
-        # Batches differ in size only at the end of an epoch; relaxed shapes keep that from being a trace of its own.
+        # Batches differ in size only at the end of an epoch; relaxed shapes keep that from being a trace of its own for each size.
         self._train = tf.function(self._train_all, reduce_retracing=True, autograph=False)
         self._apply = tf.function(self._apply_all, autograph=False)
         self._measure = tf.function(self._measure_all, reduce_retracing=True, autograph=False)
@@ -87,14 +89,20 @@ class Synchronous:
         return [self.broadcast(text, source=source) for source in range(self.world)]
 
     def broadcast(self, text: str, *, source: int = 0) -> str:
-        content = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
-        length = int(self._total(np.array([len(content) if self.rank == source else 0], dtype=np.int32))[0])
-        padded = np.zeros(max(length, 1), dtype=np.int32)
-        if self.rank == source:
-            padded[: len(content)] = content
-        return self._total(padded)[:length].astype(np.uint8).tobytes().decode()
+        if self.world == 1:
+            return text
+        content = np.frombuffer(text.encode() if self.rank == source else b"", dtype=np.uint8)
+        length = int(self._total(np.array([len(content)], dtype=np.float32))[0])
+        parts = []
+        for start in range(0, length, ADDED_AT_ONCE):
+            part = np.zeros(ADDED_AT_ONCE, dtype=np.float32)
+            own = content[start : start + ADDED_AT_ONCE]
+            part[: len(own)] = own
+            parts.append(self._total(part))
+        return np.concatenate(parts or [content])[:length].astype(np.uint8).tobytes().decode()
 
     def expect(self, order: Order, steps: range) -> None:
+        self.uneven = order.size % order.batch > 0
         self.readings = self._readings(self.task.train, order.batch_indices, steps)
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
@@ -104,8 +112,12 @@ class Synchronous:
         shares, waited, read = self._take(self.readings)
         together = time.monotonic()
         batches = self._distributed(shares, pieces=self.accumulation)
+        count = tf.constant(len(indices), dtype=tf.float32)
         with peers(self.rank):
-            loss_sum, votes, gradients, ready = self._train(batches, tf.constant(len(indices), dtype=tf.float32), votes)
+            if self.uneven and self.local_devices == 1:
+                self.uneven = False  # not to be traced twice, for the usual length and for any
+                self._train.get_concrete_function(tf.nest.map_structure(_any_length, batches), count, votes)
+            loss_sum, votes, gradients, ready = self._train(batches, count, votes)
             if gradients and np.isfinite(loss_sum.numpy()):
                 self._apply(gradients)
         stops, saves, works = (votes.numpy() > 0).tolist()
@@ -259,12 +271,16 @@ class Synchronous:
             self.model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))
 
     def _total(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all workers."""
+        """The sum over all workers of float32 values, all of one shape. What is added up always has the same length, up to the longest:
+        TensorFlow traces each length anew, which takes a tenth of a start."""
         if self.world == 1:
             return values
-        own = self._local(lambda device: tf.constant(values if device == 0 else np.zeros_like(values)))
+        padded = np.zeros(max(ADDED_AT_ONCE, values.size), dtype=np.float32)
+        padded[: values.size] = values.ravel()
+        own = self._local(lambda device: tf.constant(padded if device == 0 else np.zeros_like(padded)))
         with peers(self.rank):
-            return self._sum(own).numpy()
+            summed: np.ndarray = self._sum(own).numpy()
+        return summed[: values.size].reshape(values.shape)
 
     def _local(self, value_of: Callable[[int], Any]) -> Any:
         """A value for each device of this worker, by its number on this worker."""
@@ -332,6 +348,10 @@ class Synchronous:
         np.random.seed(int(words[0]))
         for number, variable in enumerate(self._seeds):
             variable.assign(words + np.uint32(number))
+
+
+def _any_length(rows: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
 
 
 def _bytes(variable: keras.Variable) -> int:
