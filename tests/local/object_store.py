@@ -46,7 +46,7 @@ class ObjectStore:
 
     @property
     def objects(self) -> Path:
-        return Path(f"/proc/{self.server.pid}/root{self.folder}/{BUCKET}")
+        return Path(f"/proc/{self.server.pid}/root{self.folder}/objects/{BUCKET}")
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -79,14 +79,14 @@ class ObjectStore:
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """Its objects of the bucket are the files below `folder`/BUCKET, for who looks with its eyes."""
+    """All that it has is below `folder`."""
     programs = harness.Programs(harness.Places.default())
     programs.ensure(["versitygw"])
     folder.mkdir(parents=True)
     port = free_port()
-    mount = f"mount -t tmpfs -o size={SIZE},mode=700 none {folder} && mkdir {folder}/{BUCKET} {folder}/.attributes"
+    mount = f"mount -t tmpfs -o size={SIZE},mode=700 none {folder} && mkdir -p {folder}/objects/{BUCKET} {folder}/attributes"
     listening = ["--port", f"127.0.0.1:{port}", "--quiet"]
-    backend = ["posix", "--sidecar", f"{folder}/.attributes", str(folder)]
+    backend = ["posix", "--sidecar", f"{folder}/attributes", f"{folder}/objects"]
     command = shlex.join([str(programs.path("versitygw")), *listening, *backend])
     server = subprocess.Popen(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && exec {command}"],
