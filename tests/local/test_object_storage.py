@@ -106,7 +106,9 @@ def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(ro
         first.wait_for_commit(20)
         with server.full():
             assert first.finish() == [31, 31], first.story()
-    assert f"checkpoint storage {root}/step-" in proofs.last_error(first)["message"]
+    message = proofs.last_error(first)["message"]
+    assert f"checkpoint storage {root}/step-" in message
+    assert ": no space is left" in message
     second = proofs.second_attempt("DDP", document)
     proofs.resumed_at_the_last_commit(first, second)
     assert {**first.losses(), **second.losses()} == whole

@@ -17,6 +17,8 @@ from typing import IO, Any
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 4, "mode": "standard"}}
 
+FULL = ("InsufficientStorage", "StorageFull", "QuotaExceeded")  # versitygw and HTTP 507, MinIO, Ceph
+
 
 @dataclass(frozen=True)
 class ObjectPath:
@@ -107,10 +109,10 @@ class ObjectPath:
         except PermissionError as error:
             raise PermissionError(errno.EACCES, str(error), self.uri) from error
         except Exception as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
             if "Checksum" in type(error).__name__:  # the client's, of what the store sent against what it was given
                 raise ValueError(f"{self.name} is damaged: {said}") from error
-            raise OSError(errno.EIO, said, self.uri) from error
+            raise OSError(errno.ENOSPC if any(code in said for code in FULL) else errno.EIO, said, self.uri) from error
 
 
 Place = Path | ObjectPath

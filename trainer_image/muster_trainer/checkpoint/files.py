@@ -32,6 +32,7 @@ _REMEDIES = {
 _OBJECT_REMEDIES = {
     errno.EACCES: "access is denied: do the credentials (checkpoint.storage.secretRef) allow to list, read, write and delete there?",
     errno.ENOENT: "it is missing: does the bucket exist?",
+    errno.ENOSPC: "no space is left, or the quota is used up: free some, or keep fewer checkpoints (checkpoint.keep)",
 }
 
 
