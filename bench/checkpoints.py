@@ -39,9 +39,10 @@ SECONDS_BETWEEN_SAVES = 60
 COORDINATOR = """
 import http.server, json, sys
 class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"attempt": 0, "intervalSeconds": 1.0, "graceSeconds": 0, "end": False, "world": None}).encode()
+        body = json.dumps({"attempt": 0, "intervalSeconds": 0.2, "graceSeconds": 0, "end": False, "world": None}).encode()
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
