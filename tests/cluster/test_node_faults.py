@@ -82,9 +82,8 @@ def strike(kind: str, names: Sequence[str], seed: int | str, *, grounds: Grounds
 
     A frozen or cut-off node comes back while the replacements train: what its processes do then must not count.
     """
-    struck: dict[str, Struck] = {}
-    for name in names:
-        like = uninterrupted(name)
+    likes, struck = {name: uninterrupted(name) for name in names}, {}
+    for name, like in likes.items():
         job = grounds(f"{kind}-{seed}-{name}").apply(apart(of_matrix(name, delay=0.15 if like.synchronous else 0.8)))
         struck[name] = Struck(job, like, Moment.of(f"{seed}/{name}", last=80, replicas=job.replicas))
     for each in struck.values():
