@@ -88,7 +88,7 @@ def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[trainin
     """A namespace for this test alone."""
     ground = grounds(request.node.name.removeprefix("test_"))
     yield ground
-    ground.remove()
+    ground.leave()
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,10 @@ class Ground:
         found: list[Manifest] = self.cluster.get(kinds, "--namespace", self.namespace, "--selector", selector)["items"]
         return found
 
+    def leave(self) -> None:
+        """Has the namespace removed, and waits for nothing: `remove` does, and for the rest."""
+        self.cluster.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false")
+
     def remove(self) -> None:
         """Removes the namespace, the claim and its volume, and what was written."""
         if self.cluster.kubectl("get", "namespace", self.namespace, "--ignore-not-found", "-o", "name"):
