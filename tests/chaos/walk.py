@@ -27,7 +27,11 @@ DELAY = 0.05
 SHARE = 0.5  # of the time that is walked which the steps take by themselves
 GAPS = (4.0, 25.0)  # seconds between two faults: some befall a world that still recovers
 LEFT_OUT = {"clock-jump", "sigterm-without-enough-grace"}  # the books would be wrong; grace is the job's
-RECOVERY = {"infrastructure": {"limit": -1}, "attemptsWithoutProgress": 100, "hang": {"startSeconds": 30, "stepSeconds": 6, "saveSeconds": 6}}
+RECOVERY = {
+    "infrastructure": {"limit": -1},
+    "attemptsWithoutProgress": 100,
+    "hang": {"startSeconds": 30, "stepSeconds": 6, "saveSeconds": 6},
+}
 
 
 def schedule(seed: int, job: str, minutes: float) -> list[tuple[float, str]]:

@@ -573,6 +573,15 @@ def test_reports_come_at_the_interval_although_nothing_changes(run: Run, coordin
     assert numbers == [1, 2, 3, 4]
 
 
+def test_a_process_that_somebody_stops_is_told(run: Run, coordinator: Coordinator) -> None:
+    run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
+    report = coordinator.until(lambda report: report["processes"])
+    os.kill(report["processes"][0]["pid"], signal.SIGSTOP)
+    assert coordinator.until(lambda report: report["processes"][0]["state"] == "Stopped")["idleSeconds"] > 2
+    os.kill(report["processes"][0]["pid"], signal.SIGCONT)
+    coordinator.until(lambda report: report["processes"][0]["state"] == "Running")
+
+
 @pytest.mark.parametrize(("hangs_up", "connections"), [(False, 1), (True, 4)])
 def test_reports_take_one_connection_for_as_long_as_it_is_kept(
     hangs_up: bool, connections: int, run: Run, coordinator: Coordinator

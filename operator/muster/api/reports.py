@@ -65,10 +65,15 @@ class LastWords(WireModel):
     """The newest: who could tell nobody before it ended tells it here."""
 
 
+STOPPED = "Stopped"
+"""The state of a process to which somebody has sent SIGSTOP."""
+
+
 class ReportedProcess(WireModel):
     rank: int = 0
     pid: int | None = None
     state: str = "Starting"
+    """Running, Stopped or Exited."""
     exit_code: int | None = None
     signal: str | None = None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.reports import Report, ReportedStack
+from muster.api.reports import STOPPED, Report, ReportedStack
 from muster.api.spec import Hang
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
 from muster.lifecycle.failure import LONGEST_MESSAGE, Cause
@@ -49,10 +49,12 @@ def _stands(case: Situation, status: TrainingJobStatus, stepping: list[tuple[Rep
     view, newest = max(stepping, key=lambda heard: (heard[0].reported or case.now, heard[1].progress is not None))
     last = max(_moved(case, *heard) for heard in stepping)
     limit = _allowed(case.spec.recovery.hang, newest)
+    if any(_is_stopped(report) for _, report in stepping):
+        limit = min(limit, case.policy.stopped_seconds)
     if view.reported is None or view.reported - last < timedelta(seconds=limit):
         return None
     step = max(_step(report) for _, report in stepping)
-    return _cause(view, last, f"no step after step {step} for {limit} s, while {newest.phase or 'Training'}")
+    return _cause(view, last, f"no step after step {step} for {limit:g} s, while {newest.phase or 'Training'}")
 
 
 def _moved(case: Situation, view: ReplicaView, report: Report) -> datetime:
@@ -60,7 +62,11 @@ def _moved(case: Situation, view: ReplicaView, report: Report) -> datetime:
     return (view.reported or case.now) - timedelta(seconds=report.idle_seconds or 0)
 
 
-def _allowed(limits: Hang, report: Report) -> int:
+def _is_stopped(report: Report) -> bool:
+    return any(process.state == STOPPED for process in report.processes)
+
+
+def _allowed(limits: Hang, report: Report) -> float:
     """Seconds for what it does now."""
     return {"Saving": limits.save_seconds, "Evaluating": limits.evaluation_seconds}.get(report.phase or "", limits.step_seconds)
 
@@ -69,11 +75,13 @@ def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView
     world = status.world
     if world is None or world.ready_time is None or world.first_step_time or not case.counts_steps(status.restarts.best_step):
         return None
-    limit = case.spec.recovery.hang.start_seconds
+    limit: float = case.spec.recovery.hang.start_seconds
+    if _is_stopped(report):
+        limit = min(limit, case.policy.stopped_seconds)
     began = max(world.ready_time, _moved(case, view, report))
     if view.reported is None or view.reported - began < timedelta(seconds=limit):
         return None
-    return _cause(view, began, f"no first step within {limit} s of its start")
+    return _cause(view, began, f"no first step within {limit:g} s of its start")
 
 
 def explained(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:

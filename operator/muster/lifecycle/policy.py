@@ -52,6 +52,8 @@ class Policy:
     """How long an evaluator that broke lies before it is made again."""
     node_seconds: float = 3600
     """How long a node is avoided after an attempt has died on it for the second time."""
+    stopped_seconds: float = 60
+    """How long a world may stand still in which a process is stopped, where `recovery.hang` allows more: such a one does nothing."""
     silent_seconds: float = 10
     """How long after its grace period a replica that does not go shows that its node does not answer."""
     stuck_seconds: float = 60

@@ -48,6 +48,7 @@ from muster.strategies.registry import strategy_of
 
 POLICY = Policy(
     settle_seconds=10,
+    stopped_seconds=10,
     progress_seconds=0,
     delays={
         FailureClass.PREEMPTION: Delays(0, 0),

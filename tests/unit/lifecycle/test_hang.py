@@ -8,8 +8,11 @@ import pytest
 from lifecycle_cases import Story, at, replica, report, running, running_story
 
 from muster.api.status import Reason
+from muster.lifecycle.policy import Policy
 
 HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100, "evaluationSeconds": 150}}
+
+STOPPED = [{"rank": 0, "pid": 4711, "state": "Running"}, {"rank": 1, "pid": 4712, "state": "Stopped"}]
 
 
 def heard(seconds: float, **said: Any) -> Any:
@@ -17,7 +20,9 @@ def heard(seconds: float, **said: Any) -> Any:
 
 
 def story(**spec: Any) -> Story:
-    return running_story(1, recovery=HANG, **spec)
+    told = running_story(1, recovery=HANG, **spec)
+    told.policy = Policy(stopped_seconds=30)
+    return told
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,10 @@ def story(**spec: Any) -> Story:
         ({"step": 5}, None, False),
         ({"phase": "Starting"}, 199, False),
         ({"phase": "Starting"}, 200, True),
+        ({"phase": "Starting", "processes": STOPPED}, 29, False),
+        ({"phase": "Starting", "processes": STOPPED}, 30, True),
+        ({"step": 5, "phase": "Saving", "processes": STOPPED}, 29, False),
+        ({"step": 5, "phase": "Saving", "processes": STOPPED}, 30, True),
     ],
 )
 def test_each_activity_has_a_limit_of_its_own(said: dict[str, Any], idle: float | None, hangs: bool) -> None:

@@ -41,6 +41,7 @@ TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, bef
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has heard of it
+IDLE_SECONDS = 2.0
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
 MOVES = frozenset({"step", "commit", "evaluation", "pace"})  # events of processes that get on
 
@@ -190,17 +191,17 @@ class Replica:
 
     def report(self) -> dict[str, Any]:
         """The replica's part of a report, all but the last words."""
+        idle = round(time.monotonic() - self._moved, 3)
         processes = [
             {
                 "rank": process.rank,
                 "pid": process.pid,
-                "state": "Running" if process.running else "Exited",
+                "state": _state(process, idle),
                 "exitCode": process.exit_code,
                 "signal": None if process.killed_by is None else signal_name(process.killed_by),
             }
             for process in self._processes
         ]
-        idle = round(time.monotonic() - self._moved, 3)
         seen = self._observed.as_report()
         return {"attempt": self._replica.attempt, "processes": processes, "idleSeconds": idle, "stacks": self._stacks, **seen}
 
@@ -355,3 +356,10 @@ class Replica:
             signal=culprit.signal if culprit else None,
             ended_at=next((ended.time for ended in self._ends if culprit and ended.process.rank == culprit.rank), None),
         )
+
+
+def _state(process: Process, idle: float) -> str:
+    """As the report has it: whether one is stopped is asked where nothing has been done for a while."""
+    if not process.running:
+        return "Exited"
+    return "Stopped" if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else "Running"

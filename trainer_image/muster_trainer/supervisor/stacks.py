@@ -72,6 +72,13 @@ def _await(ranks: list[int], output: Output) -> None:
             seen, since = lines, time.monotonic()
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has sent it SIGSTOP; not one that a debugger holds."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
 def _state(pid: int) -> tuple[str, str]:
     """What the kernel says that it does (psutil's words), and the kernel's function that it waits in, if that can be read."""
     state, place = "gone", ""
