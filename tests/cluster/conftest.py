@@ -79,6 +79,8 @@ def grounds(cluster: harness.Cluster, muster: installation.Installation) -> Iter
         return made[-1]
 
     yield make
+    for ground in made:  # all at once: Kubernetes takes its time for each
+        ground.leave()
     for ground in made:
         ground.remove()
 
