@@ -49,7 +49,7 @@ local: $(READY) ## real PyTorch and TensorFlow processes on this machine, and a 
 
 chaos: $(READY) ## every strategy x every fault, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
 	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py
-	$(BIN)/pytest tests/cluster/test_pod_faults.py -n 2 --dist loadgroup
+	$(BIN)/pytest tests/cluster/test_pod_faults.py -n 2
 
 chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP
 	$(BIN)/python -m tests.chaos.walk --seed $(or $(SEED),1) --minutes $(or $(MINUTES),20) --job $(or $(STRATEGY),DDP)

@@ -53,12 +53,9 @@ def parametrised(test: str) -> pytest.MarkDecorator:
     `cut` are marked `chaos`."""
     mine = [cell for cell in cells() if cell.test == test]
     cut = {(backend, fault, job) for backend, pairs in document()["cut"].items() for fault, job in pairs.items()}
-    rows = []
-    for cell in mine:
-        marks = [pytest.mark.xdist_group(cell.job)]  # one worker's, which trains the job it is compared with
-        if (cell.backend, cell.fault, cell.job) not in cut:
-            marks.append(pytest.mark.chaos)
-        rows.append(pytest.param(cell.fault, cell.job, marks=marks))
+    rows = [
+        pytest.param(cell.fault, cell.job, marks=() if (cell.backend, cell.fault, cell.job) in cut else pytest.mark.chaos) for cell in mine
+    ]
     return pytest.mark.parametrize(("fault", "job"), rows)
 
 

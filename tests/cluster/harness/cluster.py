@@ -17,6 +17,7 @@ from .process import run
 NAME = "muster"
 SHARED = "/shared"
 NODE_READY_TIMEOUT = 120.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5  # seconds between two looks at a condition
 
 
 @dataclass(frozen=True)
@@ -260,11 +261,12 @@ class Cluster:
 
     def wait_until(self, what: str, condition: Callable[[], bool], *, timeout: float) -> None:
         """Waits until a condition holds; raises HarnessError, saying what was waited for, when `timeout` seconds did not bring it."""
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
         while not condition():
             if time.monotonic() > deadline:
                 raise HarnessError(f"after {timeout:.0f} s still not: {what}")
-            time.sleep(0.25)
+            time.sleep(pause)
+            pause = min(1.2 * pause, LONGEST_PAUSE)  # a look is a kubectl, which costs what it looks at
 
     def _wait_until_ready(self, name: str, *, since: float) -> None:
         """The condition of before a kill stays True for some 40 s: only a heartbeat after `since` counts."""
