@@ -116,7 +116,7 @@ class Training:
 
 @contextmanager
 def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor that reports every second to a coordinator of another process; stopped and continued by signals."""
+    """A supervisor that reports as often as one of few does to a coordinator of another process; stopped and continued by signals."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

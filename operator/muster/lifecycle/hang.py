@@ -48,9 +48,7 @@ def _stands(case: Situation, status: TrainingJobStatus, stepping: list[tuple[Rep
     """Judged by who was heard last: rank 0 may be cut off, and no other tells of saves."""
     view, newest = max(stepping, key=lambda heard: (heard[0].reported or case.now, heard[1].progress is not None))
     last = max(_moved(case, *heard) for heard in stepping)
-    limit = _allowed(case.spec.recovery.hang, newest)
-    if any(_is_stopped(report) for _, report in stepping):
-        limit = min(limit, case.policy.stopped_seconds)
+    limit = _shortened(case, _allowed(case.spec.recovery.hang, newest), (report for _, report in stepping))
     if view.reported is None or view.reported - last < timedelta(seconds=limit):
         return None
     step = max(_step(report) for _, report in stepping)
@@ -62,11 +60,13 @@ def _moved(case: Situation, view: ReplicaView, report: Report) -> datetime:
     return (view.reported or case.now) - timedelta(seconds=report.idle_seconds or 0)
 
 
-def _is_stopped(report: Report) -> bool:
-    return any(process.state == STOPPED for process in report.processes)
+def _shortened(case: Situation, limit: float, reports: Iterable[Report]) -> float:
+    """The limit in seconds, where one of the processes is stopped no longer than that takes."""
+    stopped = any(process.state == STOPPED for report in reports for process in report.processes)
+    return min(limit, case.policy.stopped_seconds) if stopped else limit
 
 
-def _allowed(limits: Hang, report: Report) -> float:
+def _allowed(limits: Hang, report: Report) -> int:
     """Seconds for what it does now."""
     return {"Saving": limits.save_seconds, "Evaluating": limits.evaluation_seconds}.get(report.phase or "", limits.step_seconds)
 
@@ -75,9 +75,7 @@ def _never_started(case: Situation, status: TrainingJobStatus, view: ReplicaView
     world = status.world
     if world is None or world.ready_time is None or world.first_step_time or not case.counts_steps(status.restarts.best_step):
         return None
-    limit: float = case.spec.recovery.hang.start_seconds
-    if _is_stopped(report):
-        limit = min(limit, case.policy.stopped_seconds)
+    limit = _shortened(case, case.spec.recovery.hang.start_seconds, [report])
     began = max(world.ready_time, _moved(case, view, report))
     if view.reported is None or view.reported - began < timedelta(seconds=limit):
         return None

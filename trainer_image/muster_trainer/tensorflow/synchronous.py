@@ -93,13 +93,12 @@ class Synchronous:
             return text
         content = np.frombuffer(text.encode() if self.rank == source else b"", dtype=np.uint8)
         length = int(self._total(np.array([len(content)], dtype=np.float32))[0])
-        parts = []
+        values = np.zeros(length, dtype=np.float32)
+        values[: len(content)] = content
         for start in range(0, length, ADDED_AT_ONCE):
-            part = np.zeros(ADDED_AT_ONCE, dtype=np.float32)
-            own = content[start : start + ADDED_AT_ONCE]
-            part[: len(own)] = own
-            parts.append(self._total(part))
-        return np.concatenate(parts or [content])[:length].astype(np.uint8).tobytes().decode()
+            part = slice(start, start + ADDED_AT_ONCE)
+            values[part] = self._total(values[part])
+        return values.astype(np.uint8).tobytes().decode()
 
     def expect(self, order: Order, steps: range) -> None:
         self.uneven = order.size % order.batch > 0
