@@ -36,7 +36,7 @@ from muster.strategies.registry import strategy_of
 
 CALM_SECONDS = 0.5
 """How long news that no recovery waits for is gathered, so that a world of many pods does not cost a status write for each."""
-STARTING_SECONDS = 2.0
+STARTING_SECONDS = 5.0
 """The same while replicas are still to come: who starts within this time is told of once, when all run."""
 
 log = logging.getLogger("muster.reconciler")
