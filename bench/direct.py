@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
@@ -19,39 +21,45 @@ from tests.apiserver.stage.api import Object
 
 from muster.api.job import Metadata, TrainingJob
 from muster.api.spec import RoleName, TrainingJobSpec
+from muster.kubernetes.certificate import made
 from muster.kubernetes.gateway import connected
 from muster.render.addresses import ClusterAddresses
+from muster.render.environment import Coordinator
 from muster.render.images import default_images
 from muster.render.manifests import render_replica, render_service
 
 AT_ONCE = 64
+HOST = "muster.muster-system.svc"
 
 
-def rendered(namespace: str, number: int) -> tuple[Object, list[Object]]:
+def rendered(namespace: str, number: int, coordinator: Coordinator) -> tuple[Object, list[Object]]:
     """The service and the pods of one job."""
     name = f"job-{number}"
     metadata = {"name": name, "namespace": namespace, "uid": f"00000000-0000-0000-0000-{number:012d}", "generation": 1}
     spec = TrainingJobSpec.model_validate(bench_job(name, number)["spec"])
     job = TrainingJob(metadata=Metadata.model_validate(metadata), spec=spec)
     addresses, images = ClusterAddresses(name, namespace), default_images()
-    replicas = range(PODS_PER_JOB)
-    pods = [render_replica(job, RoleName.WORKER, index=index, attempt=0, addresses=addresses, images=images) for index in replicas]
+    pods = [
+        render_replica(job, RoleName.WORKER, index=index, attempt=0, addresses=addresses, images=images, coordinator=coordinator)
+        for index in range(PODS_PER_JOB)
+    ]
     return render_service(job, addresses), pods
 
 
 async def create(namespace: str, jobs: int) -> float:
     """CPU milliseconds per pod."""
-    manifests = [rendered(namespace, number) for number in range(jobs)]
+    coordinator = Coordinator(f"https://{HOST}:8443", authority=made(HOST, datetime.now(UTC)).certificate)
+    manifests = [rendered(namespace, number, coordinator) for number in range(jobs)]
     async with connected((), policies=False) as gateway:
         spent = time.process_time()
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def make(manifest: Object) -> None:
+        async def make(creation: Callable[[Object], Awaitable[object]], manifest: Object) -> None:
             async with slots:
-                await gateway.create(manifest)
+                await creation(manifest)
 
-        await asyncio.gather(*(make(service) for service, _ in manifests))
-        await asyncio.gather(*(make(pod) for _, pods in manifests for pod in pods))
+        await asyncio.gather(*(make(gateway.create, service) for service, _ in manifests))
+        await asyncio.gather(*(make(gateway.create_pod, pod) for _, pods in manifests for pod in pods))
         return 1000 * (time.process_time() - spent) / (jobs * PODS_PER_JOB)
 
 
