@@ -231,6 +231,17 @@ def memory(operator: OperatorProcess) -> float:
     return round(psutil.Process(operator.process.pid).memory_info().rss / 2**20, 1)
 
 
+def settled(operator: OperatorProcess) -> float:
+    """Waits until it has taken in the jobs that are there; its memory then, in MiB."""
+    assert operator.process
+    process, calm = psutil.Process(operator.process.pid), 0
+    while calm < 4:
+        before = spent(process)
+        time.sleep(1.0)
+        calm = calm + 1 if spent(process) - before < 0.05 else 0
+    return memory(operator)
+
+
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
     """Seconds from the failure of one pod until the first and until the last pod of the next attempt is made."""
     taken = []
@@ -317,8 +328,7 @@ def rates(cluster: Cluster, account: Path, operator: OperatorProcess, *, jobs: i
             operator.stop()
             directly.append(direct(cluster, account, jobs))
         waiting.append(creation_of_waiting(cluster, operator, jobs))
-        operator.start().ready()
-        idle = memory(operator)
+        idle = settled(operator.start().ready())
         namespace, made, running = creation(cluster, operator, jobs)
         figures["memoryMiB"] = {"before": idle, "after": memory(operator)}
         operated.append(made)
@@ -326,7 +336,7 @@ def rates(cluster: Cluster, account: Path, operator: OperatorProcess, *, jobs: i
         say(f"direct {directly[-1]}, of waiting jobs {waiting[-1]:.0f}/s, operator {made}, {running:.2f} ms until Running")
     operator.stop()
     directly.append(direct(cluster, account, jobs))
-    operator.start().ready()
+    settled(operator.start().ready())
     limit = _median(directly, "rate")
     figures["podsPerSecond"] = {
         "direct": [round(each.rate) for each in directly],

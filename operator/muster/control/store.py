@@ -112,7 +112,9 @@ class Store:
         services = {key_of(each): owner_of(each) for each in listing.services}
         self._services = {key: uid for key, uid in services.items() if listing.policies is None or guarded.get(key) == uid}
         for job in listing.jobs:
-            self.put_job(job)
+            known = self._jobs.get(key_of(job))
+            if known is None or version_of(known) != version_of(job):  # kopf keeps what it has told us: that is not to be had twice
+                self.put_job(job)
         for child in listing.children:
             self.put_child(child)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections import Counter as Tally
@@ -38,6 +39,7 @@ STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of wh
 DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
 CERTIFICATE_SECONDS = 2.0
+SETTLED_SECONDS = 15.0  # by then kopf has told of thousands of jobs
 
 log = logging.getLogger("muster.operator")
 
@@ -146,6 +148,7 @@ class Operator:
         for watch in self._child_watches():
             self._spawn(watch.run())
         self._queue.start(self._configuration.workers)
+        asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """For work that goes on as long as the operator does, which cannot do without it."""
@@ -279,6 +282,12 @@ class Operator:
     def _phases(self) -> dict[Labels, float]:
         tally = Tally((self._store.job(key) or {}).get("status", {}).get("phase", "Pending") for key in self._store.keys)
         return {(("phase", phase),): float(count) for phase, count in tally.items()}
+
+
+def _settle() -> None:
+    """Thousands of finished jobs are not to be searched for cycles again and again: with 5,000 each search takes 0.15 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def _now() -> datetime:
