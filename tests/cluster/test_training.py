@@ -40,6 +40,23 @@ def test_the_example_of_every_other_strategy_trains_in_pods(ground: Ground) -> N
             assert example.status["restarts"]["total"] == 0
 
 
+@pytest.mark.timeout(900)
+def test_every_schedule_of_a_pipeline_trains_in_pods(ground: Ground) -> None:
+    """The image's torch is older than the one that the local tests run."""
+    manifest = yaml.safe_load((EXAMPLES / "pipeline-1f1b.yaml").read_text())
+    done = []
+    for schedule in ("1F1B", "Interleaved1F1B", "PipeDream"):
+        manifest["metadata"]["name"] = schedule.lower()
+        manifest["spec"]["options"]["pipeline"]["schedule"] = schedule
+        done.append(ground.apply(manifest))
+    for each in done:
+        assert each.wait_for_end(timeout=300) == "Succeeded", each.story()
+        assert each.status["progress"]["step"] == each.status["progress"]["totalSteps"] > 0
+        assert each.status["restarts"]["total"] == 0
+    losses = [float(each.status["progress"]["loss"]) for each in done]
+    assert losses[:2] == pytest.approx([losses[0]] * 2, rel=2e-3)  # the same update of the same batches, in another order
+
+
 @pytest.mark.timeout(300)
 def test_a_script_reads_tf_config_and_its_servers_end_with_the_chief(ground: Ground) -> None:
     ground.kubectl("create", "configmap", "code", f"--from-file={SCRIPTS / 'parameter_server.py'}")

@@ -59,6 +59,15 @@ def test_a_list_removes_what_it_has_not_but_not_what_came_after_it_was_asked_for
     assert store.key_of_pod("ghost") is None
 
 
+def test_a_list_replaces_only_what_has_changed() -> None:
+    store, known, newer = Store(lambda: 0.0), job(version=3), job(version=4)
+    store.put_job(known)
+    store.replace(Listing((job(version=3),), (), (), None), before=store.uids)
+    assert store.job(KEY) is known
+    store.replace(Listing((newer,), (), (), None), before=store.uids)
+    assert store.job(KEY) is newer
+
+
 def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None:
     owner = [{"uid": "job", "controller": True}]
     service = {"metadata": {"name": "digits", "namespace": "default", "ownerReferences": owner}}
