@@ -46,7 +46,7 @@ def test_every_schedule_of_a_pipeline_trains_in_pods(ground: Ground) -> None:
     manifest = yaml.safe_load((EXAMPLES / "pipeline-1f1b.yaml").read_text())
     done = []
     for schedule in ("1F1B", "Interleaved1F1B", "PipeDream"):
-        manifest["metadata"]["name"] = schedule.lower()
+        manifest["metadata"]["name"] = f"with-{schedule.lower()}"
         manifest["spec"]["options"]["pipeline"]["schedule"] = schedule
         done.append(ground.apply(manifest))
     for each in done:
