@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, schedules
 from torch.utils import _pytree as pytree
 
 from muster_trainer.agreement import agree
@@ -33,6 +33,8 @@ from muster_trainer.pytorch.world import peers
 
 # Before torch 2.7 gradients were never divided by the number of micro-batches; since then it must be said.
 _UNSCALED = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
+_AWAITS_ALL = bool(_UNSCALED)
+"""Before torch 2.7 a schedule kept only the last of the messages that it began together, and Gloo drops what nobody keeps."""
 _SLOTS = {"Adam": 2, "AdamW": 2}
 FIELD = "spec.options.pipeline"
 
@@ -119,6 +121,8 @@ class Pipeline(TorchEngine):
             )
             for stage, part in zip(self.own, self.parts, strict=True)
         ]
+        if not _AWAITS_ALL:
+            schedules._batch_p2p = _begun_together  # type: ignore[assignment]
         how = {"n_microbatches": self.micro_batches, "loss_fn": self._loss, **_UNSCALED}
         if len(stages) > 1:
             self.schedule: Any = ScheduleInterleaved1F1B(stages, **how)
@@ -199,6 +203,18 @@ class Pipeline(TorchEngine):
     def _share_buffers(self) -> None:
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=dist.get_global_rank(self.data_group, 0), group=self.data_group)
+
+
+class _Together(list[dist.Work]):
+    """Messages under way, to be waited for as if they were one."""
+
+    def wait(self) -> None:
+        for work in self:
+            work.wait()
+
+
+def _begun_together(messages: list[dist.P2POp], desc: str | None = None) -> _Together:
+    return _Together(dist.batch_isend_irecv(messages) if messages else ())
 
 
 def _of_its_own(part: nn.Module, inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
