@@ -231,15 +231,11 @@ def memory(operator: OperatorProcess) -> float:
     return round(psutil.Process(operator.process.pid).memory_info().rss / 2**20, 1)
 
 
-def settled(operator: OperatorProcess) -> float:
-    """Waits until it has taken in the jobs that are there; its memory then, in MiB."""
+def settled(operator: OperatorProcess) -> None:
+    """Waits until it has taken in the jobs that are there."""
     assert operator.process
-    process, calm = psutil.Process(operator.process.pid), 0
-    while calm < 4:
-        before = spent(process)
-        time.sleep(1.0)
-        calm = calm + 1 if spent(process) - before < 0.05 else 0
-    return memory(operator)
+    process = psutil.Process(operator.process.pid)
+    until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=PATIENCE)
 
 
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
@@ -328,7 +324,8 @@ def rates(cluster: Cluster, account: Path, operator: OperatorProcess, *, jobs: i
             operator.stop()
             directly.append(direct(cluster, account, jobs))
         waiting.append(creation_of_waiting(cluster, operator, jobs))
-        idle = settled(operator.start().ready())
+        settled(operator.start().ready())
+        idle = memory(operator)
         namespace, made, running = creation(cluster, operator, jobs)
         figures["memoryMiB"] = {"before": idle, "after": memory(operator)}
         operated.append(made)
