@@ -22,7 +22,8 @@ from muster.local.sweep import RUN_MARK, marked
 DEADLINE = 120.0
 
 TRAIN = '''
-"""Counts steps as a training loop would: resumes from its folder, saves every 5 steps, and when it is asked to stop."""
+"""Counts steps as a training loop would: begins when its whole world is there, resumes from its folder, saves every 5 steps, and when
+it is asked to stop."""
 import json, os, signal, sys, time
 from pathlib import Path
 
@@ -42,6 +43,14 @@ def save(step, reason):
         (folder / "new").write_text(str(step))
         (folder / "new").replace(folder / "step")
         tell(event="commit", step=step, path=f"step-{step}", seconds=0.0, bytes=1, reason=reason)
+
+world = Path(f"world-{os.environ['MASTER_PORT']}")  # the port changes with the attempt
+world.mkdir(exist_ok=True)
+(world / str(rank)).touch()
+while len(list(world.iterdir())) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.005)
+    if stop:
+        sys.exit(22)
 
 begun = int((folder / "step").read_text()) if (folder / "step").exists() else 0
 print("rank", rank, "goes on from step", begun, flush=True)
