@@ -6,7 +6,6 @@ of forward and backward passes. One update follows them all: a step computes wha
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, schedules
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.utils import _pytree as pytree
 
 from muster_trainer.agreement import agree
@@ -25,16 +24,13 @@ from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.data import portions
 from muster_trainer.events import Events
 from muster_trainer.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, held
+from muster_trainer.pytorch import schedules_of_2_6
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, profile
 from muster_trainer.pytorch.world import peers
 
-# Before torch 2.7 gradients were never divided by the number of micro-batches; since then it must be said.
-_UNSCALED = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
-_AWAITS_ALL = bool(_UNSCALED)
-"""Before torch 2.7 a schedule kept only the last of the messages that it began together, and Gloo drops what nobody keeps."""
 _SLOTS = {"Adam": 2, "AdamW": 2}
 FIELD = "spec.options.pipeline"
 
@@ -68,8 +64,8 @@ class Pipeline(TorchEngine):
         self.parts = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own]
         for part in self.parts:
             part.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
-        if self.counts:
-            self.parts[-1].register_forward_hook(_of_its_own)
+        if schedules_of_2_6.NEEDED:
+            schedules_of_2_6.mend(self.parts[-1] if self.counts else None)
         self._prepare()
         return nn.Sequential(OrderedDict(layer for part in self.parts for layer in part._modules.items()))
 
@@ -121,9 +117,7 @@ class Pipeline(TorchEngine):
             )
             for stage, part in zip(self.own, self.parts, strict=True)
         ]
-        if not _AWAITS_ALL:
-            schedules._batch_p2p = _begun_together  # type: ignore[assignment]
-        how = {"n_microbatches": self.micro_batches, "loss_fn": self._loss, **_UNSCALED}
+        how = {"n_microbatches": self.micro_batches, "loss_fn": self._loss, **schedules_of_2_6.UNSCALED}
         if len(stages) > 1:
             self.schedule: Any = ScheduleInterleaved1F1B(stages, **how)
         else:
@@ -203,24 +197,6 @@ class Pipeline(TorchEngine):
     def _share_buffers(self) -> None:
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=dist.get_global_rank(self.data_group, 0), group=self.data_group)
-
-
-class _Together(list[dist.Work]):
-    """Messages under way, to be waited for as if they were one."""
-
-    def wait(self) -> None:
-        for work in self:
-            work.wait()
-
-
-def _begun_together(messages: list[dist.P2POp], desc: str | None = None) -> _Together:
-    return _Together(dist.batch_isend_irecv(messages) if messages else ())
-
-
-def _of_its_own(part: nn.Module, inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
-    """Torch 2.6 detaches what the last stage gives in place, which a view of something else (a dense layer's output for
-    sequences, say) does not allow."""
-    return outputs.clone() if outputs._is_view() else outputs
 
 
 def stages_of(options: Mapping[str, Any], *, processes: int) -> int:
