@@ -42,6 +42,25 @@ Steps = list[tuple[float, int]]
 """When (Unix seconds) which step of rank 0 was done."""
 
 
+class Lines:
+    """What is appended to files, each line read once: a look that reads all of them anew takes processor time from what is measured."""
+
+    def __init__(self, folder: Path, pattern: str, step_of: Callable[[str], tuple[float, int] | None]) -> None:
+        self._folder, self._pattern, self._step_of = folder, pattern, step_of
+        self._read: dict[Path, int] = {}
+        self._steps: Steps = []
+
+    def __call__(self) -> Steps:
+        for path in self._folder.glob(self._pattern):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            self._steps += filter(None, map(self._step_of, whole.decode().splitlines()))
+        return sorted(self._steps)
+
+
 @dataclass(frozen=True)
 class Training:
     """One that is under way, by the steps that it tells."""
@@ -75,16 +94,15 @@ def muster(folder: Path, strategy: str, **spec: Any) -> Iterator[tuple[Training,
     limits = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
     document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, checkpoint={"everySteps": 20}, recovery=limits, **spec)
     with place.running(place.write(document)) as run:
-        training = Training(lambda: _told(place.run))
+        training = Training(Lines(place.run, "attempts/*/worker-*/events.jsonl", _told))
         training.reaches(60)
         yield training, place
         run.kill()
 
 
-def _told(run: Path) -> Steps:
-    lines = (line for path in run.glob("attempts/*/worker-*/events.jsonl") for line in path.read_text().splitlines() if '"step"' in line)
-    events = (json.loads(line) for line in lines)
-    return sorted((event["time"], event["step"]) for event in events if event["event"] == "step")
+def _told(line: str) -> tuple[float, int] | None:
+    event = json.loads(line) if '"step"' in line else {}
+    return (event["time"], event["step"]) if event.get("event") == "step" else None
 
 
 def kill_process(place: Place) -> None:
@@ -117,7 +135,7 @@ def torchrun(folder: Path, *, nodes: str, settings: str) -> Iterator[tuple[Train
             agents.append(psutil.Process(agent.pid))
             if len(agents) == 1:
                 wait_until(lambda: _listens(port), "the first agent to have the store", PATIENCE)
-    training = Training(lambda: _written(folder))
+    training = Training(Lines(folder, "steps", _written))
     try:
         training.reaches(60)
         yield training, lambda: agents[1]
@@ -129,11 +147,9 @@ def _listens(port: int) -> bool:
     return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in psutil.net_connections("tcp"))
 
 
-def _written(folder: Path) -> Steps:
-    with suppress(FileNotFoundError):
-        pairs = (line.split() for line in (folder / "steps").read_text().splitlines() if line.count(" ") == 1)
-        return sorted((float(when), int(step)) for step, when in pairs)
-    return []
+def _written(line: str) -> tuple[float, int] | None:
+    step, when = line.split()
+    return float(when), int(step)
 
 
 def _end(processes: list[psutil.Process]) -> None:
@@ -161,7 +177,7 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
                 command = [sys.executable, str(PLAIN), "tensorflow", str(folder), str(DELAY)]
                 running[index:] = [psutil.Process(subprocess.Popen(command, env=environment, stdout=log, stderr=log).pid)]
 
-    training = Training(lambda: _written(folder))
+    training = Training(Lines(folder, "steps", _written))
     restart()
     try:
         training.reaches(60)

@@ -20,7 +20,7 @@ from muster.control.reports import Reports
 LARGEST_REPORT = 1 << 20  # bytes; 64 processes with their fingerprints and notices stay far below
 SHORTEST_INTERVAL = 0.2  # seconds between two reports of one supervisor: those that live hear of a new attempt by the next one
 REPORTS_PER_SECOND = 50.0  # what the server wants to see at most, over all supervisors
-SHORTEST_WAIT, WAITS_PER_SECOND = 0.05, 200.0  # the same of those that wait for a world, since a recovery waits for them
+SHORTEST_WAIT, WAITS_PER_SECOND = 0.02, 200.0  # the same of those that wait for a world, since a recovery waits for them
 CONNECTIONS_KEPT = 100  # of so many supervisors: a handshake costs ten times as much as a report, an open connection some memory
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 

@@ -56,7 +56,7 @@ POLICY = Policy(
         FailureClass.APPLICATION: Delays(1, 30),
     },
 )
-REPORT_SECONDS = 0.05  # how long reports are gathered before they are looked at
+REPORT_SECONDS = 0.02  # how long reports are gathered before they are looked at
 TICK_SECONDS = 0.25  # between two refreshes of logs that are shown
 BROKEN_GRACE = 5.0  # seconds for what is left of a broken world: nobody can save in it
 LONGEST_GRACE = 10.0  # seconds to save for what is left when `muster run` ends without having stopped it

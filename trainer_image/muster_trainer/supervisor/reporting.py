@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from muster_trainer.contract import ReplicaEnv
 from muster_trainer.supervisor.orders import Orders, read_orders
 
-LEAST_GAP = 0.05  # seconds between two reports: twenty a second at most
+LEAST_GAP = 0.02  # seconds between two reports: fifty a second at most
 FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
