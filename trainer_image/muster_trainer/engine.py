@@ -11,7 +11,7 @@ import numpy as np
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.data import Order
-from muster_trainer.tasks.config import Config
+from muster_trainer.tasks.module import Task
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ class Engine(Protocol):
         """Leaves the world in an orderly way."""
 
 
-def warm_up(config: Config, step: int) -> float:
-    """The share of the learning rate that `step` (from 0) is done with: it grows evenly over `warmupSteps` steps, then it is 1.
+def rate_share(task: Task, step: int) -> float:
+    """The share of the learning rate that `step` (from 0) is done with: the task's schedule, which grows evenly over `warmupSteps` steps.
 
-    Gradual warm-up of Goyal et al., 2017 (section 2.2), who begin with the rate of one device; here it begins near 0.
+    Gradual warm-up of Goyal et al., 2017 (section 2.2), who begin with the rate of one device; here it begins near 0. A function of the
+    step alone: a resumed run has the rates of one that was never interrupted.
     """
-    return min((step + 1) / config.warmupSteps, 1.0) if config.warmupSteps else 1.0
+    warmed = min((step + 1) / task.config.warmupSteps, 1.0) if task.config.warmupSteps else 1.0
+    return warmed * task.scheduled(step)
 
 
 def scaled_learning_rate(spec: TrainerSpec, base: float, *, devices: int) -> float:

@@ -24,7 +24,7 @@ from muster_trainer.contract import (
 )
 from muster_trainer.data import Order, batches_in_order
 from muster_trainer.data.stall import Stall
-from muster_trainer.engine import Engine, StepOutcome, warm_up
+from muster_trainer.engine import Engine, StepOutcome, rate_share
 from muster_trainer.events import Events
 from muster_trainer.export import Export
 from muster_trainer.memory import peak_bytes
@@ -187,7 +187,7 @@ class Training:
         )
         rates = {
             "samples_per_second": samples / max(seconds, 1e-9),
-            "learning_rate": self.engine.learning_rate * warm_up(self.task.config, done - 1),
+            "learning_rate": self.engine.learning_rate * rate_share(self.task, done - 1),
         }
         self.summaries.write(done, {"loss": loss, "input_share": outcome.input_seconds / max(seconds, 1e-9), **rates})
         if said := self.stall.add(seconds=seconds, waited=outcome.input_seconds):

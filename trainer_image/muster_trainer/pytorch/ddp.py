@@ -22,6 +22,7 @@ class Ddp(TorchEngine):
     """One rank of a DDP world; also the strategy of a single process."""
 
     averages_gradients = True
+    shares_buffers = True
 
     def _lay_out(self, model: nn.Module) -> nn.Module:
         self._lower(model)
@@ -79,6 +80,3 @@ class Ddp(TorchEngine):
 
     def _reducing(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.parallel.no_sync()
-
-    def _share_buffers(self) -> None:
-        """DDP does it in its forward pass."""

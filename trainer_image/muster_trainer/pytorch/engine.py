@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from muster_trainer.contract import TrainerSpec, UserError
 from muster_trainer.data import Order, weighted_share
-from muster_trainer.engine import Part, StepOutcome, scaled_learning_rate, warm_up
+from muster_trainer.engine import Part, StepOutcome, rate_share, scaled_learning_rate
 from muster_trainer.pytorch import gradients, precision, state
 from muster_trainer.pytorch.input import Coming, Request, batches_of
 from muster_trainer.pytorch.rates import set_rates
@@ -40,6 +40,8 @@ class TorchEngine:
 
     data_group: dist.ProcessGroup | None = None
     """The ranks whose gradients are to be summed, where the strategy does not do it by itself."""
+    shares_buffers = False
+    """Whether the strategy's own forward pass begins with `_share_buffers`."""
     averages_gradients = False
     """Whether the strategy's own reduction divides the sum of gradients by `ways`."""
 
@@ -64,6 +66,7 @@ class TorchEngine:
         self.devices = self.ways
         self.learning_rate = scaled_learning_rate(spec, task.config.learningRate, devices=self.devices)
         self.optimizer = self._optimizer()
+        self.given = state.numbers_of(self.optimizer)
 
     # what a strategy says
 
@@ -84,7 +87,8 @@ class TorchEngine:
             gradients.all_reduce(self.model.parameters(), self.data_group)
 
     def _share_buffers(self) -> None:
-        """Before a step: gives every rank the buffers (running averages, say) of the first one that holds them."""
+        """Gives every rank the buffers (running averages, say) of the first one that holds them: before a step, and before what they are
+        now is measured or kept."""
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=0)
 
@@ -122,8 +126,9 @@ class TorchEngine:
         together = time.monotonic()
         self._seed(step)
         self.optimizer.zero_grad(set_to_none=True)
-        with peers(self.rank):
-            self._share_buffers()
+        if not self.shares_buffers:
+            with peers(self.rank):
+                self._share_buffers()
         total = self._differentiate(indices, samples)
         with peers(self.rank):
             self._reduce_gradients()
@@ -159,7 +164,7 @@ class TorchEngine:
         if self.task.config.gradientClipNorm:
             with peers(self.rank):
                 gradients.clip(self.model.parameters(), self.task.config.gradientClipNorm, copies=self._copies())
-        set_rates(self.optimizer, warm_up(self.task.config, step))
+        set_rates(self.optimizer, rate_share(self.task, step))
         self.optimizer.step()
 
     def _copies(self) -> int:
@@ -215,6 +220,8 @@ class TorchEngine:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
+        with peers(self.rank):
+            self._share_buffers()
         self.model.eval()
         sums: dict[str, float] = {}
         steps = list(batches)
@@ -256,7 +263,8 @@ class TorchEngine:
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
         with peers(self.rank):
-            return state.snapshot(directory, self.model, self.optimizer, room=room)
+            self._share_buffers()
+            return state.snapshot(directory, self.model, self.optimizer, given=self.given, room=room)
 
     def load(self, directory: Path) -> None:
         with peers(self.rank):
@@ -307,7 +315,14 @@ class TorchEngine:
 
     def _sum(self, values: Any, weights: np.ndarray, name: str) -> torch.Tensor:
         """The sum over the samples that count, of a value per sample or of their mean."""
-        values = torch.as_tensor(values, device=self.device)
+        try:
+            values = torch.as_tensor(values, device=self.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"{self.task.title}: {name} must give a tensor; it gave a {type(values).__name__}") from None
+        if name == "loss" and torch.is_grad_enabled() and not values.requires_grad:
+            raise UserError(
+                f"{self.task.title}: no gradient flows back from what loss gives; it must come of the outputs, without detach() or item()"
+            )
         if values.dim() == 0:
             return values * float(weights.sum())
         if values.shape != weights.shape:

@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec
-from muster_trainer.engine import Part, StepOutcome, warm_up
+from muster_trainer.engine import Part, StepOutcome, rate_share
 from muster_trainer.pytorch.pipeline import FIELD, Pipeline
 from muster_trainer.pytorch.rates import set_rates
 from muster_trainer.pytorch.world import peers
@@ -108,7 +108,7 @@ class PipeDream(Pipeline):
         flight.outputs.backward(gradient)
         for name, parameter in self.part.named_parameters():
             parameter.grad = flight.weights[name].grad if name in flight.weights else None
-        set_rates(self.optimizer, warm_up(self.task.config, flight.step))
+        set_rates(self.optimizer, rate_share(self.task, flight.step))
         self.optimizer.step()
         self.stash = None
         return flight.inputs.grad

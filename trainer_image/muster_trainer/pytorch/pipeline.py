@@ -64,6 +64,7 @@ class Pipeline(TorchEngine):
         self.parts = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own]
         for part in self.parts:
             part.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
+            part.register_forward_hook(lambda _, inputs, outputs: outputs.contiguous())  # what is sent must be
         if schedules_of_2_6.NEEDED:
             schedules_of_2_6.mend(self.parts[-1] if self.counts else None)
         self._prepare()

@@ -49,6 +49,7 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
     owners: dict[int, str] = {}
     trained = False
     _one_tensor(values, "the data set", title=title)
+    samples, regrouped = len(values), ""
     model.train()
     for name, layer in layers_of(model, title=title):
         said = f"layer {name} ({type(layer).__name__})"
@@ -61,12 +62,19 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
             raise UserError(f"{title}: the model failed on {len(inputs)} samples in {said}: {describe(error)}") from error
         _one_tensor(values, said, title=title)
         layers.append(found)
+        rows = len(values) if values.dim() else 0
+        regrouped = "" if rows == samples else regrouped or f"{said} gives {rows} rows for {samples} samples"
         trained |= found.trains
         if trained and not values.requires_grad:
             raise BadConfiguration(
                 f"{title}: no gradient flows back through {said}, so that Pipeline cannot train what comes before it; take it "
                 "out of the model, or freeze the layers before it (requires_grad_(False))"
             )
+    if regrouped:
+        raise BadConfiguration(
+            f"{title}: {regrouped}, and Pipeline, which tells by its row which sample counts, needs a row for each of them in the end; "
+            "regroup in loss, or use another strategy"
+        )
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
     return Profile(layers, [*shapes, values.to("meta")])

@@ -31,7 +31,7 @@ from torch.distributed import rpc
 
 from muster_trainer.contract import BadConfiguration, ExitCode, PeerLost, TrainerError, error_of
 from muster_trainer.data import Order
-from muster_trainer.engine import Part, StepOutcome, warm_up
+from muster_trainer.engine import Part, StepOutcome, rate_share
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.input import read_in_line
@@ -84,6 +84,9 @@ class RpcEngine(TorchEngine):
                 f"{self.task.title}: parameter servers hold parameters alone, and the model has the buffer {others[0]}; use LayerNorm or "
                 "GroupNorm in place of BatchNorm, or register it with persistent=False"
             )
+
+    def _share_buffers(self) -> None:
+        """There are none but those that the config gives (`_check_buffers`)."""
 
     def _connect(self) -> None:
         if "GLOO_SOCKET_IFNAME" in os.environ:
@@ -159,7 +162,7 @@ class RpcEngine(TorchEngine):
         elif most:
             norm = sum(_answer(call) for call in [self._call(server, _square) for server in self.servers]) ** 0.5
             factor = most / norm if norm > most else 1.0
-        rate = warm_up(self.task.config, step)
+        rate = rate_share(self.task, step)
         for call in [self._call(server, _update, factor, rate) for server in self.servers]:
             _answer(call)
         return loss, 0, max(waits)
@@ -204,7 +207,7 @@ class RpcEngine(TorchEngine):
                 return total, len(indices), 0, waited
             self._clip(gradients)
         calls = []
-        rate = warm_up(self.task.config, step)
+        rate = rate_share(self.task, step)
         for server in self.servers:
             own = {name: gradient for name, gradient in gradients.items() if self.owners[name] == server}
             calls.append(self._call(server, _push, self.rank, versions[server], own, not self.synchronous, rate))
@@ -259,7 +262,7 @@ class RpcEngine(TorchEngine):
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
         with peers(self.rank):
-            return state.snapshot(directory, self.model, self.server.optimizer, room=room)
+            return state.snapshot(directory, self.model, self.server.optimizer, given=self.given, room=room)
 
     def load(self, directory: Path) -> None:
         with peers(self.rank):

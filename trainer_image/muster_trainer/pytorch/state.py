@@ -1,16 +1,17 @@
 """Model and optimizer as one flat table of tensors, and its files.
 
 The files are PyTorch's distributed checkpoint format, whose index lets another strategy or world read them resharded.
-Keys are `model.<name>` and `optimizer.<parameter name>.<slot>`. Only tensors are stored, and the index is read by an
-unpickler that knows tensor metadata alone: a checkpoint cannot run code. Hyperparameters are not stored: the job's
-config gives them. A rank writes and reads what it holds: a shard of a DTensor, the tensors of its stage, or nothing.
+Keys are `model.<name>` and `optimizer.<parameter name>.<slot>`; numbers of Python, which some optimizers count with, are
+`number.<parameter name>.<slot>`, and `group.<index>.<name>` where a parameter group counts. Only tensors are stored, and
+the index is read by an unpickler that knows tensor metadata alone: a checkpoint cannot run code. Hyperparameters are not
+stored: the job's config gives them. A rank writes and reads what it holds: a shard of a DTensor, the tensors of its stage, or nothing.
 """
 
 from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +23,16 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
 from muster_trainer.checkpoint.files import storage_error
 from muster_trainer.contract import BadConfiguration, StorageUnavailable
 from muster_trainer.engine import Part
+from muster_trainer.pytorch.rates import RATES
 from muster_trainer.pytorch.world import peers
 
 Value = TypeVar("Value")
+Groups = Sequence[Mapping[str, float]]
 
 _INDEX = ".metadata"
 _METADATA = "torch.distributed.checkpoint.metadata"
@@ -51,14 +55,15 @@ class _Planner(dcp.DefaultSavePlanner):
         return self.copies[write_item.index] if self.copies else super().resolve_data(write_item)
 
 
-def snapshot(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, *, room: int) -> Part:
+def snapshot(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, *, given: Groups = (), room: int) -> Part:
     """Shares the table out over all ranks, as dcp.save does, and copies what this rank is to write, if it is no more than `room` bytes.
+    `given` are the `numbers_of` the optimizer when it was made. Raises BadConfiguration where an optimizer keeps what cannot be stored.
 
     Each rank makes the plan of all, so that one collective is enough. Copies are plain memory: the next save has its own.
     """
     planner, writer = _Planner(), dcp.FileSystemWriter(directory)
     rank, world = dist.get_rank(), dist.get_world_size()
-    planner.set_up_planner(_table(model, optimizer), is_coordinator=True)
+    planner.set_up_planner(_table(model, optimizer, given), is_coordinator=True)
     plans: list[Any] = [None] * world
     dist.all_gather_object(plans, planner.create_local_plan())
     plans, metadata = planner.create_global_plan(plans)
@@ -123,7 +128,7 @@ def load(
     stored = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
     try:
         _check(_below(stored, "model."), shapes)
-        slots = _empty_slots(model, stored, shapes) if optimizer else {}
+        slots = _empty_slots(model, stored, shapes) | _empty_numbers(model, stored) if optimizer else {}
         table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()} | slots
         if alone:
             _read_alone(table, reader)
@@ -131,7 +136,7 @@ def load(
             with peers(dist.get_rank()):
                 dcp.load(table, storage_reader=reader)
         if optimizer:
-            _load_optimizer(optimizer, model, _below(slots, "optimizer."))
+            _load_optimizer(optimizer, model, slots)
     except dcp.api.CheckpointException as error:
         raise _cause(error, directory) from error
     except (RuntimeError, KeyError, ValueError) as error:
@@ -168,28 +173,83 @@ def _empty_slots(
         for slot, entry in _below(stored, prefix).items():
             if tuple(entry.size) == shapes[name]:
                 slots[prefix + slot] = torch.zeros_like(parameter, dtype=entry.properties.dtype, requires_grad=False)
-            elif len(entry.size) == 0:
-                slots[prefix + slot] = torch.empty((), dtype=entry.properties.dtype)
+            elif len(entry.size) == 0 or not isinstance(parameter, DTensor):
+                slots[prefix + slot] = torch.empty(entry.size, dtype=entry.properties.dtype)
             else:
-                raise ValueError(f"{name}.{slot} has the shape {tuple(entry.size)}")
+                raise ValueError(_cut_up(name, slot))
     return slots
 
 
-def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, torch.Tensor]:
+def _empty_numbers(model: nn.Module, stored: Mapping[str, TensorStorageMetadata]) -> dict[str, torch.Tensor]:
+    own = tuple(f"number.{name}." for name, _ in model.named_parameters())
+    found = {name: entry for name, entry in stored.items() if name.startswith((*own, "group."))}
+    return {name: torch.empty((), dtype=entry.properties.dtype) for name, entry in found.items()}
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> Groups:
+    """The numbers that each parameter group holds, by name: hyperparameters, and what an optimizer counts. The learning rate is not one
+    of them: it is a function of the step."""
+    return [
+        {name: value for name, value in group.items() if isinstance(value, int | float) and name not in RATES}
+        for group in optimizer.param_groups
+    ]
+
+
+def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None, given: Groups) -> dict[str, torch.Tensor]:
     table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if optimizer is None:
+        return table
     for name, parameter in model.named_parameters():
-        for slot, value in (optimizer.state.get(parameter, {}) if optimizer else {}).items():
-            if value is not None:
-                table[f"optimizer.{name}.{slot}"] = torch.as_tensor(value)
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                if isinstance(parameter, DTensor) and value.dim() and value.shape != parameter.shape:
+                    raise BadConfiguration(_cut_up(name, slot))
+                table[f"optimizer.{name}.{slot}"] = value
+            elif isinstance(value, int | float):
+                table[f"number.{name}.{slot}"] = _as_tensor(value)
+            elif value is not None:
+                kind = type(value).__name__
+                raise BadConfiguration(
+                    f"the optimizer {type(optimizer).__name__} keeps a {kind} as {name}.{slot}, and a checkpoint holds tensors and "
+                    "numbers; take another optimizer"
+                )
+    for index, (numbers, before) in enumerate(zip(numbers_of(optimizer), given, strict=False)):
+        counted = {name: value for name, value in numbers.items() if before.get(name) != value}
+        table |= {f"group.{index}.{name}": _as_tensor(value) for name, value in counted.items()}
     return table
+
+
+def _as_tensor(number: float) -> torch.Tensor:
+    """With all of its digits."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
+
+
+def _cut_up(name: str, slot: str) -> str:
+    return (
+        f"the optimizer's {name}.{slot} has not the shape of its parameter, which is cut up over the ranks; take another optimizer, or DDP"
+    )
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, slots: dict[str, torch.Tensor]) -> None:
     names = {parameter: name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own = {position: _below(slots, f"{names[parameter]}.") for position, parameter in enumerate(parameters)}
+    tensors, numbers = _below(slots, "optimizer."), {name: value.item() for name, value in _below(slots, "number.").items()}
+    own: dict[int, dict[str, Any]] = {
+        position: {**_below(tensors, f"{names[parameter]}."), **_below(numbers, f"{names[parameter]}.")}
+        for position, parameter in enumerate(parameters)
+    }
     state = {position: found for position, found in own.items() if found}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for position, found in state.items():
+        kept = optimizer.state[parameters[position]]
+        for slot, value in found.items():
+            if isinstance(value, torch.Tensor) and kept[slot].dtype != value.dtype:  # PyTorch makes it the parameter's
+                kept[slot] = value.to(kept[slot].device)
+    for name, value in _below(slots, "group.").items():
+        index, _, counted = name.partition(".")
+        if int(index) >= len(optimizer.param_groups):
+            raise ValueError(f"it has a parameter group {index}, which the optimizer has not")
+        optimizer.param_groups[int(index)][counted] = value.item()
 
 
 def _below(table: Mapping[str, Value], prefix: str) -> dict[str, Value]:

@@ -17,6 +17,8 @@ has these functions, the same for both frameworks:
     optimizer(model, config)          optional: a torch.optim.Optimizer or keras Optimizer; without it the config's keys
                                       optimizer, learningRate, momentum and weightDecay make one. `config.learningRate`
                                       is scaled already as batch.learningRateScaling says
+    schedule(step, config)            optional: the share of the learning rate that a step (from 0) is done with, such as
+                                      0.1 ** (step // 1000); a function of the step, so that a resumed run has the same
     metrics(outputs, batch)           optional: {name: value per sample, or their mean}, averaged over the test set
     tensor_parallel_plan(model)       PyTorch, for tensor parallelism: {layer name or pattern: how it is cut up}, as
                                       Colwise, Rowwise, ColwiseGathered or a torch ParallelStyle
@@ -31,6 +33,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import numbers
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,6 +68,16 @@ class Task:
     optimizer: Callable[[Any, Config], Any] | None
     identity: Mapping[str, Any]
     tensor_parallel_plan: Callable[[Any], Mapping[str, Any]] | None = None
+    schedule: Callable[[int, Config], float] | None = None
+
+    def scheduled(self, step: int) -> float:
+        """The share of the learning rate that the task's schedule gives `step` (from 0). Raises UserError."""
+        if self.schedule is None:
+            return 1.0
+        share = self.schedule(step, self.config)
+        if not isinstance(share, numbers.Real) or not 0 <= share < math.inf:
+            raise UserError(f"{self.title}: schedule must give a share of the learning rate, 0 or more; for step {step} it gave {share!r}")
+        return float(share)
 
     def weights_for(self, values: Any, batch: Any) -> Any:
         """The weights of the samples of `batch`, to multiply the losses `values` by: shape (n,). Raises UserError."""
@@ -138,6 +152,7 @@ def _task(
         optimizer=take("optimizer", 2) if hasattr(module, "optimizer") else None,
         identity={**identity, "spec.trainer.config.seed": config.seed, "samples in the data set": len(train)},
         tensor_parallel_plan=take("tensor_parallel_plan", 1) if hasattr(module, "tensor_parallel_plan") else None,
+        schedule=take("schedule", 2) if hasattr(module, "schedule") else None,
     )
 
 
@@ -148,6 +163,7 @@ _PARAMETERS = {
     "metrics": "(outputs, batch)",
     "optimizer": "(model, config)",
     "tensor_parallel_plan": "(model)",
+    "schedule": "(step, config)",
 }
 
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerError, TrainerSpec, UserError, error_of
 from muster_trainer.data import Order, portions, weighted_share
-from muster_trainer.engine import Part, StepOutcome, scaled_learning_rate, warm_up
+from muster_trainer.engine import Part, StepOutcome, rate_share, scaled_learning_rate
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
@@ -32,6 +32,8 @@ from muster_trainer.tensorflow.snapshots import PREFIX, STORAGE_ERRORS
 from muster_trainer.tensorflow.world import Membership, fingerprint, join, one_line, peers
 
 SUM = tf.distribute.ReduceOp.SUM
+IN_FLOAT32 = ("float32", "bfloat16", "float16")
+"""Types of which every number is one of float32 too."""
 ADDED_AT_ONCE = 1024
 """Numbers that workers add up beside the gradients: a text of so many bytes, or what they tell each other before a step."""
 
@@ -68,6 +70,7 @@ class Synchronous:
         self.files = tf.train.CheckpointOptions()
         self.host = "/device:CPU:0"
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
+        self._kept = [v for v in self.model.non_trainable_variables if v.dtype in IN_FLOAT32] if self.devices > 1 else []
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
         self.skips = task.config.nanLoss == "Skip"
@@ -127,6 +130,7 @@ class Synchronous:
         )
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
+        self._settle()
         sums: dict[str, float] = {}
         steps = list(batches)
         readings = self._readings(self.task.test, steps.__getitem__, range(len(steps)))
@@ -141,6 +145,7 @@ class Synchronous:
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
         """Every worker reads, since reading mirrored variables is collective; the chief alone writes."""
+        self._settle()
         with peers(self.rank):
             table = snapshots.read(self.checkpoint, self.host)
         if self.rank:
@@ -249,19 +254,31 @@ class Synchronous:
 
     def _full_rate(self) -> float:
         """The learning rate that warm-up leads up to."""
-        if self.task.config.warmupSteps and not hasattr(self.optimizer.learning_rate, "assign"):
-            raise BadConfiguration(
-                f"spec.trainer.config.warmupSteps: {self.task.title}'s optimizer has a schedule of its own; leave one of them out"
-            )
+        if (self.task.schedule or self.task.config.warmupSteps) and not hasattr(self.optimizer.learning_rate, "assign"):
+            given = f"{self.task.title}: schedule" if self.task.schedule else "spec.trainer.config.warmupSteps"
+            raise BadConfiguration(f"{given}: {self.task.title}'s optimizer has a schedule of its own; leave one of them out")
         return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
 
     def _trainables(self) -> list[keras.Variable]:
         """What is trained, in the order of the gradients."""
         return list(self.model.trainable_variables)
 
+    def _settle(self) -> None:
+        """Gives every device what the first one keeps beside the weights (running averages, say), as a checkpoint has it: in training
+        each keeps its own."""
+        if not self._kept:
+            return
+        own = np.concatenate([np.ravel(variable.numpy()).astype(np.float32) for variable in self._kept])
+        first = self._total(own if self.rank == 0 else np.zeros_like(own))
+        place = 0
+        for variable in self._kept:
+            size = math.prod(variable.shape)
+            variable.assign(first[place : place + size].reshape(variable.shape))
+            place += size
+
     def _warm_up(self, step: int) -> None:
-        if step < self.task.config.warmupSteps:
-            self.optimizer.learning_rate.assign(self.full_rate * warm_up(self.task.config, step))
+        if self.task.schedule or step < self.task.config.warmupSteps:
+            self.optimizer.learning_rate.assign(self.full_rate * rate_share(self.task, step))
 
     def _build(self) -> None:
         """A model made of layers without an input shape gets its variables from a first call."""
