@@ -23,6 +23,7 @@ from muster.control.cluster import Object
 from muster.control.defaults import JobDefaults
 from muster.lifecycle import records
 from muster.render.addresses import ClusterAddresses
+from muster.render.form import form_of
 from muster.render.manifests import render_replica
 from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
@@ -36,6 +37,8 @@ class Admitted:
 
     job: TrainingJob
     problems: tuple[Problem, ...]
+    form: str
+    """What its replicas are made of now."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class _Judged:
     problems: tuple[Problem, ...]
     good: TrainingJobSpec | None
     """The last one that nothing was wrong with."""
+    form: str
 
 
 class Admission:
@@ -63,7 +67,7 @@ class Admission:
         judged = self._judged.get(metadata.uid)
         if judged is None or judged.generation != metadata.generation:
             judged = self._judged[metadata.uid] = self._judge(obj, metadata, status, last=judged)
-        return Admitted(TrainingJob(metadata=metadata, spec=judged.spec, status=status), judged.problems)
+        return Admitted(TrainingJob(metadata=metadata, spec=judged.spec, status=status), judged.problems, judged.form)
 
     def forget(self, uid: str) -> None:
         """The job is no more."""
@@ -79,9 +83,12 @@ class Admission:
                 found = changes(job.model_copy(update={"spec": good}), job)
         if not found:
             assert spec is not None
-            return _Judged(metadata.generation, spec, (), good=spec)
-        kept = good if records.is_open(status) else None
-        return _Judged(metadata.generation, kept or spec or _stand_in(obj.get("spec")), tuple(found), good=good)
+            return _Judged(metadata.generation, spec, (), good=spec, form=self._form(spec))
+        chosen = (good if records.is_open(status) else None) or spec or _stand_in(obj.get("spec"))
+        return _Judged(metadata.generation, chosen, tuple(found), good=good, form=self._form(chosen))
+
+    def _form(self, spec: TrainingJobSpec) -> str:
+        return form_of(spec, self._defaults.template)
 
     def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
         try:

@@ -97,11 +97,11 @@ class Reconciler:
             return None
         admitted = self._admission.admit(obj)
         job = admitted.job
-        cached = await self._cached(job)
+        cached = await self._cached(admitted)
         decision = self._decide(admitted, cached)
         looked = _asks(decision) and self._worth_a_look(job, cached)
         if looked:
-            decision = self._decide(admitted, await self._look_live(job))
+            decision = self._decide(admitted, await self._look_live(admitted))
         status = self._pinned(job, decision.status)
         written = status != job.status
         try:
@@ -126,11 +126,12 @@ class Reconciler:
 
     # looking
 
-    async def _cached(self, job: TrainingJob) -> Observed:
+    async def _cached(self, admitted: Admitted) -> Observed:
+        job = admitted.job
         known = job.status.condition(ConditionType.STORAGE_SHARED)
         waits = known is not None and known.reason is Reason.CLAIM_NOT_FOUND
         claim = await self._claim(job) if waits else None
-        return self._observed(job, self._around.store.children(job.key), claim=claim, live=False)
+        return self._observed(admitted, self._around.store.children(job.key), claim=claim, live=False)
 
     async def _claim(self, job: TrainingJob) -> ClaimView | None:
         """The claim of its checkpoints; None where it has none, or this installation may not look."""
@@ -141,18 +142,18 @@ class Reconciler:
             return await self._around.cluster.read_claim(job.metadata.namespace, storage.persistent_volume_claim.claim_name)
         return None
 
-    async def _look_live(self, job: TrainingJob) -> Observed:
+    async def _look_live(self, admitted: Admitted) -> Observed:
         """Its pods as they are now. The job is the one that is known: what follows shows whether that was still so, as a status is written
         to this very version only, and `_confirm` reads where none is written. That is why a job for which nothing was begun has no pods."""
-        store = self._around.store
+        store, job = self._around.store, admitted.job
         if not job.status.attempts and not store.children(job.key):
-            return self._observed(job, (), claim=await self._claim(job), live=True)
+            return self._observed(admitted, (), claim=await self._claim(job), live=True)
         before = frozenset(child.view.uid for child in store.children(job.key))
         listing = self._around.cluster.list_children(job.metadata.namespace, job.metadata.name)
         children, claim = await asyncio.gather(listing, self._claim(job))
         store.replace_children(job.key, children, looked=before)
         self._looked[job.key] = self._around.now()
-        return self._observed(job, children, claim=claim, live=True)
+        return self._observed(admitted, children, claim=claim, live=True)
 
     async def _confirm(self, obj: Object) -> None:
         """Raises ConflictError where the job is no longer as it was decided on, NotFoundError where it is gone."""
@@ -161,10 +162,10 @@ class Reconciler:
         if version_of(now) != version_of(obj):
             raise ConflictError(f"{key_of(obj)} has changed meanwhile")
 
-    def _observed(self, job: TrainingJob, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
-        uid = job.metadata.uid
+    def _observed(self, admitted: Admitted, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
+        job, uid = admitted.job, admitted.job.metadata.uid
         replicas = tuple(self._with_report(child.view) for child in children if child.owner == uid)
-        return Observed(replicas, live, self._around.store.has_service(job.key, uid), self._refused.get(uid, ""), claim)
+        return Observed(replicas, live, self._around.store.has_service(job.key, uid), self._refused.get(uid, ""), claim, admitted.form)
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:
         received = self._around.reports.of(view.uid)

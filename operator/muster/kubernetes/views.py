@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from muster.api.constants import ATTEMPT_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
+from muster.api.constants import ATTEMPT_LABEL, FORM_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
 from muster.api.reports import LastWords
 from muster.api.spec import RoleName
 from muster.control.cluster import Child, Object, owner_of
@@ -72,6 +72,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         oom_killed=ended.get("reason") == "OOMKilled",
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
+        form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
         node=(pod.get("spec") or {}).get("nodeName") or "",
     )
 

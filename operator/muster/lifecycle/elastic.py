@@ -75,7 +75,7 @@ def _due(case: Situation, status: TrainingJobStatus) -> datetime | None:
     if elastic is None or world is None or not records.is_open(status) or case.spec.suspend:
         return None
     running, members = _running(case) & _members(world), _members(world)
-    if not running <= in_place.kept(case, status).keys():  # some are there who have not been heard yet
+    if not running <= {view.place for view in case.observed.everyone if in_place.keepable(view)}:  # some have not been heard yet
         return None
     if world.ready_time is None:
         short = elastic.min_replicas <= len(running) < len(members)

@@ -36,7 +36,7 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
     current = status.world.attempt if status.world else 0
     outside = [view for view in observed.everyone if view.standby and view.uid not in members]
     taken = {(member.role, member.index) for member in (status.world.members if status.world else ())}
-    idle = tuple(view for view in outside if records.is_open(status) and view.place not in taken)
+    idle = tuple(view for view in outside if records.is_open(status) and view.place not in taken and _alike(observed, view))
     unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)
     replicas = tuple(_seen(view, members.get(view.uid), current) for view in observed.everyone if view not in outside)
     return replace(observed, replicas=(*replicas, *unwanted), standing_by=idle)
@@ -110,9 +110,27 @@ def _label(member: Member) -> str:
 
 
 def kept(case: Situation, status: TrainingJobStatus) -> dict[tuple[str, int], str]:
-    """The uid of each replica that the next attempt can go on with, by role and index: on a bad node only while that gains something."""
+    """The uid of each replica that the next attempt can go on with, by role and index: on a bad node only while that gains something.
+
+    All of a world are made of the same: after an edit of the job, or of the installation's defaults, none is kept.
+    """
     left = {node.name for node in nodes.avoided(case, status)} if status.restarts.without_progress else set()
-    return {view.place: view.uid for view in case.observed.everyone if keepable(view) and view.node not in left}
+    found = (view for view in case.observed.everyone if keepable(view) or _unheard(case, status, view))
+    return {view.place: view.uid for view in found if view.node not in left and _alike(case.observed, view)}
+
+
+def _alike(observed: Observed, view: ReplicaView) -> bool:
+    """Whether it is made of what a replica that was made now would be."""
+    return view.form == observed.form or not view.form or not observed.form
+
+
+def _unheard(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
+    """Whether it is a member of the world of which a new leader has not heard yet, in a job whose supervisors speak, as the status shows.
+    It is given the time to acknowledge that any other has."""
+    if view.report is not None or not view.stays or status.world is None or not case.spec.trainer.supervised:
+        return False
+    speaks = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
+    return speaks and any(member.uid == view.uid for member in status.world.members)
 
 
 def keepable(view: ReplicaView) -> bool:

@@ -56,6 +56,8 @@ class ReplicaView:
     node: str = ""
     standby: bool = False
     """It was made to train nothing until a world takes it in."""
+    form: str = ""
+    """A digest of what it was made of; empty where that is not known."""
     empty: bool = False
     """None of its containers runs any more, as its node says: nothing is left to end."""
     spent: bool = False
@@ -104,6 +106,8 @@ class Observed:
     """What the API server said when it last refused to make a replica or the service (quota, admission); empty once it no longer does."""
     claim: ClaimView | None = None
     """None: the job has none, or nobody looked."""
+    form: str = ""
+    """What replicas that were made now would have as theirs; empty where that is not known."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Of the replicas those outside the world, which wait to be taken in: told apart by the core itself."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from muster.api.constants import (
     API_VERSION,
     ATTEMPT_LABEL,
+    FORM_LABEL,
     INDEX_LABEL,
     JOB_NAME_LABEL,
     JOB_UID_LABEL,
@@ -23,6 +24,7 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Role, RoleName
 from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, environment_of, uid_of
 from muster.render.filling import fill
+from muster.render.form import form_of
 from muster.render.merge import MergeError, strategic_merge
 from muster.render.trainer import command_of, image_of
 from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy, WorldPlan
@@ -95,6 +97,7 @@ def pod_of(
             ROLE_LABEL: replica.role.value,
             INDEX_LABEL: str(replica.index),
             ATTEMPT_LABEL: str(attempt),
+            FORM_LABEL: form_of(job.spec, defaults),
             **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),

@@ -65,10 +65,13 @@ class Story:
     policy: Policy = DEFAULT_POLICY
     now: datetime = T0
     problems: list[Problem] = field(default_factory=list)
+    form: str = ""
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
-        decision = decide(self.job, Observed(views, live=live, service=True), self.now, problems=self.problems, policy=self.policy)
+        decision = decide(
+            self.job, Observed(views, live=live, service=True, form=self.form), self.now, problems=self.problems, policy=self.policy
+        )
         written = TrainingJobStatus.model_validate(decision.status.wire())
         assert written == decision.status
         self.job = self.job.with_status(written)

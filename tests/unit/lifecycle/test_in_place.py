@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
-from muster.api.status import FailureClass, Reason
+from muster.api.status import FailureClass, Member, Reason
 from muster.control import orders
 from muster.lifecycle import in_place
 from muster.lifecycle.actions import DeleteReplica
@@ -115,6 +115,46 @@ def test_a_new_leader_who_has_heard_nobody_leaves_a_world_alone_that_trains_in_o
     story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
     decision = story.see(replica("worker-0"), replica("worker-1"), seconds=90)
     assert (story.status.attempt, story.status.phase, deleted(decision)) == (1, "Running", [])
+
+
+def test_a_new_leader_keeps_the_members_that_it_has_not_heard_yet() -> None:
+    story = running_story(2)
+    story.see(alive("worker-0", step=30), alive("worker-1"), seconds=60)
+    decision = story.see(replica("worker-0"), spent("worker-1", 137), seconds=90)
+    assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
+    members = story.status.world.members if story.status.world else []
+    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
+    late = story.see(replica("worker-0"), ready("worker-1", code=137), seconds=90 + 16)
+    assert deleted(late) == ["worker-0/0"]
+
+
+def test_a_replica_that_never_spoke_is_replaced_at_once() -> None:
+    story = running_story(2)
+    decision = story.see(replica("worker-0"), failed("worker-1", 137), seconds=90)
+    assert deleted(decision) == ["worker-0/0", "worker-1/0"]
+
+
+def test_replicas_that_are_made_of_something_else_by_now_are_not_kept() -> None:
+    story = broken_when_edited(before="a", after="b")
+    assert [member.awaited for member in world_of(story)] == [False, False]
+    decision = story.see(replace(alive("worker-0"), form="a"), seconds=21)
+    assert deleted(decision) == ["worker-0/0"]
+    assert [member.awaited for member in world_of(broken_when_edited(before="a", after="a"))] == [True, False]
+    assert [member.awaited for member in world_of(broken_when_edited(before="", after="b"))] == [True, False]  # of an older operator
+
+
+def broken_when_edited(*, before: str, after: str) -> Story:
+    """Worker-1 is lost after what replicas are made of has changed."""
+    story = running_story(2)
+    story.form = before
+    story.see(replace(alive("worker-0"), form=before), replace(alive("worker-1"), form=before), seconds=15)
+    story.form = after
+    story.see(replace(alive("worker-0"), form=before), seconds=20)
+    return story
+
+
+def world_of(story: Story) -> list[Member]:
+    return story.status.world.members if story.status.world else []
 
 
 def test_the_back_off_is_kept_with_the_replicas_standing_by() -> None:

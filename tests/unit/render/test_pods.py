@@ -9,9 +9,10 @@ import pytest
 from jobs import CLAIM, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
 
 from muster.api.problems import InvalidJobError
-from muster.api.spec import RoleName
+from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
+from muster.render.form import form_of
 from muster.render.manifests import render_replica
 from muster.strategies.base import Framework
 
@@ -56,11 +57,30 @@ def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
         "muster.dev/role": "worker",
         "muster.dev/index": "1",
         "muster.dev/attempt": "2",
+        "muster.dev/form": form_of(JOBS["parameter-server"].spec, {}),
         "app.kubernetes.io/name": "muster-training",
         "app.kubernetes.io/instance": "job",
         "app.kubernetes.io/component": "worker",
         "app.kubernetes.io/managed-by": "muster",
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "defaults", "alike"),
+    [
+        ({}, {}, True),
+        ({"roles": {"worker": {"replicas": 3}}, "recovery": {"application": {"limit": 9}}}, {}, True),
+        ({"suspend": True, "ttlSecondsAfterFinished": 5}, {}, True),
+        ({"checkpoint": {"everySteps": 7}}, {}, False),
+        ({"checkpoint": {"gracePeriodSeconds": 7}}, {}, False),
+        ({"roles": {"worker": {"template": {"metadata": {"labels": {"a": "b"}}}}}}, {}, False),
+        ({}, {"metadata": {"labels": {"a": "b"}}}, False),
+    ],
+)
+def test_pods_of_a_world_have_one_form(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
+    plain = {"strategy": "DDP", "trainer": {"task": "digits"}}
+    form = form_of(TrainingJobSpec.model_validate({**plain, **spec}), defaults)
+    assert (form == form_of(TrainingJobSpec.model_validate(plain), {})) is alike
 
 
 def test_every_address_is_the_host_name_of_a_pod() -> None:
