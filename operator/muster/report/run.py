@@ -18,6 +18,8 @@ from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timelin
 SMOOTHING = 25
 """Steps that the throughput is averaged over."""
 INTERRUPTED = {"Suspended", "Preempted"}
+METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
+"""The trainer's own metrics in words; others are named as their task names them."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def story(run: Run) -> list[str]:
         last = max(history.curve)
         lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps with loss {history.curve[last].loss:.4g}.")
     for step, metrics in history.evaluations[-1:]:
-        lines.append(f"Evaluation at step {step}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) + ".")
+        said = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in metrics.items())
+        lines.append(f"Evaluation at step {step}: {said}.")
     return lines
 
 
@@ -157,7 +160,8 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
         "steps waiting for samples": f"{_stall(history):.0%}",
     }
     for name, value in history.evaluations[-1][1].items() if history.evaluations else ():
-        shown[f"test {name}"] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+        title = METRICS.get(name, f"test {name}")
+        shown[title] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
     return shown
 
 

@@ -193,6 +193,14 @@ def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
         read_run(run_dir)
 
 
+def test_the_metrics_of_the_trainer_itself_are_told_in_words(run_dir: Path) -> None:
+    path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
+    path.write_text(path.read_text().replace('{"accuracy"', '{"stalenessMost": 3, "accuracy"'))
+    page = as_html(run_page(read_run(run_dir)))
+    assert "most staleness in updates 3, accuracy 0.975" in page
+    assert "stalenessMost" not in page
+
+
 def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
     path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
     path.write_text(path.read_text().replace('"loss": "1.0"', '"loss": "nan"'))
