@@ -13,6 +13,7 @@ from muster.api.status import TrainingJobStatus
 from muster.report.curves import compare
 from muster.report.history import Commit, History, ReportError, Step, read_history
 from muster.report.page import as_html
+from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
 
@@ -173,6 +174,12 @@ def test_plots_take_their_colours_from_the_page(run_dir: Path) -> None:
     assert "var(--line)" in svg
     assert "var(--ink)" in svg
     assert "#01" not in svg
+
+
+def test_an_attempt_of_a_few_steps_has_a_throughput_that_shows(run_dir: Path) -> None:
+    (throughput,) = next(section.parts for section in run_page(read_run(run_dir)).sections if section.title == "Throughput")
+    assert isinstance(throughput, Lines)
+    assert [len(line.points) for line in throughput.lines] == [3, 2]
 
 
 def test_the_story_names_what_was_passed_over(run_dir: Path) -> None:
