@@ -32,7 +32,9 @@ def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
         ("- variants", "is no comparison"),
         ("variants: [{workers: 2}]", r"variants\[0\].workers: is no field"),
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
-        ("variants: []", "variants: must"),
+        ("variants: []", "variants: must not be empty$"),
+        ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),
+        ("variants: [{name: '--'}]", r"variants\[0\].name: '--' gives its folder no name"),
         ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: Mirrored takes exactly 1"),
         ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
     ],
@@ -42,6 +44,19 @@ def test_what_cannot_be_run_is_refused_by_its_field(tmp_path: Path, text: str, s
     file.write_text(text if text.startswith("-") else f"job: {EXAMPLES / 'digits-ddp.yaml'}\n{text}\n")
     with pytest.raises((InvalidJobError, RunError), match=said):
         read_comparison(file)
+
+
+def test_an_empty_file_is_told_what_a_comparison_holds(tmp_path: Path) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text("# nothing\n")
+    with pytest.raises(InvalidJobError, match=r"is empty: write job and variants$"):
+        read_comparison(file)
+
+
+def test_variants_may_be_named_in_any_script(tmp_path: Path) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text(f"job: {EXAMPLES / 'digits-ddp.yaml'}\nvariants: [{{name: 一}}, {{name: 二}}]\n", encoding="utf-8")
+    assert list(read_comparison(file).jobs) == ["一", "二"]
 
 
 def figures(processes: int, seconds: float, communication: float | None, **metrics: float) -> RunFigures:
