@@ -42,6 +42,7 @@ class TorchEngine:
     """The ranks whose gradients are to be summed, where the strategy does not do it by itself."""
     averages_gradients = False
     """Whether the strategy's own reduction divides the sum of gradients by `ways`."""
+    refuses: frozenset[str] = frozenset()
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         backend = backend_of(spec.communication)
