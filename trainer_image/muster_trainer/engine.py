@@ -58,6 +58,8 @@ class Engine(Protocol):
     world: int
     devices: int
     learning_rate: float
+    refuses: frozenset[str]
+    """What cannot be written into `config` here, though other engines take it: a field, or a field with a value ("nanLoss: Skip")."""
 
     def fingerprint(self) -> Mapping[str, Any]:
         """`framework`, `version`, `libraries`, `devices` and `threads` of this process."""

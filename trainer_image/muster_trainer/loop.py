@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +36,14 @@ from muster_trainer.summaries import Summaries
 from muster_trainer.tasks.module import Task
 
 _SAMPLES_NAMED = 8
+_GOING_ON = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
+
+
+def against_lost_numbers(refused: Collection[str]) -> str:
+    """What may be done about a loss that is no finite number, but for what the engine has `refused` to take (`Engine.refuses`)."""
+    clip = "" if "gradientClipNorm" in refused else "gradientClipNorm, or "
+    others = [f"{setting} {effect}" for setting, effect in _GOING_ON.items() if setting not in refused]
+    return f"Write a smaller learningRate, or {clip}look for a bad sample" + "".join(f"; {other}" for other in others)
 
 
 @dataclass
@@ -162,8 +170,7 @@ class Training:
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
             raise UserError(
-                f"{place}; its batch begins with the samples {samples} of the data set. Write a smaller learningRate, or "
-                "gradientClipNorm, or look for a bad sample; nanLoss: Skip leaves out such steps, Continue goes on"
+                f"{place}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
             )
         if self.engine.rank == 0 and not self.lost_numbers:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"

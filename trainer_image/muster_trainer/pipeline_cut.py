@@ -125,6 +125,8 @@ def cut_evenly(costs: Costs, limit: int | None = None) -> list[int]:
 def check_depth(layers: Sequence[Layer], stages: int) -> None:
     """Raises BadConfiguration where there are more stages than layers to train."""
     count = sum(layer.trains for layer in layers)
+    if count == 0:
+        raise BadConfiguration(f"{stages} stages, but the model has no layers{' with parameters to train' if layers else ''}")
     if count < stages:
         raise BadConfiguration(
             f"{stages} stages, but the model has {count} layer(s) with parameters; write {count} stages at most, or a deeper model"

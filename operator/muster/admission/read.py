@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from muster.admission.paths import nearest_known, step
 from muster.admission.sentences import nearest, problem_of, shown
 from muster.admission.validate import problems
-from muster.admission.yaml_text import Document, UnreadableYamlError, read_yaml
+from muster.admission.yaml_text import JOB_TOP, Document, UnreadableYamlError, read_yaml
 from muster.api.constants import API_VERSION, KIND
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
@@ -44,23 +44,24 @@ def read_job(path: str | Path) -> TrainingJob:
     return parse_job(_text(_bytes(path, source), source), source=source)
 
 
-def read_document(path: str | Path) -> Document:
-    """The plain data of any YAML file of Muster's. Raises InvalidJobFileError where it cannot be read."""
-    return _document(_text(_bytes(path, str(path)), str(path)), str(path))
+def read_document(path: str | Path, *, top: str) -> Document:
+    """The plain data of any YAML file of Muster's, which has these fields at its `top`. Raises InvalidJobFileError where it cannot be
+    read."""
+    return _document(_text(_bytes(path, str(path)), str(path)), str(path), top=top)
 
 
-def _document(text: str, source: str) -> Document:
+def _document(text: str, source: str, *, top: str) -> Document:
     try:
-        return read_yaml(text)
+        return read_yaml(text, top=top)
     except UnreadableYamlError as error:
         raise InvalidJobFileError(_place(source, error.line), [Problem("", str(error))]) from error
 
 
 def parse_job(text: str, *, source: str) -> TrainingJob:
     """The job that `text` holds; `source` names the text in messages."""
-    document = _document(text, source)
+    document = _document(text, source, top=JOB_TOP)
     if not isinstance(document.data, dict):
-        message = f"holds {shown(document.data)}, not a job: write apiVersion, kind, metadata and spec at its top"
+        message = f"holds {shown(document.data)}, not a job: write {JOB_TOP} at its top"
         raise InvalidJobFileError(source, [Problem("", message)], lines=document.lines)
     _require_kind(document.data, source, lines=document.lines)
     scan = _Scan()

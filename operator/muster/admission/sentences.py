@@ -57,7 +57,9 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
         case "dict_type" | "model_type" | "model_attributes_type":
             return f"must be a mapping (name: value){given}"
         case "too_short":
-            return "must not be empty: leave the field out" if not value else f"must have at least {context['min_length']} entries"
+            if value:
+                return f"must have at least {context['min_length']} entries"
+            return "must not be empty" if field and field.is_required() else "must not be empty: leave the field out"
         case "too_long":
             return f"must have at most {context['max_length']} entries, not {context['actual_length']}"
         case "value_error":

@@ -18,6 +18,8 @@ import yaml
 from muster.admission.paths import step
 from muster.api.problems import Problem
 
+JOB_TOP = "apiVersion, kind, metadata and spec"
+"""Fields at the top of a job file."""
 MAX_DEPTH = 64
 MAX_EXPANDED = 4 * 2**20
 """Characters and nodes that a document may have after its aliases are expanded."""
@@ -59,16 +61,15 @@ class _Node:
     height: int
 
 
-def read_yaml(text: str) -> Document:
-    """The one document of `text`. Raises UnreadableYamlError where there is none, or more than one, or what YAML does not allow."""
+def read_yaml(text: str, *, top: str = JOB_TOP) -> Document:
+    """The one document of `text`, at whose `top` these fields are expected. Raises UnreadableYamlError where there is none, or more than
+    one, or what YAML does not allow."""
     composer = _Composer(_events(text))
     documents = composer.documents()
     if not documents:
-        raise UnreadableYamlError("is empty: write apiVersion, kind, metadata and spec")
+        raise UnreadableYamlError(f"is empty: write {top}")
     if len(documents) > 1:
-        raise UnreadableYamlError(
-            f"holds {len(documents)} documents: a job file holds one; put each into a file of its own", line=composer.starts[1]
-        )
+        raise UnreadableYamlError(f"holds {len(documents)} documents: put each into a file of its own", line=composer.starts[1])
     return Document(documents[0], composer.lines, composer.problems)
 
 

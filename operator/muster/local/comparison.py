@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ from muster.report.history import ReportError
 from muster.report.run import read_run
 from muster.strategies.registry import strategy_of
 
+TOP = "job and variants"
+"""Fields at the top of the file."""
+
 
 class Variant(ApiModel):
     """How the job is run once."""
@@ -52,7 +55,7 @@ class ComparisonFile(ApiModel):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The jobs to run by the names of their variants, in the order of the file."""
+    """The jobs to run by the names of their variants, in the order of the file. Each name gives another folder."""
 
     job_file: Path
     jobs: dict[str, TrainingJob]
@@ -60,9 +63,9 @@ class Comparison:
 
 def read_comparison(path: Path) -> Comparison:
     """The comparison in a file, every job of it checked. Raises InvalidJobError or RunError with what is wrong."""
-    document = read_document(path)
+    document = read_document(path, top=TOP)
     if not isinstance(document.data, dict):
-        raise InvalidJobFileError(str(path), [Problem("", "is no comparison: write job and variants at its top")], lines=document.lines)
+        raise InvalidJobFileError(str(path), [Problem("", f"is no comparison: write {TOP} at its top")], lines=document.lines)
     try:
         said = ComparisonFile.model_validate_json(json.dumps(document.data), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -73,14 +76,15 @@ def read_comparison(path: Path) -> Comparison:
     job_file = path.parent / said.job
     base = read_job(job_file)
     jobs: dict[str, TrainingJob] = {}
+    folders: dict[str, str] = {}
     for number, variant in enumerate(said.variants):
         field = f"variants[{number}]"
         job = _job(base, {**said.set, **variant.set}, variant, source=f"{path}:{document.lines.get(field, 1)}: {field}")
         plan = strategy_of(job.spec.strategy).plan(job.spec)
         name = variant.name or _name(job, plan.size)
-        problem = f"{name!r} is the name of another variant; give it a name of its own" if name in jobs else None
-        if problem:
+        if problem := _name_problem(name, folders):
             raise InvalidJobFileError(str(path), [Problem(f"{field}.name", problem)], lines=document.lines)
+        folders[_folder(name)] = name
         try:
             fits(plan.size, processors=os.cpu_count() or 1, field=f"{field}.replicas")
         except InvalidJobError as error:
@@ -104,12 +108,28 @@ def _name(job: TrainingJob, processes: int) -> str:
     return f"{job.spec.strategy.value} x{processes}"
 
 
+def _name_problem(name: str, folders: Mapping[str, str]) -> str | None:
+    """What keeps a variant from this name, where `folders` have the names before it; None: nothing."""
+    folder = _folder(name)
+    if not folder:
+        return f"{name!r} gives its folder no name; write a letter or a digit"
+    other = folders.get(folder)
+    if other == name:
+        return f"{name!r} is the name of another variant; give it a name of its own"
+    return f"{name!r} and {other!r} would share the folder {folder}; give one of them another name" if other else None
+
+
+def _folder(name: str) -> str:
+    """What the folder of a variant is called: the letters and digits of its name."""
+    return re.sub(r"[\W_]+", "-", name).strip("-").lower()
+
+
 def run_all(comparison: Comparison, directory: Path, *, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Runs each variant in a folder of its own below `directory`, where its logs stay. One that fails does not keep the others from
     running; one that the user stops ends the comparison with a RunError."""
     for number, (name, job) in enumerate(comparison.jobs.items(), start=1):
         say(f"{number} of {len(comparison.jobs)}: {name}")
-        folder = directory / re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()
+        folder = directory / _folder(name)
         kept = Kept()
         try:
             code = run_job(job, folder, job_file=comparison.job_file, display=kept)

@@ -97,12 +97,11 @@ def _plot(found: Sequence[Collective], socket: Socket) -> Lines:
     ]
     carried = [(size, rate / GIGA) for size, rate in socket.bandwidths().items()]
     sizes = sorted({one.bytes for one in found})
-    ticks = {float(size): _size(size) for size in sizes[:: max(1, len(sizes) // 5)]}
     return Lines(
         "bytes that are summed or moved",
         "GB/s",
         [*lines, *([Line(carried, "plain socket", "ink", dots=True)] if carried else [])],
-        x_ticks=ticks,
+        x_ticks={float(size): _size(size) for size in sizes},
         log_x=True,
         log_y=True,
         height=4.2,

@@ -9,6 +9,7 @@ from itertools import accumulate
 from muster.measure.figures import RunFigures
 from muster.report.page import Cell, Finding, Page, Section, Source, Table
 from muster.report.plots import SERIES, Bar, Bars, Line, Lines
+from muster.report.run import METRICS
 
 MEBI = 2**20
 COLOURS = {
@@ -40,17 +41,14 @@ def comparison_table(outcomes: Sequence[Outcome]) -> Table:
     first = next((one.figures for one in outcomes if one.figures), None)
     metrics = list(dict.fromkeys(name for one in outcomes if one.figures for name in one.figures.metrics if name != "loss"))
     head = ["variant", "processes", "training s", "speed-up", "efficiency %", "step ms", "± ms", "samples/s"]
-    head += ["communication %", "input stall %", "memory MiB", "final loss", *metrics]
-    rows = [_row(one, first, metrics) for one in outcomes]
-    if any(one.figures is None for one in outcomes):
-        head, rows = [*head, ""], [[*row, "" if one.figures else "failed"] for one, row in zip(outcomes, rows, strict=True)]
-    return Table(head, rows)
+    head += ["communication %", "input stall %", "memory MiB", "final loss", *(METRICS.get(name, name) for name in metrics)]
+    return Table(head, [_row(one, first, metrics) for one in outcomes])
 
 
 def _row(one: Outcome, first: RunFigures | None, metrics: Sequence[str]) -> list[Cell]:
     found = one.figures
     if found is None or first is None:
-        return [one.name, *[None] * (11 + len(metrics))]
+        return [one.name, "failed"]
     low, high = found.interval
     gain = first.training_seconds / found.training_seconds
     return [

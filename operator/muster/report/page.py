@@ -22,20 +22,29 @@ from rich.text import Text
 from muster.report.plots import NARROW, WIDE, Bars, Lines, svg
 
 Cell = str | int | float | None
+FEW_COLUMNS = 10
+"""Columns of a table that a page has room for as they are; those of a table with more stand closer."""
 WITHOUT_TERMINAL = (160, 24)
 """Columns and lines of what is no terminal."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for a page or a terminal. Units stand in the head; a cell is a number wherever it can be, and None where there is nothing."""
+    """A table for a page or a terminal. Units stand in the head; a cell is a number wherever it can be, and None where there is nothing.
+
+    A row shorter than the head ends in words on why there is no more: they stand in the place of all other cells.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
     def numeric(self, column: int) -> bool:
         """Whether the column holds nothing but numbers, and so stands to the right."""
-        return not any(isinstance(row[column], str) for row in self.rows)
+        return not any(isinstance(row[column], str) for row in self.rows if column < len(row) - self.ends_early(row))
+
+    def ends_early(self, row: Sequence[Cell]) -> bool:
+        """Whether the last cell of the row stands in the place of others."""
+        return len(row) < len(self.head)
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ def as_html(page: Page) -> str:
     """The page as the text of one HTML file. ReportError where matplotlib is missing."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
-    environment.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW}
+    environment.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS}
     template = environment.from_string(files("muster.report").joinpath("page.html.j2").read_text(encoding="utf-8"))
     return template.render(page=page)
 
@@ -103,7 +112,7 @@ def as_text(table: Table, *, width: int | None = None) -> str:
     drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     least = 0
     for column, title in enumerate(table.head):
-        words = [row[column] for row in [table.head, *table.rows]]
+        words = [row[column] for row in [table.head, *table.rows] if column < len(row)]
         least += 2 + max(len(word) for cell in words for word in (shown(cell).split() if column else [shown(cell)]) or [""])
         if table.numeric(column):
             drawn.add_column(Text(title.replace(" ", "\n")), justify="right", vertical="bottom", no_wrap=True)

@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -29,8 +30,9 @@ WIDE, NARROW = 9.0, 4.6
 """Inches of a plot on a page and on a phone, of which each page holds both."""
 FONT_SIZE, LABEL_SIZE = 9.5, 8.5
 LINE_HEIGHT = 1.25
-HEADROOM = 1.15
-"""Room above a curve for the labels of marks."""
+HEADROOM = 0.15
+"""Room above a curve for the labels of marks, as a share of the axis below."""
+DECADE = 10.0
 BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
 """How a label stands behind what it names: `xytext` points away from it."""
 LABEL_WRAP = {WIDE: 28, NARROW: 13}
@@ -50,7 +52,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one x axis. `marks` are moments on it, with what happened there; `x_ticks` replaces numbers by words."""
+    """Curves over one x axis. `marks` are moments on it, with what happened there; `x_ticks` replaces numbers by words, of which some are
+    left out where they would touch. `log_y` asks for a logarithmic axis, which values of one order of magnitude do not get."""
 
     x_label: str
     y_label: str
@@ -59,6 +62,8 @@ class Lines:
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     log_x: bool = False
     log_y: bool = False
+    whole_x: bool = False
+    """x counts something, and has no halves"""
     height: float = 3.4
     """inches"""
 
@@ -132,26 +137,62 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
 
 def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
     for line in plot.lines:
-        axes.plot(*zip(*line.points, strict=True), color=PLACEHOLDER[line.colour], linewidth=line.width, marker="o" if line.dots else None)
+        colour, dots = PLACEHOLDER[line.colour], None if line.dots else _alone(line.points)
+        axes.plot(*zip(*line.points, strict=True), color=colour, linewidth=line.width, marker="o", markevery=dots)
     if plot.log_x:
         axes.set_xscale("log")
     elif not plot.x_ticks and min(x for line in plot.lines for x, _ in line.points) >= 0:
         axes.set_xlim(left=0)
-    if plot.x_ticks:
-        axes.set_xticks(list(plot.x_ticks), list(plot.x_ticks.values()), minor=False)
-        axes.minorticks_off()
-    if plot.log_y:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(top=axes.get_ylim()[1] * HEADROOM**2)
-    else:
-        bottom, top = axes.get_ylim()
-        axes.set_ylim(min(0, bottom), top * HEADROOM)
+    if plot.whole_x:
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    _scale_y(axes, plot)
     for x, label in plot.marks:
         _mark(axes, x, label)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     _name_ends(axes, [line for line in plot.lines if line.label], wrap=LABEL_WRAP[width])
+    if plot.x_ticks:
+        _name_ticks(axes, plot.x_ticks)
+
+
+def _alone(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Where the points are of which a line shows nothing, having neither a neighbour before nor one behind."""
+    there = [False, *(math.isfinite(y) for _, y in points), False]
+    return [at for at in range(len(points)) if there[at : at + 3] == [False, True, False]]
+
+
+def _scale_y(axes: Any, plot: Lines) -> None:
+    """A logarithmic axis where it is asked for and a decade is to be shown; else a linear one, from 0 unless the former was asked for."""
+    values = [y for line in plot.lines for _, y in line.points if math.isfinite(y)] or [1.0]
+    if plot.log_y and max(values) >= DECADE * min(values):
+        axes.set_yscale("log", subs=(2, 5) if max(values) < DECADE**3 * min(values) else ())
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(top=top * (top / bottom) ** HEADROOM)
+        return
+    bottom, top = axes.get_ylim()
+    if plot.log_y:
+        axes.ticklabel_format(axis="y", useOffset=False)
+    else:
+        bottom = min(0, bottom)
+    axes.set_ylim(bottom, top + HEADROOM * (top - bottom))
+
+
+def _name_ticks(axes: Any, names: Mapping[float, str]) -> None:
+    """Marks all ticks, and names all of them or every second, third, ..., so that no two names touch."""
+    letter = 0.6 * FONT_SIZE
+    axes.set_xticks(list(names), list(names.values()))
+    axes.minorticks_off()
+    axes.figure.draw_without_rendering()  # only then the axes have their size
+    scale = 72.0 / axes.figure.dpi
+    spans = [(axes.transData.transform((x, 1.0))[0] * scale, (len(name) + 1) * letter) for x, name in sorted(names.items())]
+
+    def touch(every: int) -> bool:
+        return any(after - before < (width + next_width) / 2 for (before, width), (after, next_width) in pairwise(spans[::every]))
+
+    every = next(every for every in range(1, len(spans) + 1) if not touch(every))
+    axes.set_xticks(sorted(names), [name if at % every == 0 else "" for at, (_, name) in enumerate(sorted(names.items()))])
 
 
 def _name_ends(axes: Any, lines: Sequence[Line], *, wrap: int) -> None:

@@ -16,8 +16,12 @@ from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timeline
 
 SMOOTHING = 25
-"""Steps that the throughput is averaged over."""
+"""Steps that the throughput is averaged over, at most."""
+FEWEST_POINTS = 10
+"""Of an attempt's throughput; an attempt with fewer steps has a point for each."""
 INTERRUPTED = {"Suspended", "Preempted"}
+METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
+"""The trainer's own metrics in words; others are named as their task names them."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,17 @@ def _loss(history: History) -> Lines:
         ],
         marks=[(start.step, f"attempt {start.attempt} goes on from step {start.step}") for start in history.starts[1:]],
         log_y=all(s.loss > 0 for s in curve if math.isfinite(s.loss)),
+        whole_x=True,
     )
 
 
 def _throughput(history: History, begin: float) -> Lines:
-    """Samples per second over the seconds since the run began, averaged over some steps."""
+    """Samples per second over the seconds since the run began, averaged over some steps: fewer in a short attempt, so that it shows."""
     lines, marks = [], []
     for number in history.attempts:
         steps = [step for step in history.steps if step.attempt == number]
-        groups = [steps[at : at + SMOOTHING] for at in range(0, len(steps), SMOOTHING)]
+        size = min(SMOOTHING, max(1, len(steps) // FEWEST_POINTS))
+        groups = [steps[at : at + size] for at in range(0, len(steps), size)]
         lines.append(Line([(g[-1].time - begin, sum(s.samples for s in g) / max(sum(s.seconds for s in g), 1e-9)) for g in groups]))
         marks.append((steps[0].time - steps[0].seconds - begin, f"attempt {number}"))
     return Lines(x_label="seconds since the run began", y_label="samples/s", lines=lines, marks=marks, height=2.6)
@@ -135,7 +141,8 @@ def story(run: Run) -> list[str]:
         last = max(history.curve)
         lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps with loss {history.curve[last].loss:.4g}.")
     for step, metrics in history.evaluations[-1:]:
-        lines.append(f"Evaluation at step {step}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) + ".")
+        said = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in metrics.items())
+        lines.append(f"Evaluation at step {step}: {said}.")
     return lines
 
 
@@ -157,7 +164,8 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
         "steps waiting for samples": f"{_stall(history):.0%}",
     }
     for name, value in history.evaluations[-1][1].items() if history.evaluations else ():
-        shown[f"test {name}"] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+        title = METRICS.get(name, f"test {name}")
+        shown[title] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
     return shown
 
 

@@ -111,7 +111,7 @@ def test_a_path_that_no_file_can_have_is_refused(path):
 WHOLE_FILES = [
     ("", "job.yaml: is empty: write apiVersion, kind, metadata and spec"),
     ("a: [", "job.yaml:2: is not YAML (line 2, column 1): did not find expected node content"),
-    (SPEC + "---\n" + SPEC, "job.yaml:8: holds 2 documents: a job file holds one; put each into a file of its own"),
+    (SPEC + "---\n" + SPEC, "job.yaml:8: holds 2 documents: put each into a file of its own"),
     ("- a\n- b\n", "job.yaml: holds a list, not a job: write apiVersion, kind, metadata and spec at its top"),
     ("just text\n", 'job.yaml: holds "just text", not a job: write apiVersion, kind, metadata and spec at its top'),
     (SPEC.replace("TrainingJob", "ConfigMap"), 'job.yaml:2: kind: must be TrainingJob, not "ConfigMap"'),

@@ -81,7 +81,7 @@ CHAIN = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{k: *a{i - 1}}}\n" for i in 
 REFUSED = [
     ("", None, "is empty: write apiVersion, kind, metadata and spec"),
     ("# nothing\n---\n...\n", None, "is empty: write apiVersion, kind, metadata and spec"),
-    ("a: 1\n---\nb: 2\n---\nc: 3\n", 3, "holds 3 documents: a job file holds one; put each into a file of its own"),
+    ("a: 1\n---\nb: 2\n---\nc: 3\n", 3, "holds 3 documents: put each into a file of its own"),
     ("a: [\n", 2, "is not YAML (line 2, column 1): did not find expected node content"),
     ("a: b: c\n", 1, "is not YAML (line 1, column 5): mapping values are not allowed in this context"),
     ("a:\n\tb: 1\n", 2, "is not YAML (line 2, column 1): YAML is indented with spaces, not with tabs"),

@@ -32,7 +32,9 @@ def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
         ("- variants", "is no comparison"),
         ("variants: [{workers: 2}]", r"variants\[0\].workers: is no field"),
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
-        ("variants: []", "variants: must"),
+        ("variants: []", "variants: must not be empty$"),
+        ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),
+        ("variants: [{name: '--'}]", r"variants\[0\].name: '--' gives its folder no name"),
         ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: Mirrored takes exactly 1"),
         ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
     ],
@@ -44,9 +46,22 @@ def test_what_cannot_be_run_is_refused_by_its_field(tmp_path: Path, text: str, s
         read_comparison(file)
 
 
-def figures(processes: int, seconds: float, communication: float | None) -> RunFigures:
+def test_an_empty_file_is_told_what_a_comparison_holds(tmp_path: Path) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text("# nothing\n")
+    with pytest.raises(InvalidJobError, match=r"is empty: write job and variants$"):
+        read_comparison(file)
+
+
+def test_variants_may_be_named_in_any_script(tmp_path: Path) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text(f"job: {EXAMPLES / 'digits-ddp.yaml'}\nvariants: [{{name: 一}}, {{name: 二}}]\n", encoding="utf-8")
+    assert list(read_comparison(file).jobs) == ["一", "二"]
+
+
+def figures(processes: int, seconds: float, communication: float | None, **metrics: float) -> RunFigures:
     return RunFigures(
-        processes, 100, seconds / 100, (seconds / 101, seconds / 99), 1000.0, seconds, communication, 0.1, 2**30, 0.25, {}, 0.9
+        processes, 100, seconds / 100, (seconds / 101, seconds / 99), 1000.0, seconds, communication, 0.1, 2**30, 0.25, metrics, 0.9
     )
 
 
@@ -61,15 +76,23 @@ def test_speed_up_and_efficiency_are_against_the_first_that_succeeded() -> None:
     table = comparison_table(OUTCOMES)
     two = dict(zip(table.head, table.rows[2], strict=True))
     assert (two["speed-up"], two["efficiency %"], two["communication %"], two["memory MiB"]) == (1.6, 80.0, 40.0, 1024)
-    assert [row[-1] for row in table.rows] == ["", "failed", ""]
+    assert table.rows[1] == ["lost", "failed"]
+    assert table.numeric(1)
     lines = as_text(table, width=20).splitlines()
     assert lines[-1].split()[:4] == ["two", "2", "12.5", "1.60"]  # no word is broken, however narrow the terminal
+
+
+def test_metrics_of_the_trainer_itself_are_headed_by_words() -> None:
+    table = comparison_table([Outcome("one", "RPC", figures(1, 20.0, 0.0, accuracy=0.5, stalenessMean=1.5))])
+    assert table.head[-2:] == ["accuracy", "mean staleness in updates"]
 
 
 def test_the_page_names_the_fastest_and_tells_why_another_failed() -> None:
     page = as_html(comparison_page(OUTCOMES, title="Compared", subtitle=""))
     assert "two trains fastest: 12.5 s, 1.60 times as fast as one" in page
     assert "rank 1: &lt;b&gt;broke" in page
+    assert '<table class="dense">' in page
+    assert '<td>lost</td><td class="bad" colspan="11">failed</td>' in page
     assert page.count("<figure") == 2
 
 

@@ -13,6 +13,7 @@ from muster.api.status import TrainingJobStatus
 from muster.report.curves import compare
 from muster.report.history import Commit, History, ReportError, Step, read_history
 from muster.report.page import as_html
+from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
 
@@ -175,6 +176,12 @@ def test_plots_take_their_colours_from_the_page(run_dir: Path) -> None:
     assert "#01" not in svg
 
 
+def test_an_attempt_of_a_few_steps_has_a_throughput_that_shows(run_dir: Path) -> None:
+    (throughput,) = next(section.parts for section in run_page(read_run(run_dir)).sections if section.title == "Throughput")
+    assert isinstance(throughput, Lines)
+    assert [len(line.points) for line in throughput.lines] == [3, 2]
+
+
 def test_the_story_names_what_was_passed_over(run_dir: Path) -> None:
     assert any("passed over: step-00000003-x" in line for line in story(read_run(run_dir)))
 
@@ -191,6 +198,14 @@ def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
         path.write_text(path.read_text().splitlines()[0] + "\n")
     with pytest.raises(ReportError, match="no training step was done"):
         read_run(run_dir)
+
+
+def test_the_metrics_of_the_trainer_itself_are_told_in_words(run_dir: Path) -> None:
+    path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
+    path.write_text(path.read_text().replace('{"accuracy"', '{"stalenessMost": 3, "accuracy"'))
+    page = as_html(run_page(read_run(run_dir)))
+    assert "most staleness in updates 3, accuracy 0.975" in page
+    assert "stalenessMost" not in page
 
 
 def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:

@@ -83,7 +83,8 @@ def test_an_even_cut_has_as_many_layers_that_train_in_each_stage_or_one_more_in_
     costs = costs_of(*layers, stages=stages)
     trained = sum(one.trains for one in layers)
     if stages > trained:
-        with pytest.raises(BadConfiguration, match=rf"{stages} stages, but the model has {trained} layer\(s\) with parameters"):
+        count = rf"{trained} layer\(s\)" if trained else "no layers"
+        with pytest.raises(BadConfiguration, match=rf"{stages} stages, but the model has {count} with parameters"):
             cut_evenly(costs)
         return
     sizes = cut_evenly(costs)
@@ -120,3 +121,13 @@ def test_where_each_layer_fits_and_no_cut_does_the_least_that_would_do_is_said()
 )
 def test_a_schedule_says_how_much_each_stage_holds(schedule: str, expected: list[Held]) -> None:
     assert held(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [((), "2 stages, but the model has no layers$"), ((layer(trains=False),), "the model has no layers with parameters to train$")],
+)
+def test_a_model_with_nothing_to_cut_is_told_so(layers: tuple[Layer, ...], said: str) -> None:
+    for cut in (cut_by_cost, cut_evenly):
+        with pytest.raises(BadConfiguration, match=said):
+            cut(costs_of(*layers, stages=2))

@@ -70,6 +70,7 @@ class Ddp(TorchEngine):
                     f"spec.trainer.config.nanLoss: {self.task.config.nanLoss} cannot be combined with PowerSGD, which would remember "
                     "what is no number for all further steps; write Stop, or options.gradientCompression: BF16"
                 )
+            self.refuses = frozenset({"nanLoss: Skip", "nanLoss: Continue"})
             memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_FIRST_STEPS)
             self.parallel.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
         else:

@@ -44,6 +44,7 @@ class TorchEngine:
     """Whether the strategy's own forward pass begins with `_share_buffers`."""
     averages_gradients = False
     """Whether the strategy's own reduction divides the sum of gradients by `ways`."""
+    refuses: frozenset[str] = frozenset()
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         backend = backend_of(spec.communication)

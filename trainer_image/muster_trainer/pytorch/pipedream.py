@@ -44,6 +44,8 @@ class _Flight:
 class PipeDream(Pipeline):
     """One stage; `lag` is the number of stages after it, and of micro-batches that it is ahead of its own backward passes."""
 
+    refuses = frozenset({"gradientClipNorm", "nanLoss: Skip"})
+
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec)
         self.flights: deque[_Flight] = deque()

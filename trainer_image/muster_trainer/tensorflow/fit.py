@@ -37,6 +37,8 @@ class _Fit(Synchronous):
     """What Keras hands on as sample_weight are the samples' weights, 0 for one that fills up, and the size of the step's batch: so
     losses and gradients are those of Muster's own loop. Keras itself would take the mean of the devices' means."""
 
+    refuses = frozenset({"nanLoss: Skip"})
+
     def __init__(self, task: Task, spec: TrainerSpec, **how: Any) -> None:
         if spec.batch.accumulation_steps > 1:
             raise BadConfiguration(

@@ -41,6 +41,8 @@ ADDED_AT_ONCE = 1024
 class Synchronous:
     """One worker, for all its devices. `join` makes the strategy once the devices are set up; it may wait for other workers."""
 
+    refuses: frozenset[str] = frozenset()
+
     def __init__(self, task: Task, spec: TrainerSpec, *, join: Callable[[TrainerSpec], Membership]) -> None:
         self.task = task
         self.accumulation = spec.batch.accumulation_steps
