@@ -142,6 +142,22 @@ def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(place: Place, numb
     assert place.status()["restarts"]["total"] == 0
 
 
+@pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
+def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(place: Place, evaluation: int, grace: int) -> None:
+    (place.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
+    place.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
+    with place.running("job.yaml") as run:
+        place.wait_for_commit(20)
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run)
+    assert code == 21, output
+    assert "saved at step 20" in output
+    assert place.status()["attempts"][0]["lastStep"] == 20
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert place.status()["attempts"][1]["stepResumed"] == 20
+
+
 def test_a_second_ctrl_c_ends_everything_at_once(place: Place) -> None:
     (place.folder / "stubborn.py").write_text(
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
