@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from runs import TRAIN, Place, finish, has_ended, job, wait_until
+from runs import TRAIN, Place, finish, has_ended, job, losses, wait_until
 
 from muster.local.sweep import RUN_MARK, marked
+from muster.report.history import read_history
 
 
 @pytest.fixture
@@ -95,6 +96,28 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: P
     assert yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"] == uid
 
 
+def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_it_is_resumed(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 400 0.01"}))
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        os.kill(run.pid, signal.SIGSTOP)  # it writes no more, and its replicas go on
+        known = place.step()
+        wait_until(lambda: max(losses(place.run)) >= known + 20, "more steps")
+        os.kill(run.pid, signal.SIGKILL)
+    last = max(losses(place.run))
+    (place.run / "checkpoints/default/tiny/step").write_text("5")  # the commits since are lost
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert f"attempt 1: resumed at step 5, {last - 5} steps redone" in output
+    status, history = place.status(), read_history(place.run)
+    first, second = status["attempts"]
+    assert first["lastStep"] == last
+    assert second["stepsLost"] == len(history.redone) == last - 5
+    assert second["stepFound"] == 5
+    assert status["goodput"]["redoneSeconds"] >= sum(step.seconds for step in history.redone)
+    assert status["goodput"]["productiveSteps"] == 400
+
+
 def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(place: Place) -> None:
     place.write(job(trainer={"script": "train.py 2000 0.01"}))
     with place.running("job.yaml") as run:
@@ -140,6 +163,22 @@ def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(place: Place, numb
     assert code == 0, output
     assert place.status()["attempts"][1]["stepResumed"] == saved
     assert place.status()["restarts"]["total"] == 0
+
+
+@pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
+def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(place: Place, evaluation: int, grace: int) -> None:
+    (place.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
+    place.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
+    with place.running("job.yaml") as run:
+        place.wait_for_commit(20)
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run)
+    assert code == 21, output
+    assert "saved at step 20" in output
+    assert place.status()["attempts"][0]["lastStep"] == 20
+    code, output = place.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert place.status()["attempts"][1]["stepResumed"] == 20
 
 
 def test_a_second_ctrl_c_ends_everything_at_once(place: Place) -> None:

@@ -83,6 +83,15 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     return amend(status, record.attempt, last_step=done, settled=settled, stacks=stacks, node=node, **_blame(cause))
 
 
+def heard_out(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
+    """A world that was asked to go does a step more before it saves: the record of its attempt has the last that it told."""
+    record = current(status)
+    if record is None or record.attempt != status.attempt or record.end_time is None or record.failure_class is not None:
+        return status
+    done = max((step for step in (record.last_step, last_step(case, status)) if step is not None), default=None)
+    return amend(status, record.attempt, last_step=done)
+
+
 def given_up(case: Situation, status: TrainingJobStatus, pending: AttemptRecord | None) -> Verdict | None:
     """The verdict on the failure that was still provisional (`pending`), once it is settled; at once where nothing can correct it."""
     record = next((record for record in status.attempts if pending and record.attempt == pending.attempt), None)

@@ -77,7 +77,7 @@ def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     status = storage.shared(case, conditions.valid(case, status))
     status = attempts.catch_up(case, status)
     status = world.recognise(case, status)
-    status = stragglers.compared(case, progress.read(case, status))
+    status = stragglers.compared(case, attempts.heard_out(case, progress.read(case, status)))
     if records.is_open(status) and success.succeeded(case, status):
         return _complete(case, status)
     status, verdict = _judge(case, status)

@@ -7,7 +7,7 @@ what they took; from the moment of a failure to its discovery, to recovering; st
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from muster.api.status import Goodput, Phase, TrainingJobStatus
 from muster.lifecycle import records, suspend
@@ -29,14 +29,19 @@ def account(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> 
     if old.phase.final or new == old:
         return new
     books = old.goodput or Goodput()
-    booked = case.created + timedelta(seconds=sum(getattr(books, part) for part in _PARTS))
-    passed = max(0.0, (case.now - booked).total_seconds())
+    passed = max(0.0, (case.now - booked(case, old)).total_seconds())
     part = _part(case, old)
     books = books.model_copy(update={part: round(getattr(books, part) + passed, 3)})
     books = _moved(books, "productive_seconds", "checkpoint_seconds", _saved(old, new))
     books = _moved(books, part, "recovering_seconds", _unnoticed(case, old, new) if part == "productive_seconds" else 0.0)
     books = _stepped(books, old, new)
     return new.model_copy(update={"goodput": books.model_copy(update={"ratio": _ratio(books)})})
+
+
+def booked(case: Situation, status: TrainingJobStatus) -> datetime:
+    """Up to when all time is booked."""
+    books = status.goodput or Goodput()
+    return case.created + timedelta(seconds=sum(getattr(books, part) for part in _PARTS))
 
 
 def _part(case: Situation, status: TrainingJobStatus) -> str:

@@ -32,6 +32,9 @@ OF_REASON = {
 }
 """Reasons that say by themselves what the end means."""
 
+SPOKEN = {ExitCode.SUCCEEDED, ExitCode.SAVED, ExitCode.NOT_SAVED}
+"""How a supervisor ends that was asked to stop, and has told all that its processes did."""
+
 
 def exit_code(status: TrainingJobStatus) -> ExitCode:
     """The exit code for a job in a final phase.
@@ -58,11 +61,13 @@ def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
 def stop_code(codes: Iterable[int | None], status: TrainingJobStatus) -> ExitCode:
     """The exit code for a job that was asked to stop: were the steps it had done saved?
 
-    `codes` are what the replicas that ran when it was asked ended with. When none ran, the newest commit decides.
+    `codes` are what the replicas that ran when it was asked ended with. Only the one that saves tells steps and commits, so one that was
+    killed in an evaluation says that it did not save though all is saved: the newest commit decides, unless a replica ended without last
+    words and may have done steps that nobody knows of.
     """
     ended = set(codes)
-    if ended:
-        return ExitCode.SAVED if ExitCode.SAVED in ended and ended <= {ExitCode.SAVED, ExitCode.SUCCEEDED} else ExitCode.NOT_SAVED
-    done = status.progress.step if status.progress else 0
+    done, total = (status.progress.step, status.progress.total_steps) if status.progress else (0, None)
     saved = status.checkpoint.step if status.checkpoint else 0
-    return ExitCode.SAVED if 0 < done <= saved else ExitCode.NOT_SAVED
+    if 0 < done <= saved and (ended <= SPOKEN or done == total):
+        return ExitCode.SAVED
+    return ExitCode.SAVED if ExitCode.SAVED in ended and ended <= {ExitCode.SAVED, ExitCode.SUCCEEDED} else ExitCode.NOT_SAVED

@@ -128,7 +128,7 @@ class Runner:
             self._table.forget(seen)
             self._note_processes()
             if self._killed.is_set():
-                return ExitCode.NOT_SAVED
+                return self._stopped([None])
             if (code := self._ended()) is not None:
                 return code
             if not seen:
@@ -246,16 +246,22 @@ class Runner:
         self._show_new_output()
         self._display.close()
         if not status.phase.final:
-            code = stop_code([replica.exit_code for replica in self._asked or ()], status)
-            lines = news.stopped(self._job, code, self._settings.again)
-        else:
-            code = exit_code(status)
-            lines = (
-                news.success(self._job, self._directory.path)
-                if code is ExitCode.SUCCEEDED
-                else news.failure(self._job, str(self._settings.job_file), self._culprit())
-            )
+            return self._stopped([replica.exit_code for replica in self._asked or ()])
+        code = exit_code(status)
+        lines = (
+            news.success(self._job, self._directory.path)
+            if code is ExitCode.SUCCEEDED
+            else news.failure(self._job, str(self._settings.job_file), self._culprit())
+        )
         for line in lines:
+            self._display.line(line)
+        return code
+
+    def _stopped(self, codes: list[int | None]) -> ExitCode:
+        """The exit code of a run that was asked to stop, and the closing lines."""
+        self._display.close()
+        code = stop_code(codes, self._job.status)
+        for line in news.stopped(self._job, code, self._settings.again):
             self._display.line(line)
         return code
 
@@ -290,13 +296,8 @@ class Runner:
 
     def _kill(self) -> None:
         """A second Ctrl-C: nothing is waited for."""
-        if not self._killed.is_set():
-            self._killed.set()
-            self._display.close()
-            code = stop_code([None], self._job.status)
-            for line in news.stopped(self._job, code, self._settings.again):
-                self._display.line(line)
-            self._news.set()
+        self._killed.set()
+        self._news.set()
 
     def _note_processes(self) -> None:
         """Keeps processes.json true, for a person or a test that wants to end one process of the run."""

@@ -8,11 +8,15 @@ from datetime import datetime
 from pathlib import Path
 
 from muster.api.job import TrainingJob
-from muster.api.status import AttemptRecord, Phase, Reason, Restarts, TrainingJobStatus
+from muster.api.status import Phase, Restarts, TrainingJobStatus
+from muster.lifecycle import unseen
+from muster.lifecycle.observed import Observed
+from muster.lifecycle.situation import Situation
 from muster.local.errors import ConfigurationError, FieldError
 from muster.local.localize import checkpoint_folder
 from muster.local.rundir import RunDirectory, continued, move_aside, new_run, open_run_directory, probe_writable, standing
 from muster.local.sweep import RUN_MARK, sweep
+from muster.local.traces import traces_of
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,19 @@ def _go_on(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: dat
     job = continued(job, run)
     if run.status.phase is Phase.SUCCEEDED and job.spec == run.spec:
         return Start(job, directory, finished=True)
-    return Start(job.with_status(reopened(run.status, now)), directory)
+    return Start(job.with_status(reopened(_caught_up(run, directory, now))), directory)
 
 
-def reopened(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
+def _caught_up(run: TrainingJob, directory: RunDirectory, now: datetime) -> TrainingJobStatus:
+    """The status with what its last attempt did after `muster run` wrote it: where that was killed, supervisors have saved and ended."""
+    if not run.status.attempts:
+        return run.status
+    left = traces_of(directory.path, run.status.attempt)
+    case = Situation(run, Observed(left.replicas), min(now, left.seen or run.status.attempts[-1].start_time))
+    return unseen.ended(case, message="muster run was ended")
+
+
+def reopened(status: TrainingJobStatus) -> TrainingJobStatus:
     """The status of a run that a user takes up again: as after a suspension, so that the next attempt costs nothing.
 
     What a user has looked at and started again has its budgets whole; the number of the attempt goes on.
@@ -111,14 +124,6 @@ def reopened(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
             "completion_time": None,
             "next_attempt_time": None,
             "restarts": Restarts(total=status.restarts.total, best_step=status.restarts.best_step),
-            "attempts": [*status.attempts[:-1], _closed(status.attempts[-1], now)],
+            "attempts": [*status.attempts[:-1], status.attempts[-1].model_copy(update={"failure_class": None, "settled": True})],
         }
     )
-
-
-def _closed(record: AttemptRecord, now: datetime) -> AttemptRecord:
-    """Ended, and no failure that a budget would have to pay for."""
-    if record.end_time is not None:
-        return record.model_copy(update={"failure_class": None, "settled": True})
-    update = {"end_time": now.replace(microsecond=0), "reason": Reason.SUSPENDED, "settled": True, "message": "muster run was ended"}
-    return record.model_copy(update=update)

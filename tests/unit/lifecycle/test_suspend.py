@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
+from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running, running_story
 
 from muster.api.status import Phase
 
@@ -41,6 +41,16 @@ def test_it_comes_back_as_a_new_attempt_that_costs_nothing() -> None:
     assert story.status.restarts.total == 0
     assert story.condition("Suspended") == ("False", "Resumed")
     assert story.status.phase is Phase.STARTING
+
+
+def test_its_record_has_the_steps_that_were_done_until_it_had_saved() -> None:
+    story = running_story(1)
+    story.see(replica(report=report(step=5)), seconds=19)
+    story.edit(suspend=True)
+    story.see(replica(report=report(step=5)), seconds=20)
+    story.see(failed(code=21, deleting=at(20), seconds=22, step=7), seconds=22)
+    story.see(seconds=23)
+    assert (story.record.last_step, story.record.end_time) == (7, at(20))
 
 
 def test_a_job_that_is_born_suspended_makes_nothing_and_begins_with_attempt_0() -> None:

@@ -51,8 +51,22 @@ def test_a_stop_is_saved_only_when_a_replica_saved_and_none_failed_to(codes: lis
     assert stop_code(codes, TrainingJobStatus()) == expected
 
 
-@pytest.mark.parametrize(("done", "saved", "expected"), [(0, 0, 22), (40, 40, 21), (43, 40, 22)])
-def test_when_nothing_ran_the_newest_commit_decides(done: int, saved: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("codes", "done", "saved", "expected"),
+    [
+        pytest.param([], 0, 0, 22, id="nothing ran, nothing was done"),
+        pytest.param([], 40, 40, 21, id="nothing ran, all is saved"),
+        pytest.param([], 43, 40, 22, id="nothing ran, three steps are lost"),
+        pytest.param([0, 0], 66, 66, 21, id="the trainer came to its end"),
+        pytest.param([0, 0], 66, 0, 22, id="the trainer came to its end, and saves nothing"),
+        pytest.param([21, 22], 40, 40, 21, id="killed in an evaluation, after a commit of which one replica knows"),
+        pytest.param([22, 22], 43, 40, 22, id="killed in an evaluation, after steps that are not saved"),
+        pytest.param([137, 22], 40, 40, 22, id="who knows what the one without last words did"),
+        pytest.param([None], 66, 66, 21, id="ended at once, with no step left to do"),
+        pytest.param([None], 40, 40, 22, id="ended at once, in a step that may be done"),
+    ],
+)
+def test_the_newest_commit_decides_where_all_steps_are_known(codes: list[int | None], done: int, saved: int, expected: int) -> None:
     checkpoint = CheckpointStatus(step=saved, path="p", committed_at=NOW) if saved else None
-    status = TrainingJobStatus(progress=Progress(step=done, updated_at=NOW), checkpoint=checkpoint)
-    assert stop_code([], status) == expected
+    status = TrainingJobStatus(progress=Progress(step=done, total_steps=66, updated_at=NOW), checkpoint=checkpoint)
+    assert stop_code(codes, status) == expected

@@ -154,7 +154,7 @@ def test_replicas_epochs_and_learning_rate_may_change() -> None:
 def test_a_run_taken_up_again_has_its_budgets_whole_and_keeps_its_history() -> None:
     restarts = Restarts(total=4, infrastructure=[NOW], infrastructure_count=4, without_progress=3, best_step=70)
     before = TrainingJobStatus(phase=Phase.FAILED, attempt=4, attempts=[failed(3), failed(4)], restarts=restarts, completion_time=NOW)
-    after = reopened(before, NOW)
+    after = reopened(before)
     assert after.phase is Phase.SUSPENDED
     assert (after.restarts.total, after.restarts.best_step, after.restarts.infrastructure_count) == (4, 70, 0)
     assert after.restarts.without_progress == 0

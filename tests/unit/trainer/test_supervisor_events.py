@@ -31,6 +31,14 @@ def observed(*events: dict[str, Any], ranks: tuple[int, ...] = (0,), stop_asked:
     return observations
 
 
+def test_all_is_saved_while_no_step_was_told_beyond_the_newest_commit() -> None:
+    step, commit = {"event": "step", "step": 4}, {"event": "commit", "step": 4, "path": "p"}
+    assert observed(step, commit).saved
+    assert not observed(step, commit, {**step, "step": 5}).saved
+    assert not observed(step).saved
+    assert not observed(commit).saved  # it may have gone on and told nothing
+
+
 def test_an_event_is_read_whole_however_it_arrives() -> None:
     line = json.dumps({"event": "step", "time": 1.5, "rank": 0, "step": 3}).encode() + b"\n"
     with pipe() as (reader, write):

@@ -20,8 +20,10 @@ def ended(code: int, rank: int = 0, *, asked: bool = False, tail: tuple[str, ...
     )
 
 
-def outcome(*ends: End, stop: bool = False, overdue: bool = False, own: bool = False, commits: tuple[str, ...] = ()) -> Outcome:
-    return judge(ends, stop_asked=stop, overdue=overdue, own_program=own, commits=frozenset(commits))
+def outcome(
+    *ends: End, stop: bool = False, overdue: bool = False, own: bool = False, commits: tuple[str, ...] = (), saved: bool = False
+) -> Outcome:
+    return judge(ends, stop_asked=stop, overdue=overdue, own_program=own, commits=frozenset(commits), saved=saved)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,18 @@ def test_a_failure_before_the_stop_is_not_hidden_by_it() -> None:
 )
 def test_after_a_request_to_stop_what_was_saved_decides(ends: list[End], commits: list[str], own: bool, code: int) -> None:
     assert outcome(*ends, stop=True, own=own, commits=tuple(commits)).code == code
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_one_that_was_killed_in_an_evaluation_has_saved_when_its_last_step_was_or_all_are_done(own: bool) -> None:
+    killed = ended(-9, asked=True)
+    assert outcome(killed, stop=True, overdue=True, own=own, saved=True).code == 21
+    assert outcome(killed, stop=True, overdue=True, own=own, commits=("Final",)).code == 21
+    assert outcome(killed, stop=True, overdue=True, own=own, commits=("Periodic",)).code == 22
+
+
+def test_that_all_is_saved_does_not_make_a_failure_before_the_stop_a_stop() -> None:
+    assert outcome(ended(10), stop=True, commits=("Final",), saved=True).code == 10
 
 
 def test_a_replica_whose_world_was_stopped_elsewhere_is_preempted_too() -> None:

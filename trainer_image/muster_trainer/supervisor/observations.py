@@ -53,6 +53,11 @@ class Observations:
         """Step and path of the last commit."""
         return (self.checkpoint["step"], self.checkpoint["path"]) if self.checkpoint else None
 
+    @property
+    def saved(self) -> bool:
+        """Whether the last step told is in the newest commit. Of a program that tells no steps that is not known."""
+        return self.step is not None and self.commit is not None and self.commit[0] >= self.step
+
     def notice(self, message: str) -> None:
         if message not in self.notices and len(self.notices) < MOST_NOTICES:
             self.notices.append(message)

@@ -6,6 +6,8 @@ The first of these that holds decides:
    lost peer gives way to any other, since a peer's death is heard of before its parent can reap it.
 2. A stop was asked for, or a `Stop` commit or an end with 21 or 22 shows that the rest of the world was asked to:
    - a commit for that reason was reported, or a process ended with 21 and all others with 21 or 0: 21;
+   - a process ended otherwise, or had to be killed, but the last step is saved or a `Final` commit was reported (what it was busy
+     with was an evaluation, say): 21;
    - all processes ended with 0: the bundled trainer ended by itself, 0. A user's script or command is believed only
      when it reported a `Final` commit: many programs exit with 0 when told to stop, and a job wrongly held for
      finished is lost, while one wrongly held for preempted is merely started once more. So 22;
@@ -57,23 +59,25 @@ class Outcome:
     culprit: End | None
 
 
-def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: bool, commits: frozenset[str]) -> Outcome:
+def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool) -> Outcome:
     """`commits` are the reasons of the commits reported since the stop was asked, or ever with reason `Stop` or
     `Final`; `overdue` says that processes were killed when the grace was over; `own_program` that the user's script
-    or command ran."""
+    or command ran; `saved` that the last step told is in the newest commit."""
     failures = [end for end in ends if not end.asked and meaning(end) not in (ExitCode.COMPLETED, *STOPPED)]
     if failures:
         culprit = next((end for end in failures if meaning(end) != ExitCode.PEER_LOST), failures[0])
         return Outcome(meaning(culprit), describe(culprit), culprit)
     codes = {end.exit_code for end in ends}
     if stop_asked or "Stop" in commits or codes & set(STOPPED):
-        return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits)
+        return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits, saved=saved)
     return Outcome(ExitCode.COMPLETED, "completed", None)
 
 
-def _stopped(ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str]) -> Outcome:
+def _stopped(
+    ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool
+) -> Outcome:
     odd = next((end for end in ends if end.exit_code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
-    if "Stop" in commits:
+    if "Stop" in commits or (odd is not None and (saved or "Final" in commits)):
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
     if ExitCode.PREEMPTED in codes and odd is None:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, with nothing left to save", None)

@@ -340,6 +340,7 @@ class Replica:
             overdue=self._ending.killed,
             own_program=self._spec.script is not None or self._spec.command is not None,
             commits=frozenset(self._observed.commit_reasons),
+            saved=self._observed.saved,
         )
         culprit = outcome.culprit
         return LastWords(
