@@ -87,7 +87,12 @@ def _head(name: str, text: str, kind: str) -> Iterator[str]:
 
 def _line(name: str, labels: Labels, value: float) -> str:
     written = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-    return f"{name}{{{written}}} {value:g}" if written else f"{name} {value:g}"
+    return f"{name}{{{written}}} {_number(value)}" if written else f"{name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    """Every digit: a moment in Unix seconds has ten before the point, and a counter must not grow in steps."""
+    return f"{value:.0f}" if float(value).is_integer() else repr(value)
 
 
 def _escaped(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,11 +39,10 @@ class Reports:
         """The newest report of the pod, if it ever sent one."""
         return self._newest.get(pod_uid)
 
-    def keep_only(self, pod_uids: Iterable[str]) -> None:
-        """Forgets every pod but these."""
-        kept = set(pod_uids)
-        self._newest = {uid: received for uid, received in self._newest.items() if uid in kept}
-        self._waiting &= kept
+    def forget(self, pod_uid: str) -> None:
+        """The pod is no more."""
+        self._newest.pop(pod_uid, None)
+        self._waiting.discard(pod_uid)
 
     @property
     def waiting(self) -> int:

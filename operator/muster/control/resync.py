@@ -15,7 +15,6 @@ from datetime import datetime
 from muster.control.cluster import Cluster
 from muster.control.errors import ClusterError
 from muster.control.queue import WorkQueue
-from muster.control.reports import Reports
 from muster.control.store import Store
 
 RETRY_SECONDS = 2.0
@@ -26,13 +25,10 @@ log = logging.getLogger("muster.resync")
 class Resync:
     """Lists, corrects the caches, and queues every job. `seconds` lie between two rounds."""
 
-    def __init__(
-        self, cluster: Cluster, store: Store, *, queue: WorkQueue, reports: Reports, now: Callable[[], datetime], seconds: float
-    ) -> None:
+    def __init__(self, cluster: Cluster, store: Store, *, queue: WorkQueue, now: Callable[[], datetime], seconds: float) -> None:
         self._cluster = cluster
         self._store = store
         self._queue = queue
-        self._reports = reports
         self._now = now
         self._seconds = seconds
         self._wanted = asyncio.Event()
@@ -43,7 +39,6 @@ class Resync:
         before = self._store.uids
         listing = await self._cluster.list_all()
         self._store.replace(listing, before=before)
-        self._reports.keep_only(self._store.uids)
         self.last = self._now()
         for key in self._store.keys:
             self._queue.add(key)

@@ -24,10 +24,11 @@ def version_of(obj: Object) -> int:
 
 
 class Store:
-    """The caches. `clock` gives seconds, for the age of echoes."""
+    """The caches. `clock` gives seconds, for the age of echoes; `gone` is called with the uid of each pod that is no more."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, gone: Callable[[str], None] = lambda _: None) -> None:
         self._clock = clock
+        self._tell_gone = gone
         self._jobs: dict[str, Object] = {}
         self._children: dict[str, dict[str, Child]] = defaultdict(dict)
         self._keys: dict[str, str] = {}
@@ -86,6 +87,7 @@ class Store:
             children.pop(uid, None)
             if not children:
                 del self._children[key]
+        self._tell_gone(uid)
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner

@@ -132,9 +132,9 @@ class ClusterChannel:
         else:
             self._queue.add_after(key, CALM_SECONDS if fresh else PROGRESS_SECONDS)
 
-    def forget(self) -> None:
-        """Forgets pods that are no more."""
-        self._told = {uid: told for uid, told in self._told.items() if self._store.key_of_pod(uid)}
+    def forget(self, uid: str) -> None:
+        """The pod is no more."""
+        self._told.pop(uid, None)
 
 
 def _milestones(report: Report) -> tuple[Any, ...]:

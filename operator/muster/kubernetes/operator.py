@@ -76,7 +76,7 @@ class Operator:
         self._place = place
         self._gateway = gateway
         self._lease = Lease(gateway, place.namespace, name=configuration.leader_election.lease_name, identity=place.pod)
-        self._store = Store(time.monotonic)
+        self._store = Store(time.monotonic, gone=self._forget)
         self._reports = Reports()
         self._restarts = Counter("muster_job_restarts_total", "Restarts of jobs by class of failure")
         self._recoveries = Counter("muster_recoveries_total", "Attempts that did a first step after a failure")
@@ -91,9 +91,7 @@ class Operator:
         self._reconciler = Reconciler(self._surroundings())
         self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
         self._watched = Watched(self._store, self._queue)
-        self._resync = Resync(
-            gateway, self._store, queue=self._queue, reports=self._reports, now=_now, seconds=configuration.resync_seconds
-        )
+        self._resync = Resync(gateway, self._store, queue=self._queue, now=_now, seconds=configuration.resync_seconds)
         self._channel = (
             ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports, admit=self._reconciler.job_of)
             if place.address
@@ -142,7 +140,7 @@ class Operator:
             certificate = await self._certificate()
             self._coordinator.authority = certificate.certificate
             await self._channel.start(self._configuration.coordination.port, certificate.context())
-            self._spawn(self._stay_reachable(self._channel))
+            self._spawn(self._stay_reachable())
         self._spawn(self._resync.run())
         self._spawn(self._herald.run())
         for watch in self._child_watches():
@@ -185,7 +183,7 @@ class Operator:
                 )
                 await asyncio.sleep(CERTIFICATE_SECONDS)
 
-    async def _stay_reachable(self, channel: ClusterChannel) -> None:
+    async def _stay_reachable(self) -> None:
         """Keeps the coordinator's Service pointed here, whatever others do to it."""
         coordination = self._configuration.coordination
         while True:
@@ -195,7 +193,6 @@ class Operator:
                 )
             except ClusterError as error:
                 log.warning("supervisors cannot be led here: %s", error)
-            channel.forget()
             await asyncio.sleep(REPOINT_SECONDS)
 
     def _surroundings(self) -> Surroundings:
@@ -212,6 +209,12 @@ class Operator:
             restarted=lambda failure_class: self._restarts.add({"class": failure_class}),
             recovered=self._recovered,
         )
+
+    def _forget(self, uid: str) -> None:
+        """A pod is gone: nobody reports of it any more, and who counts supervisors counts those that are left."""
+        self._reports.forget(uid)
+        if self._channel is not None:
+            self._channel.forget(uid)
 
     def _asked(self, verb: str, status: int) -> None:
         """A request was answered; where the API server was away until now, what failed meanwhile is tried again at once."""

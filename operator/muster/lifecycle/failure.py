@@ -179,7 +179,9 @@ def _ended(view: ReplicaView) -> Cause:
     words = last_words(view)
     told = words.message if words and words.message else view.message
     if view.oom_killed:
-        return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, told=told or "the container used more memory than its limit")
+        cure = f"raise resources.limits.memory of its container in spec.roles.{view.role.value}.template"
+        said = f"the container ran out of memory: {cure}" + (f" ({told})" if told else "")
+        return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, told=said)
     if words and words.code in _CODES:
         failure_class, reason = _CODES[words.code]
         return _cause(view, failure_class, reason, told=told or reason.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
+from pathlib import PurePosixPath
 
 from muster.api.reports import Evaluation, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.status import CheckpointStatus, Progress, TrainingJobStatus
@@ -62,7 +63,7 @@ def _resumed(case: Situation, status: TrainingJobStatus, told: list[Resumed]) ->
     found = resumed.found if resumed.found is not None and resumed.found >= 0 else record.step_found
     status = conditions.resume(case, status, resumed)
     status = records.amend(status, record.attempt, step_resumed=resumed.step, step_found=found, steps_lost=max(0, stood - resumed.step))
-    changes: dict[str, object] = {"checkpoint": _read_back(status.checkpoint, resumed)}
+    changes: dict[str, object] = {"checkpoint": _read_back(case, status.checkpoint, resumed)}
     best = max(status.restarts.best_step, resumed.step)
     changes["restarts"] = status.restarts.model_copy(update={"best_step": best})
     known = status.progress or (Progress(updated_at=case.stamp) if resumed.step else None)
@@ -71,14 +72,16 @@ def _resumed(case: Situation, status: TrainingJobStatus, told: list[Resumed]) ->
     return status.model_copy(update=changes)
 
 
-def _read_back(known: CheckpointStatus | None, resumed: Resumed) -> CheckpointStatus | None:
-    """The newest commit after an attempt resumed: a commit beyond that step is void from now on (the fence), the one read is verified."""
-    if known is None or resumed.step > known.step:
-        return known
+def _read_back(case: Situation, known: CheckpointStatus | None, resumed: Resumed) -> CheckpointStatus | None:
+    """The newest commit after an attempt resumed: the one read, which is verified. A commit beyond it is void from now on (the fence), and
+    one that nobody reported, as of a world that saved when it was asked to end, became valid by now, or by the time of the one beyond."""
     if resumed.step == 0:
         return None
-    path = known.path if resumed.step == known.step else (resumed.path or known.path)[:_LONGEST_PATH]
-    return known.model_copy(update={"step": resumed.step, "path": path, "verified": True})
+    if known and resumed.step == known.step:
+        return known.model_copy(update={"verified": True})
+    path = PurePosixPath(resumed.path or "").name[:_LONGEST_PATH]
+    latest = known.committed_at if known and resumed.step < known.step else whole(case.now)
+    return CheckpointStatus(step=resumed.step, path=path, committed_at=latest, verified=True)
 
 
 def _stepped(case: Situation, status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:

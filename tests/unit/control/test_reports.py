@@ -39,6 +39,14 @@ def test_forgotten_pods_are_no_more() -> None:
     reports = Reports()
     for uid in "012":
         reports.record(uid, report(int(uid)), NOW)
-    reports.keep_only("01")
+    reports.forget("2")
+    reports.forget("9")
     assert reports.of("2") is None
     assert len(reports) == 2
+
+
+def test_a_forgotten_pod_waits_for_no_world() -> None:
+    reports = Reports()
+    reports.record("0", report(waiting=True), NOW)
+    reports.forget("0")
+    assert (reports.waiting, len(reports)) == (0, 0)

@@ -59,6 +59,17 @@ def test_a_list_removes_what_it_has_not_but_not_what_came_after_it_was_asked_for
     assert store.key_of_pod("ghost") is None
 
 
+def test_whichever_way_a_pod_goes_it_is_told() -> None:
+    told: list[str] = []
+    store = Store(lambda: 0.0, gone=told.append)
+    for uid in ("deleted", "not there", "not listed", "stays"):
+        store.put_child(child(uid))
+    store.drop_child(KEY, "deleted")
+    store.replace_children(KEY, [child("stays")], looked=frozenset({"not there", "stays"}))
+    store.replace(Listing((), (child("stays"),), (), None), before=frozenset({"not listed", "stays"}))
+    assert told == ["deleted", "not there", "not listed"]
+
+
 def test_a_list_replaces_only_what_has_changed() -> None:
     store, known, newer = Store(lambda: 0.0), job(version=3), job(version=4)
     store.put_job(known)

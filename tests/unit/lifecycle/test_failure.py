@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from lifecycle_cases import at, failed, replica, report, running, running_story, words
 
-from muster.api.status import FailureClass, Reason
+from muster.api.status import ConditionType, FailureClass, Reason
 from muster.lifecycle.failure import Cause, classify, root_cause
 from muster.lifecycle.observed import ReplicaView
 
@@ -72,6 +74,36 @@ def test_a_replica_that_ran_out_of_memory_did_so_by_itself_even_in_the_second_in
     cause = classify(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(60), deleting=at(60)), asked=True)
     assert cause is not None
     assert cause.reason is Reason.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("said", "end"),
+    [
+        ({"last_words": words(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
+        ({"message": "Killed"}, " (Killed)"),
+        ({}, ""),
+    ],
+)
+def test_who_ran_out_of_memory_is_told_so_and_what_to_raise(said: dict[str, Any], end: str) -> None:
+    cause = classify(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **said), asked=False)
+    assert cause is not None
+    cure = "raise resources.limits.memory of its container in spec.roles.evaluator.template"
+    assert cause.message == f"the container ran out of memory: {cure}{end}"
+
+
+def test_a_job_that_is_given_up_for_want_of_memory_says_so_wherever_it_is_read() -> None:
+    story = running_story(1)
+    said = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
+    for attempt in (0, 1):
+        story.see(replica(attempt=attempt), seconds=100 * attempt + 20)
+        ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "last_words": said}
+        story.see(replica(attempt=attempt, phase="Failed", **ended))
+        story.see(seconds=100 * attempt + 90)
+    assert story.condition("Failed") == ("True", "RepeatedError")
+    condition = story.status.condition(ConditionType.FAILED)
+    assert condition is not None
+    for told in (story.record.message, story.status.message, condition.message):
+        assert "ran out of memory" in told
 
 
 def test_an_error_before_we_asked_still_counts() -> None:

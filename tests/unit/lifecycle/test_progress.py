@@ -127,6 +127,33 @@ def test_passing_over_a_damaged_commit_is_none() -> None:
     assert (story.status.checkpoint.step, story.status.checkpoint.path) == (20, "c20")
 
 
+def test_a_resume_at_a_commit_that_nobody_reported_shows_that_commit() -> None:
+    story = restarted({"found": 52, "step": 52, "path": "/checkpoints/digits/c52"})
+    checkpoint = story.status.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.path, checkpoint.verified, checkpoint.committed_at) == (52, "c52", True, at(70))
+    assert (story.record.step_found, story.record.step_resumed) == (52, 52)
+
+
+def test_a_job_that_goes_on_from_the_commit_of_another_before_it_shows_that_commit() -> None:
+    story = running_story(1)
+    story.see(heard(resumed={"found": 30, "step": 30, "path": "s3://bucket/digits/c30"}), seconds=20)
+    checkpoint = story.status.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.path, checkpoint.verified) == (30, "c30", True)
+
+
+def test_what_a_commit_cost_is_not_said_of_the_older_one_that_was_read() -> None:
+    story = running_story(1)
+    story.see(heard(step=50, checkpoint={"step": 40, "path": "c40", "seconds": 3.0, "blockedSeconds": 1.0}), seconds=40)
+    story.see(failed(code=31, seconds=60, step=52), seconds=60)
+    story.see(seconds=61)
+    story.see(replica(attempt=1, report=report(attempt=1, resumed={"found": 40, "step": 20, "path": "/c/c20"})), seconds=70)
+    checkpoint = story.status.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.path, checkpoint.seconds, checkpoint.blocked_seconds) == (20, "c20", None, None)
+
+
 def test_who_never_resumes_has_no_regression() -> None:
     story = restarted({"found": None, "step": 0}, checkpoint={"resume": "Never"})
     assert story.status.condition("ResumeRegression") is None  # type: ignore[arg-type]
