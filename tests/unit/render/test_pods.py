@@ -57,7 +57,7 @@ def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
         "muster.dev/role": "worker",
         "muster.dev/index": "1",
         "muster.dev/attempt": "2",
-        "muster.dev/form": form_of(JOBS["parameter-server"].spec, {}),
+        "muster.dev/form": form_of(job_of(JOBS["parameter-server"]).spec, {}),
         "app.kubernetes.io/name": "muster-training",
         "app.kubernetes.io/instance": "job",
         "app.kubernetes.io/component": "worker",
