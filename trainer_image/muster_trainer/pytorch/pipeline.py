@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class Pipeline(TorchEngine):
             for stage, one in enumerate(stages)
         )
         events = Events.from_environment(os.environ, self.rank)
-        events.emit("measurement", what="pipeline", cut=by, kept=kept, stages=stages)
+        events.emit("measurement", what="pipeline", cut=by, kept=kept, stages=stages, layers=list(map(asdict, costs.layers)))
         events.emit("notice", message=f"{len(sizes)} stages, cut {by}{' as the run before' if kept else ''}: {told} a micro-batch")
 
     def _prepare(self) -> None:
