@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from muster.admission.template import template_problems
+from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import Checkpoint, Input, Role, SupervisorMode, Trainer, TrainingJobSpec
@@ -79,8 +79,8 @@ def _trainer_problems(trainer: Trainer) -> Iterable[Problem]:
         yield Problem("spec.trainer.command[0]", "must name a program, such as torchrun")
     if trainer.script is not None and not trainer.script.strip():
         yield Problem("spec.trainer.script", "must name a Python program, such as train.py")
-    if trainer.image is not None and (not trainer.image or re.search(r"\s", trainer.image)):
-        yield Problem("spec.trainer.image", f"must be the name of an image, without spaces, not {trainer.image!r}")
+    if trainer.image is not None and not re.fullmatch(IMAGE, trainer.image):
+        yield Problem("spec.trainer.image", f"{IMAGE_MESSAGE}, not {trainer.image!r}")
     if trainer.code is not None and not re.fullmatch(DNS_SUBDOMAIN, trainer.code.config_map.name):
         name = trainer.code.config_map.name
         yield Problem("spec.trainer.code.configMap.name", f"must be the name of a ConfigMap, not {name!r}")
