@@ -6,6 +6,9 @@ import pytest
 from tests.apiserver.stage.api import ApiError, Object
 from tests.apiserver.stage.jobs import Jobs, job
 
+from muster.admission.validate import problems
+from muster.api.job import TrainingJob
+
 AT = "2026-11-21T12:00:00Z"
 REFUSED: Object = {"type": "Valid", "status": "False", "reason": "Invalid", "message": "wrong", "lastTransitionTime": AT}
 STARTED: Object = {"admittedTime": AT, "attempts": [{"attempt": 0, "startTime": AT}]}
@@ -72,3 +75,37 @@ def test_of_a_job_that_has_ended_it_is_said_that_it_must_be_made_anew(jobs: Jobs
             assert "spec: cannot be changed, for the job has ended: delete it and apply it anew, or apply it under another name" in said
             assert "while the job runs" not in said
     jobs.patch("digits", {"spec": {"ttlSecondsAfterFinished": 60}})
+
+
+ELASTIC = {"minReplicas": 1, "maxReplicas": 4}
+SIZE = {"globalSize": 64}
+WRONG: list[Object] = [
+    {"elastic": ELASTIC},
+    {"elastic": ELASTIC, "batch": {**SIZE, "learningRateScaling": "Linear"}},
+    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "image": "own:1"}},
+    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "supervisor": "Disabled"}},
+    {"trainer": {"task": "digits", "image": ""}},
+    {"trainer": {"task": "digits", "image": "own image"}},
+    {"trainer": {"module": "../x"}},
+    {"trainer": {"module": "my pkg"}},
+]
+RIGHT: list[Object] = [
+    {"elastic": ELASTIC, "batch": SIZE},
+    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"script": "train.py"}},
+    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"module": "my_pkg.model", "image": "own.example.com:5000/ml/own:1"}},
+]
+
+
+@pytest.mark.parametrize("spec", WRONG, ids=str)
+def test_what_validation_refuses_is_refused_at_once_in_the_same_words(jobs: Jobs, spec: Object) -> None:
+    [problem] = problems(TrainingJob.model_validate(job("digits", **spec)))
+    with pytest.raises(ApiError) as caught:
+        jobs.submit(job("digits", **spec))
+    field, words = problem.field.removeprefix("spec."), problem.message.split(", not ")[0]
+    assert f"{field}: {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", RIGHT, ids=str)
+def test_what_validation_accepts_is_accepted(jobs: Jobs, spec: Object) -> None:
+    assert problems(TrainingJob.model_validate(job("digits", **spec))) == []
+    jobs.submit(job("digits", **spec))

@@ -1,7 +1,7 @@
 """The CEL rules of the CRD: what can be refused when a user applies a job, without a webhook.
 
 Made from the same tables that the reconciler's rules use. What CEL cannot say within its cost budget (products of a mesh, batch
-arithmetic, names of modules) is left to `validate.problems`, which repeats all of this too.
+arithmetic) is left to `validate.problems`, which repeats all of this too.
 
 All rules are evaluated whenever a status is written, too, and make up a quarter of what that costs the API server, most of it for looking
 up fields. So what decides with the fewest of them comes first.
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from muster.admission.changes import NEVER, WHILE_RUNNING
-from muster.admission.template import CONTAINER_LISTS, OURS, TRAINER_OURS
-from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, PROGRAMS, SERVICE_NAME, STORAGE_URI
+from muster.admission.template import CONTAINER_LISTS, IMAGE, IMAGE_MESSAGE, OURS, TRAINER_OURS
+from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, MODULE, MODULE_MESSAGE, PROGRAMS, SERVICE_NAME, STORAGE_URI
 from muster.api.constants import RESERVED_ENV_NAMES, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
 from muster.api.spec import Communication, Options, RoleName, TrainingJobSpec
 from muster.api.status import Phase
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import Framework, Strategy
+from muster.strategies.checks import ELASTIC_RATE, ELASTIC_SIZE, ELASTIC_SUPERVISED
 from muster.strategies.registry import STRATEGIES
 
 Rule = dict[str, str]
@@ -44,6 +45,8 @@ def spec_rules() -> dict[tuple[str, ...], list[Rule]]:
     rules = {
         SPEC: [*_role_rules(), *_option_rules(), *_communication_rules(), *_elastic_rules()],
         ("trainer",): list(_trainer_rules()),
+        ("trainer", "image"): [_rule(f"self.matches({_text(f'^{IMAGE}$')})", f"trainer.image: {IMAGE_MESSAGE}")],
+        ("trainer", "module"): [_rule(f"self.matches({_text(f'^{MODULE}$')})", f"trainer.module: {MODULE_MESSAGE}")],
         ("checkpoint", "storage"): list(_storage_rules()),
         ("managedBy",): [_rule(f"self.matches({_text(f'^{MANAGER}$')})", "managedBy: must be domain/name, such as muster.dev/operator")],
     }
@@ -112,6 +115,10 @@ def _elastic_rules() -> Iterator[Rule]:
     )
     between = "self.elastic.minReplicas <= self.roles.worker.replicas && self.roles.worker.replicas <= self.elastic.maxReplicas"
     yield _rule(f"{absent} || ({between})", "roles.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas")
+    supervised = "self.trainer.supervisor != 'Disabled' && (!has(self.trainer.image) || has(self.trainer.task) || has(self.trainer.module))"
+    yield _rule(f"{absent} || ({supervised})", f"elastic: {ELASTIC_SUPERVISED}")
+    yield _rule(f"{absent} || has(self.batch.globalSize)", f"batch.globalSize: {ELASTIC_SIZE}")
+    yield _rule(f"{absent} || self.batch.learningRateScaling == 'None'", f"batch.learningRateScaling: {ELASTIC_RATE}")
 
 
 def _change_rules() -> Iterator[Rule]:

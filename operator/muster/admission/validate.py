@@ -25,6 +25,7 @@ DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 MANAGER = rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+MODULE_MESSAGE = "must be a name that Python can import, such as my_pkg.model"
 STORAGE_URI = r"file:///.+|s3://[^/]+(/.*)?"
 
 PROGRAMS = ("task", "module", "script", "command")
@@ -94,7 +95,7 @@ def _module_message(module: str) -> str:
     if module.endswith(".py"):
         name = module.removesuffix(".py").strip("./").replace("/", ".")
         return f"must be the name of a module, such as {name}, not of a file; a program goes into script"
-    return f"must be a name that Python can import, such as my_pkg.model, not {module!r}"
+    return f"{MODULE_MESSAGE}, not {module!r}"
 
 
 def _checkpoint_problems(checkpoint: Checkpoint) -> Iterable[Problem]:
