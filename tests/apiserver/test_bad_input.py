@@ -43,6 +43,24 @@ def test_a_job_that_cannot_be_rendered_says_so_once_makes_nothing_and_heals(jobs
     assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
 
 
+CORRECTED: dict[str, tuple[Object, Object]] = {
+    "a quantity": ({"resources": {"limits": {"cpu": "abc"}}}, {"resources": {"limits": {"cpu": "1"}}}),
+    "volumes": ({"template": {"spec": {"volumes": "x"}}}, {"template": {"spec": {"volumes": [{"name": "x", "emptyDir": {}}]}}}),
+    "an image": (
+        {"template": {"spec": {"containers": [{"name": "trainer", "image": ""}]}}},
+        {"template": {"spec": {"containers": [{"name": "trainer", "image": "own:1"}]}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "right"), CORRECTED.values(), ids=CORRECTED)
+def test_a_job_that_is_not_valid_starts_when_its_corrected_file_is_applied(jobs: Jobs, nodes: Nodes, wrong: Object, right: Object) -> None:
+    jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": wrong}))
+    until(lambda: "so nothing is started" in jobs.status("digits").get("message", ""), "it is refused")
+    jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": right}))
+    assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
+
+
 def test_a_running_job_that_is_edited_badly_runs_on(jobs: Jobs, nodes: Nodes) -> None:
     jobs.submit(job("digits", workers=1))
     jobs.reaches("digits", "Running")

@@ -1,7 +1,7 @@
 """The CEL rules of the CRD: what can be refused when a user applies a job, without a webhook.
 
 Made from the same tables that the reconciler's rules use. What CEL cannot say within its cost budget (products of a mesh, batch
-arithmetic, names of modules) is left to `validate.problems`, which repeats all of this too.
+arithmetic) is left to `validate.problems`, which repeats all of this too.
 
 All rules are evaluated whenever a status is written, too, and make up a quarter of what that costs the API server, most of it for looking
 up fields. So what decides with the fewest of them comes first.
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from muster.admission.changes import NEVER, WHILE_RUNNING
-from muster.admission.template import CONTAINER_LISTS, OURS, TRAINER_OURS
-from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, PROGRAMS, SERVICE_NAME, STORAGE_URI
+from muster.admission.template import CONTAINER_LISTS, IMAGE, IMAGE_MESSAGE, OURS, TRAINER_OURS
+from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, MODULE, MODULE_MESSAGE, PROGRAMS, SERVICE_NAME, STORAGE_URI
 from muster.api.constants import RESERVED_ENV_NAMES, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
 from muster.api.spec import Communication, Options, RoleName, TrainingJobSpec
+from muster.api.status import Phase
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import Framework, Strategy
+from muster.strategies.checks import ELASTIC_RATE, ELASTIC_SIZE, ELASTIC_SUPERVISED
 from muster.strategies.registry import STRATEGIES
 
 Rule = dict[str, str]
@@ -26,20 +28,25 @@ _ALWAYS_THERE = frozenset(
     info.alias or name for name, info in TrainingJobSpec.model_fields.items() if info.get_default(call_default_factory=True) is not None
 )
 """Fields of the spec that must be written, or that the API server fills in."""
+_ENDED = [phase.value for phase in Phase if phase.final]
+_IDLE = [Phase.SUSPENDED.value, *_ENDED]
+"""Phases in which no replica trains, of jobs that were started once."""
 
 
 def job_rules() -> list[Rule]:
-    """Rules of the whole object."""
+    """Rules of the whole object: of its name, and of what may change, which the status says."""
     name = f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches({_text(f'^{SERVICE_NAME}$')})"
     message = f"metadata.name: must be at most {MAX_NAME_LENGTH} lower-case letters, digits and '-', beginning with a letter"
-    return [_rule(name, message)]
+    return [_rule(name, message), *_change_rules()]
 
 
 def spec_rules() -> dict[tuple[str, ...], list[Rule]]:
     """Rules by the path of the part of the spec that they stand at; `*` is the items of a list."""
     rules = {
-        SPEC: [*_role_rules(), *_option_rules(), *_communication_rules(), *_elastic_rules(), *_change_rules()],
+        SPEC: [*_role_rules(), *_option_rules(), *_communication_rules(), *_elastic_rules()],
         ("trainer",): list(_trainer_rules()),
+        ("trainer", "image"): [_rule(f"self.matches({_text(f'^{IMAGE}$')})", f"trainer.image: {IMAGE_MESSAGE}")],
+        ("trainer", "module"): [_rule(f"self.matches({_text(f'^{MODULE}$')})", f"trainer.module: {MODULE_MESSAGE}")],
         ("checkpoint", "storage"): list(_storage_rules()),
         ("managedBy",): [_rule(f"self.matches({_text(f'^{MANAGER}$')})", "managedBy: must be domain/name, such as muster.dev/operator")],
     }
@@ -108,21 +115,38 @@ def _elastic_rules() -> Iterator[Rule]:
     )
     between = "self.elastic.minReplicas <= self.roles.worker.replicas && self.roles.worker.replicas <= self.elastic.maxReplicas"
     yield _rule(f"{absent} || ({between})", "roles.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas")
+    supervised = "self.trainer.supervisor != 'Disabled' && (!has(self.trainer.image) || has(self.trainer.task) || has(self.trainer.module))"
+    yield _rule(f"{absent} || ({supervised})", f"elastic: {ELASTIC_SUPERVISED}")
+    yield _rule(f"{absent} || has(self.batch.globalSize)", f"batch.globalSize: {ELASTIC_SIZE}")
+    yield _rule(f"{absent} || self.batch.learningRateScaling == 'None'", f"batch.learningRateScaling: {ELASTIC_RATE}")
 
 
 def _change_rules() -> Iterator[Rule]:
-    remedy = "cannot be changed while the job runs: set suspend: true first, or in the same change"
+    """What runs was made from the spec. Before anything was started, and while nothing is, a mistake in it is corrected where it stands."""
+    held = dict(_held())
+    phase = "oldSelf.status.phase"
+    known = f"has(oldSelf.status) && has({phase})"
+    idle = f"!has(oldSelf.status) || !has(oldSelf.status.admittedTime) || (has({phase}) && {phase} in {_list(_IDLE)})"
+    for field, same in held.items():
+        message = f"{field}: cannot be changed while the job runs: set suspend: true first, or in the same change"
+        message += ", or write elastic" if field == "roles.worker.replicas" else ""
+        yield _rule(f"{same} || self.spec.suspend || oldSelf.spec.suspend || {idle}", message, at=f".spec.{field}")
+    message = "spec: cannot be changed, for the job has ended: delete it and apply it anew, or apply it under another name"
+    yield _rule(f"!({known} && {phase} in {_list(_ENDED)}) || ({' && '.join(held.values())})", message, at=".spec")
+
+
+def _held() -> Iterator[tuple[str, str]]:
+    """The fields that are fixed unless nothing runs, each with the condition that it is as it was."""
     for field in WHILE_RUNNING:
-        yield _unless_suspended(_same(field), f"{field}: {remedy}")
+        yield field, _same(field)
     for role in RoleName:
         here = f"roles.{role.value}"
         if role is RoleName.WORKER:
             for field in ("resources", "processesPerReplica", "template"):
-                yield _unless_suspended(_same(f"{here}.{field}"), f"{here}.{field}: {remedy}")
-            resizable = f"has(self.elastic) || {_same(f'{here}.replicas')}"
-            yield _unless_suspended(resizable, f"{here}.replicas: {remedy}, or write elastic")
+                yield f"{here}.{field}", _same(f"{here}.{field}")
+            yield f"{here}.replicas", f"(has(self.spec.elastic) || {_same(f'{here}.replicas')})"
         else:
-            yield _unless_suspended(_same(here), f"{here}: {remedy}")
+            yield here, _same(here)
 
 
 def _trainer_rules() -> Iterator[Rule]:
@@ -157,18 +181,18 @@ def _env_rule() -> Rule:
 
 
 def _same(field: str) -> str:
-    """That a field is as it was, be it there or not. Optional types (`self.?field`) say it shorter, but nobody can estimate their cost."""
-    here, before = f"self.{field}", f"oldSelf.{field}"
+    """That a field of the spec is as it was, be it there or not.
+
+    Optional types (`self.?field`) say it shorter, but nobody can estimate their cost.
+    """
+    here, before = f"self.spec.{field}", f"oldSelf.spec.{field}"
     same = f"{here} == {before}"
     return same if field in _ALWAYS_THERE else f"(has({here}) == has({before}) && (!has({here}) || {same}))"
 
 
-def _unless_suspended(rule: str, message: str) -> Rule:
-    return _rule(f"{rule} || self.suspend || oldSelf.suspend", message)
-
-
-def _rule(rule: str, message: str) -> Rule:
-    return {"rule": rule, "message": message}
+def _rule(rule: str, message: str, *, at: str = "") -> Rule:
+    """`at`: the field that the API server names, where that is not the one that the rule stands at."""
+    return {"rule": rule, "message": message, **({"fieldPath": at} if at else {})}
 
 
 def _names(strategies: Iterable[Strategy]) -> list[str]:

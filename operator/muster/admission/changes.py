@@ -1,4 +1,4 @@
-"""What may change in a job that exists."""
+"""What may change in a job that exists. The rules of the CRD say so too; one of which nothing runs may be corrected."""
 
 from __future__ import annotations
 

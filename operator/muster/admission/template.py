@@ -26,6 +26,9 @@ OURS: Mapping[str, str] = {
 TRAINER_OURS = ("command", "args")
 CONTAINER_LISTS = ("containers", "initContainers")
 
+IMAGE = r"\S+"
+IMAGE_MESSAGE = "must be the name of an image, without spaces"
+
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -74,6 +77,9 @@ def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
         name = container.get("name")
         if isinstance(name, str) and not _CONTAINER_NAME.fullmatch(name):
             yield Problem(f"{here}.name", f"must be at most 63 lower-case letters, digits and '-', not {name!r}")
+        image = container.get("image", "unnamed")
+        if not isinstance(image, str) or not re.fullmatch(IMAGE, image):
+            yield Problem(f"{here}.image", f"{IMAGE_MESSAGE}, not {image!r}")
         if name == TRAINER_CONTAINER:
             for key in TRAINER_OURS:
                 if key in container:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from muster.admission.template import template_problems
+from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import Checkpoint, Input, Role, SupervisorMode, Trainer, TrainingJobSpec
@@ -25,6 +25,7 @@ DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 MANAGER = rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+MODULE_MESSAGE = "must be a name that Python can import, such as my_pkg.model"
 STORAGE_URI = r"file:///.+|s3://[^/]+(/.*)?"
 
 PROGRAMS = ("task", "module", "script", "command")
@@ -79,8 +80,8 @@ def _trainer_problems(trainer: Trainer) -> Iterable[Problem]:
         yield Problem("spec.trainer.command[0]", "must name a program, such as torchrun")
     if trainer.script is not None and not trainer.script.strip():
         yield Problem("spec.trainer.script", "must name a Python program, such as train.py")
-    if trainer.image is not None and (not trainer.image or re.search(r"\s", trainer.image)):
-        yield Problem("spec.trainer.image", f"must be the name of an image, without spaces, not {trainer.image!r}")
+    if trainer.image is not None and not re.fullmatch(IMAGE, trainer.image):
+        yield Problem("spec.trainer.image", f"{IMAGE_MESSAGE}, not {trainer.image!r}")
     if trainer.code is not None and not re.fullmatch(DNS_SUBDOMAIN, trainer.code.config_map.name):
         name = trainer.code.config_map.name
         yield Problem("spec.trainer.code.configMap.name", f"must be the name of a ConfigMap, not {name!r}")
@@ -94,7 +95,7 @@ def _module_message(module: str) -> str:
     if module.endswith(".py"):
         name = module.removesuffix(".py").strip("./").replace("/", ".")
         return f"must be the name of a module, such as {name}, not of a file; a program goes into script"
-    return f"must be a name that Python can import, such as my_pkg.model, not {module!r}"
+    return f"{MODULE_MESSAGE}, not {module!r}"
 
 
 def _checkpoint_problems(checkpoint: Checkpoint) -> Iterable[Problem]:

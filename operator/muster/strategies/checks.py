@@ -8,6 +8,10 @@ from muster.strategies import accelerators
 from muster.strategies.base import Framework, RoleRule
 from muster.strategies.traits import Traits
 
+ELASTIC_SUPERVISED = "only Muster's supervisor can restart a worker in another world; remove it, or run a task or module"
+ELASTIC_SIZE = "must be given with spec.elastic, or the batch would change with the number of workers"
+ELASTIC_RATE = "the batch of an elastic job stays as it is, and so must the rate; write None"
+
 
 def general_problems(traits: Traits, spec: TrainingJobSpec, *, devices: int) -> list[Problem]:
     """Roles, counts, resources, options, communication, elasticity and batch; `devices` share a batch."""
@@ -123,13 +127,11 @@ def _elastic_problems(traits: Traits, spec: TrainingJobSpec) -> list[Problem]:
     if not traits.elastic:
         return [Problem("spec.elastic", f"{traits.name.value} cannot change its number of workers; remove it, or use DDP or FSDP")]
     if not spec.trainer.supervised:
-        return [
-            Problem("spec.elastic", "only Muster's supervisor can restart a worker in another world; remove it, or run a task or module")
-        ]
+        return [Problem("spec.elastic", ELASTIC_SUPERVISED)]
     if spec.batch.global_size is None:
-        return [Problem("spec.batch.globalSize", "must be given with spec.elastic, or the batch would change with the number of workers")]
+        return [Problem("spec.batch.globalSize", ELASTIC_SIZE)]
     if spec.batch.learning_rate_scaling is not LearningRateScaling.NONE:
-        return [Problem("spec.batch.learningRateScaling", "the batch of an elastic job stays as it is, and so must the rate; write None")]
+        return [Problem("spec.batch.learningRateScaling", ELASTIC_RATE)]
     if elastic.min_replicas > elastic.max_replicas:
         message = f"{elastic.min_replicas} is more than maxReplicas, {elastic.max_replicas}; write {elastic.max_replicas} or less"
         return [Problem("spec.elastic.minReplicas", message)]

@@ -113,11 +113,13 @@ def test_every_rule_stands_at_a_field_that_exists_and_says_which_field_it_means(
 
 
 def test_fields_that_rules_name_exist():
-    spec = {path[1:] for path, _ in NODES if path[:1] == ("spec",)}
-    for rule in cel.spec_rules()[()]:
+    known = {path for path, _ in NODES} | {("metadata", "name")}
+    rules = [((), rule) for rule in cel.job_rules()] + [(("spec",), rule) for rule in cel.spec_rules()[()]]
+    for base, rule in rules:
         for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"]):
-            path = tuple(part for part in name.split(".") if part not in ("exists", "filter", "size", "all"))
-            assert path in spec, rule["rule"]
+            path = tuple(part for part in name.split(".") if part not in ("exists", "filter", "size", "all", "matches"))
+            assert (*base, *path) in known, rule["rule"]
+        assert tuple(rule.get("fieldPath", ".spec")[1:].split(".")) in known
 
 
 def test_roles_in_rules_are_those_of_the_strategies():

@@ -180,6 +180,8 @@ REFUSED = [
         f"{WORKER}.spec.initContainers: must have at most 16 entries, not 17",
     ),
     (template({"containers": [{"name": "A"}]}), f"{CONTAINER}.name: must be at most 63 lower-case letters, digits and '-', not 'A'"),
+    (container(image=""), f"{CONTAINER}.image: must be the name of an image, without spaces, not ''"),
+    (container(image=1), f"{CONTAINER}.image: must be the name of an image, without spaces, not 1"),
     (container(command=["x"]), f"{CONTAINER}.command: may not be set for the trainer: write spec.trainer.command"),
     (
         container(env=[{"name": "TF_CONFIG", "value": "{}"}]),
