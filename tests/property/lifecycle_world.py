@@ -12,7 +12,7 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.api.reports import LastWords, Marks, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.spec import RoleName
-from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.lifecycle import in_place
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
@@ -349,7 +349,7 @@ class World:
                 sequence=len(speaker.sent),
                 phase="Training",
                 progress=ReportedProgress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
-                checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}") if self.commit else None,
+                checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}", seconds=9) if self.commit else None,
                 resumed=resumed,
                 marks=Marks(restoring=now - 7, resumed=now + 90, stepped=now),  # by a clock that is off
                 saved_seconds=step / 3,
@@ -518,6 +518,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_records(world, new)
     _check_restarts(world, new)
+    _check_grace(old, new)
     if not old.phase.final:
         _check_books(world, new)
     if new.phase is not old.phase:
@@ -584,6 +585,19 @@ def _check_restarts(world: World, status: TrainingJobStatus) -> None:
         check(refunded in (0, 1), "counted once", f"{expected} failures, {counts} counted")
     else:
         check(counts == expected, "counted once", f"{expected} failures before attempt {status.attempt}, {counts} counted")
+
+
+def _check_grace(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+    """Once doubted, it is believed again by a later attempt alone, and what was said of an attempt is not said otherwise."""
+    before, after = old.condition(ConditionType.GRACE_SUFFICIENT), new.condition(ConditionType.GRACE_SUFFICIENT)
+    if before == after:
+        return
+    check(after is not None, "grace", "what was known is forgotten")
+    assert after
+    spoken_of = [int(each.message.split()[1].rstrip(":")) if each else -1 for each in (before, after)]
+    check(before is not None or after.status == "False", "grace", "what nobody doubted is told")
+    worse = before is not None and (before.status, after.status) == ("True", "False")
+    check(spoken_of[0] < spoken_of[1] or (worse and spoken_of[0] == spoken_of[1]), "grace", f"{before} becomes {after}")
 
 
 def _check_books(world: World, status: TrainingJobStatus) -> None:

@@ -15,6 +15,7 @@ from muster.api.base import ApiModel
 from muster.api.quantity import Quantity
 
 MAX_REPLICAS = 4096
+MAX_GRACE_SECONDS = 86400
 
 Word = Annotated[str, StringConstraints(max_length=4096)]
 DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -336,7 +337,12 @@ class Checkpoint(ApiModel):
         alias="async",
         description="Train on while a checkpoint is written, from a copy where there is memory for one; false: wait for it.",
     )
-    grace_period_seconds: int = Field(default=120, ge=1, le=86400, description="Time a replica gets to save when it is asked to stop.")
+    grace_period_seconds: int = Field(
+        default=120,
+        ge=1,
+        le=MAX_GRACE_SECONDS,
+        description="Time a replica gets to save when it is asked to stop; one made later gets more where saves take longer.",
+    )
 
 
 class Elastic(ApiModel):

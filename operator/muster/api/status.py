@@ -45,6 +45,7 @@ class ConditionType(StrEnum):
     RESUME_REGRESSION = "ResumeRegression"
     STORAGE_SHARED = "StorageShared"
     STRAGGLING = "Straggling"
+    GRACE_SUFFICIENT = "GraceSufficient"
 
 
 class Reason(StrEnum):
@@ -97,6 +98,9 @@ class Reason(StrEnum):
     # Straggling
     SLOW_RANK = "SlowRank"
     EVEN = "RanksAreEven"
+    # GraceSufficient
+    GRACE_TOO_SHORT = "GraceTooShort"
+    SAVED_IN_TIME = "SavedInTime"
 
 
 class Condition(ApiModel):

@@ -49,6 +49,9 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
     shared = new.condition(ConditionType.STORAGE_SHARED)
     if shared and shared.status == "False" and shared.message != _message(old, ConditionType.STORAGE_SHARED):
         yield Happening("StorageNotShared", shared.message, mark=shared.message, warning=True)
+    short = new.condition(ConditionType.GRACE_SUFFICIENT)
+    if short and short.status == "False" and short.message != _message(old, ConditionType.GRACE_SUFFICIENT):
+        yield Happening("GraceTooShort", short.message, mark=short.message, warning=True)
     refused = new.condition(ConditionType.READY)
     known = old.condition(ConditionType.READY)
     if refused and refused.reason is Reason.REPLICAS_REFUSED and (known is None or known.reason is not Reason.REPLICAS_REFUSED):

@@ -18,6 +18,7 @@ from muster.lifecycle import (
     elastic,
     failure,
     goodput,
+    grace,
     hang,
     in_place,
     messages,
@@ -77,7 +78,8 @@ def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     status = storage.shared(case, conditions.valid(case, status))
     status = attempts.catch_up(case, status)
     status = world.recognise(case, status)
-    status = stragglers.compared(case, attempts.heard_out(case, progress.read(case, status)))
+    status = attempts.heard_out(case, progress.read(case, status))
+    status = grace.asked(case, stragglers.compared(case, status))
     if records.is_open(status) and success.succeeded(case, status):
         return _complete(case, status)
     status, verdict = _judge(case, status)
@@ -86,6 +88,7 @@ def _advance(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
         status, verdict = attempts.close(case, ended, records.unsettled(status))
         if verdict is None:
             status, verdict = _judge(case, status)
+    status = grace.ended(case, status)
     verdict = verdict or deadline.missed(case, status)
     if verdict:
         return _give_up(case, status, verdict)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from muster.api import grace
 from muster.api.reports import LastWords, Marks
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
@@ -171,7 +172,7 @@ def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
     """What the processes of the attempt before get to save: nobody can in a world that has lost a member, or that hangs."""
     before = records.before(status)
     whole = before is not None and (before.failure_class is None or before.reason in _ASKED)
-    return spec.checkpoint.grace_period_seconds if whole else 0
+    return grace.seconds(spec, status) if whole else 0
 
 
 def handed_out(status: TrainingJobStatus, uid: str) -> Member | None:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.reports import Reply, Report
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
@@ -102,7 +103,7 @@ class Runner:
     async def run(self) -> ExitCode:
         """The whole run. Whatever happens, no process of it is left."""
         uid = self._job.metadata.uid
-        grace = min(LONGEST_GRACE, self._job.spec.checkpoint.grace_period_seconds)
+        grace = min(LONGEST_GRACE, grace_seconds(self._job.spec, self._job.status))
         async with Guard(uid, grace), self._channel:
             shown = asyncio.create_task(self._show_logs())
             try:
@@ -166,7 +167,7 @@ class Runner:
     @property
     def _grace(self) -> float:
         """Seconds that a replica gets to save: the job's grace period when all are asked to stop, less where the world is broken."""
-        whole = self._job.spec.checkpoint.grace_period_seconds
+        whole = grace_seconds(self._job.spec, self._job.status)
         return whole if self._asked is not None else min(BROKEN_GRACE, whole)
 
     async def _create(self, action: CreateReplica) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Restarts, TrainingJobStatus
 from muster.lifecycle import unseen
@@ -79,7 +80,7 @@ def _load_if_whole(directory: RunDirectory) -> TrainingJob | None:
 
 
 def _end_leftovers(run: TrainingJob, say: Callable[[str], None]) -> None:
-    grace = min(10.0, run.spec.checkpoint.grace_period_seconds)
+    grace = min(10.0, grace_seconds(run.spec, run.status))
     left = sweep(RUN_MARK, run.metadata.uid, grace_seconds=grace)
     if left:
         say(f"{left} processes of an earlier run cannot be ended; look for MUSTER_RUN={run.metadata.uid} in their environment")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor
 
+from muster.api import grace
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.render.trainer import checkpoint_directory, muster_trainer
@@ -59,7 +60,9 @@ def environment_of(
         "MUSTER_STRATEGY": job.spec.strategy.value,
         "MUSTER_ROLE": replica.role.value,
         "MUSTER_INDEX": str(replica.index),
-        "MUSTER_TRAINER": muster_trainer(job.spec, directory, processes=strategy.plan(job.spec).size),
+        "MUSTER_TRAINER": muster_trainer(
+            job.spec, directory, processes=strategy.plan(job.spec).size, grace_seconds=grace.seconds(job.spec, job.status)
+        ),
         "MUSTER_STATE_DIR": STATE_PATH,
     }
     if coordinator is not None:

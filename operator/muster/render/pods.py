@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from muster.api import grace
 from muster.api.constants import (
     API_VERSION,
     ATTEMPT_LABEL,
@@ -103,7 +104,7 @@ def pod_of(
         owner=owner_of(job),
         hostname=f"{replica.role.value}-{replica.index}",
         subdomain=job.metadata.name,
-        termination_grace_seconds=job.spec.checkpoint.grace_period_seconds + SECONDS_AFTER_GRACE,
+        termination_grace_seconds=grace.seconds(job.spec, job.status) + SECONDS_AFTER_GRACE,
         priority_class_name=job.spec.scheduling.priority_class_name,
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,

@@ -56,7 +56,7 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
     return f"{storage.uri.rstrip('/')}/{name}"
 
 
-def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: int) -> str:
+def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> str:
     """The JSON of MUSTER_TRAINER (docs/architecture.md), of a job whose whole world has so many processes. Defaults of the configuration
     are left to the trainer."""
     trainer = spec.trainer.model_dump(mode="json", by_alias=True, include={"task", "module", "script", "command"}, exclude_none=True)
@@ -68,7 +68,7 @@ def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: i
         "options": _options(spec.options),
         "communication": spec.communication.value,
         "checkpoint": None if directory is None else _checkpoint(spec.checkpoint, directory),
-        "graceSeconds": spec.checkpoint.grace_period_seconds,
+        "graceSeconds": grace_seconds,
     }
     return json.dumps(content, allow_nan=False)
 

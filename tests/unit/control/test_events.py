@@ -50,6 +50,17 @@ def test_storage_that_not_all_pods_can_reach_is_told_once() -> None:
     assert told(there, there) == []
 
 
+def test_a_grace_that_is_too_short_is_told_once_for_each_attempt_and_that_it_sufficed_is_not() -> None:
+    def short(holds: str, message: str) -> TrainingJobStatus:
+        kind = {"type": "GraceSufficient", "reason": "GraceTooShort", "lastTransitionTime": NOW}
+        return status(conditions=[{**kind, "status": holds, "message": message}])
+
+    first, second = short("False", "attempt 0: too short"), short("False", "attempt 1: too short")
+    [warning] = happenings(status(), first)
+    assert (warning.reason, warning.message, warning.warning) == ("GraceTooShort", "attempt 0: too short", True)
+    assert (told(first, first), told(first, second), told(second, short("True", "attempt 2: saved"))) == ([], ["GraceTooShort"], [])
+
+
 def test_what_stays_the_same_is_not_told() -> None:
     same = status(phase="Running", attempts=[BROKEN, record(1)], notices=["careful"])
     assert told(same, same) == []
