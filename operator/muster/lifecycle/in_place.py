@@ -127,8 +127,11 @@ def _alike(observed: Observed, view: ReplicaView) -> bool:
 
 def _unheard(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
     """Whether it is a member of the world of which a new leader has not heard yet, in a job whose supervisors speak, as the status shows.
-    It is given the time to acknowledge that any other has."""
+    It is given the time to acknowledge that any other has. Not so where roles restart by themselves: there it must be told first what
+    broke."""
     if view.report is not None or not view.stays or status.world is None or not case.spec.trainer.supervised:
+        return False
+    if case.strategy.restarts_with(view.role) is not None:
         return False
     speaks = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
     return speaks and any(member.uid == view.uid for member in status.world.members)
