@@ -141,12 +141,15 @@ import torch
 class Turned(torch.nn.Module):
     def forward(self, values): return values.unflatten(1, (2, 3)).transpose(1, 2)
 
+class Flat(torch.nn.Linear):
+    def forward(self, values): return super().forward(values.flatten(1))
+
 def dataset(config, split): return [(np.array([i % 5, i % 3], np.float32) / 5, np.float32(i % 2)) for i in range(48)]
 
 def build_model(config):
-    return torch.nn.Sequential(torch.nn.Linear(2, 6), Turned(), torch.nn.Flatten(), torch.nn.Linear(6, 1), torch.nn.Flatten(0))
+    return torch.nn.Sequential(torch.nn.Linear(2, 6), Turned(), Flat(6, 1))
 
-def loss(outputs, batch): return (outputs - batch[1]) ** 2
+def loss(outputs, batch): return (outputs[:, 0] - batch[1]) ** 2
 """
 
 
@@ -157,7 +160,7 @@ def test_what_a_stage_sends_need_not_be_contiguous(schedule: str, tmp_path: Path
     one = finished("DDP", 1, trainer(None, **fields), PYTHONPATH=str(tmp_path))
     options = {"pipeline": {"cut": "Even", "schedule": schedule, "microBatches": 2}}
     two = finished("Pipeline", 2, trainer(None, options=options, **fields), PYTHONPATH=str(tmp_path))
-    assert cut_of(two) in ([2, 3], [3, 2])
+    assert cut_of(two) == [2, 1]  # between Turned and Flat
     if schedule == "1F1B":
         proofs.losses_are_equal_to_a_millionth(one, two)
         assert two.metrics()["loss"] == pytest.approx(one.metrics()["loss"], abs=1e-6)

@@ -33,7 +33,8 @@ class Averages(keras.layers.BatchNormalization):
     def call(self, inputs, training=False):
         if training:
             self.of.assign(self.of + tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32))
-        return super().call(inputs, training=training)
+        outputs = super().call(inputs, training=training)
+        return outputs * (1 + 0.01 * self.of) if training else outputs  # what is kept may be trained with
 
 def build_model(config):
     global averages
