@@ -30,6 +30,58 @@ def test_the_learning_rate_grows_to_the_scaled_one_and_a_killed_process_goes_on_
     assert {**first.losses(), **second.losses()} == many.losses()
 
 
+SCHEDULED = """
+import keras
+import numpy as np
+
+class Number(keras.layers.Layer):
+    def build(self, shape): self.number = self.add_weight(name="number", shape=(), initializer="zeros")
+    def call(self, inputs): return inputs[:, 0] * self.number
+
+def dataset(config): return [(np.ones(1, np.float32), np.float32(0))] * 12
+def build_model(config): return keras.Sequential([keras.Input((1,)), Number()])
+def loss(outputs, batch): return outputs
+def schedule(step, config): return config.decay ** step
+"""
+
+
+def scheduled(directory: Path, more: str = "", **options: Any) -> World:
+    (directory / "scheduled.py").write_text(SCHEDULED + more)
+    config = {"epochs": 2, "learningRate": 0.5, "optimizer": "SGD", "momentum": 0.0, "warmupSteps": 4, "decay": 0.5}
+    document = trainer(None, module="scheduled", config=config, batch={"globalSize": 2}, options=options)
+    with world("OneDevice", document, size=1, PYTHONPATH=str(directory)) as running:
+        running.finish()
+    return running
+
+
+@pytest.mark.parametrize("loop", ["Custom", "Fit"])
+def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_up(loop: str, tmp_path: Path) -> None:
+    losses = [float(step["loss"]) for step in scheduled(tmp_path, loop=loop).of("step")]
+    rates = [0.5 * min((step + 1) / 4, 1) * 0.5**step for step in range(12)]
+    assert losses == pytest.approx([-sum(rates[:step]) for step in range(12)], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (
+            "def schedule(step, config): return float('nan')",
+            10,
+            "module scheduled: schedule must give a share of the learning rate, 0 or more; for step 0 it gave nan",
+        ),
+        (
+            "def optimizer(model, config): return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5))",
+            11,
+            "module scheduled: schedule: module scheduled's optimizer has a schedule of its own; leave one of them out",
+        ),
+    ],
+)
+def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
+    refused = scheduled(tmp_path, more)
+    assert [process.wait() for process in refused.processes] == [code], refused.story()
+    assert proofs.last_error(refused)["message"] == said
+
+
 @pytest.mark.parametrize(
     ("task", "size", "config"),
     [

@@ -27,6 +27,63 @@ def test_a_world_killed_while_it_warms_up_goes_on_bit_for_bit(tmp_path: Path) ->
     proofs.killed_world_continues_bit_for_bit("FSDP", tmp_path, {"warmupSteps": 40})
 
 
+SCHEDULED = """
+import numpy as np
+import torch
+
+class Number(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.number = torch.nn.Parameter(torch.zeros(()))
+    def forward(self, inputs): return inputs * self.number
+
+def dataset(config): return [(np.float32(1), np.float32(0))] * 12
+def build_model(config): return Number()
+def loss(outputs, batch): return outputs
+def schedule(step, config): return config.decay ** step
+"""
+
+
+def scheduled(directory: Path, more: str = "", **fields: Any) -> dict[str, Any]:
+    (directory / "scheduled.py").write_text(SCHEDULED + more)
+    config = {"epochs": 2, "learningRate": 0.5, "optimizer": "SGD", "momentum": 0.0, "warmupSteps": 4, "decay": 0.5}
+    return trainer(None, module="scheduled", config=config, batch={"globalSize": 2}, **fields)
+
+
+@pytest.mark.parametrize(("strategy", "size"), [("DDP", 1), ("RPC", 3)])
+def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_up(strategy: str, size: int, tmp_path: Path) -> None:
+    document = scheduled(tmp_path, options={"synchronous": True} if strategy == "RPC" else {})
+    with world(strategy, document, size=size, PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == [0] * size, running.story()
+    rates = [0.5 * min((step + 1) / 4, 1) * 0.5**step for step in range(12)]
+    assert [float(step["loss"]) for step in running.of("step")] == pytest.approx([-sum(rates[:step]) for step in range(12)], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (
+            "def schedule(step, config): return -step",
+            10,
+            "module scheduled: schedule must give a share of the learning rate, 0 or more; for step 1 it gave -1",
+        ),
+        (
+            "def optimizer(model, config):\n"
+            "    made = torch.optim.SGD(model.parameters(), lr=config.learningRate)\n"
+            "    made.register_step_post_hook(lambda *_: made.scheduler.step())\n"
+            "    made.scheduler = torch.optim.lr_scheduler.StepLR(made, 1)\n"
+            "    return made",
+            11,
+            "the optimizer's learning rate is set by a scheduler, which no checkpoint holds; leave it out and define schedule(step,",
+        ),
+    ],
+)
+def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
+    with world("DDP", scheduled(tmp_path, more), PYTHONPATH=str(tmp_path)) as refused:
+        assert refused.finish() == [code, code], refused.story()
+    assert all(error["message"].startswith(said) for error in refused.of("error"))
+
+
 @pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
 def test_bfloat16_reaches_the_target_with_parameters_in_float32(strategy: str, tmp_path: Path) -> None:
     import torch

@@ -132,3 +132,35 @@ def test_a_checkpoint_is_gone_on_from_under_another_cut_and_a_cut_by_cost_is_no_
     assert max(abs(one[step] - cut[step]) for step in one) < 1e-5
     (notice,) = second.of("notice")
     assert "3 stages, cut by cost: stage 0: 0 (Linear) to" in notice["message"]
+
+
+TURNED = """
+import numpy as np
+import torch
+
+class Turned(torch.nn.Module):
+    def forward(self, values): return values.unflatten(1, (2, 3)).transpose(1, 2)
+
+class Flat(torch.nn.Linear):
+    def forward(self, values): return super().forward(values.flatten(1))
+
+def dataset(config, split): return [(np.array([i % 5, i % 3], np.float32) / 5, np.float32(i % 2)) for i in range(48)]
+
+def build_model(config):
+    return torch.nn.Sequential(torch.nn.Linear(2, 6), Turned(), Flat(6, 1))
+
+def loss(outputs, batch): return (outputs[:, 0] - batch[1]) ** 2
+"""
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "PipeDream"])
+def test_what_a_stage_sends_need_not_be_contiguous(schedule: str, tmp_path: Path) -> None:
+    (tmp_path / "turned.py").write_text(TURNED)
+    fields: dict[str, Any] = {"module": "turned", "config": {"epochs": 2, "learningRate": 0.05}, "batch": {"globalSize": 16}}
+    one = finished("DDP", 1, trainer(None, **fields), PYTHONPATH=str(tmp_path))
+    options = {"pipeline": {"cut": "Even", "schedule": schedule, "microBatches": 2}}
+    two = finished("Pipeline", 2, trainer(None, options=options, **fields), PYTHONPATH=str(tmp_path))
+    assert cut_of(two) == [2, 1]  # between Turned and Flat
+    if schedule == "1F1B":
+        proofs.losses_are_equal_to_a_millionth(one, two)
+        assert two.metrics()["loss"] == pytest.approx(one.metrics()["loss"], abs=1e-6)

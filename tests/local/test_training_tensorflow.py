@@ -8,7 +8,7 @@ from pathlib import Path
 
 import proofs
 import pytest
-from worlds import trainer, world
+from worlds import World, trainer, world
 
 pytestmark = pytest.mark.tensorflow
 MWMS = "MultiWorkerMirrored"
@@ -24,15 +24,54 @@ def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing()
     proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2], batch={"globalSize": 718, "accumulationSteps": 3})
 
 
-def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
-    config = {"epochs": 8, "learningRate": 0.01, **proofs.SLOW}
-    env = {"PYTHONPATH": str(EXAMPLES)}
+AVERAGED = """
+class Averages(keras.layers.BatchNormalization):
+    def build(self, shape):
+        super().build(shape)
+        self.of = self.add_weight(name="of", shape=(1,), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.of.assign(self.of + tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32))
+        outputs = super().call(inputs, training=training)
+        return outputs * (1 + 0.01 * self.of) if training else outputs  # what is kept may be trained with
+
+def build_model(config):
+    global averages
+    averages, layers = Averages(), keras.layers
+    return keras.Sequential(
+        [keras.Input((30,)), layers.Dense(32), averages, layers.ReLU(), layers.Dropout(0.1), layers.Dense(1), layers.Reshape(())]
+    )
+
+def schedule(step, config): return 0.5 + 0.5 * (step % 7)
+
+accuracy = metrics
+def metrics(outputs, batch):
+    return {**accuracy(outputs, batch), "others": tf.convert_to_tensor(averages.of)[0]}
+"""
+
+
+def averaged(directory: Path) -> dict[str, str]:
+    """The environment of processes that find the module `averaged`."""
+    (directory / "averaged.py").write_text((EXAMPLES / "cancer_tensorflow.py").read_text() + AVERAGED)
+    return {"PYTHONPATH": str(directory)}
+
+
+def evaluations(running: World) -> dict[int, dict[str, float]]:
+    return {event["step"]: event["metrics"] for event in running.of("evaluation")}
+
+
+def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_and_a_schedule(tmp_path: Path) -> None:
+    config = {"epochs": 8, "learningRate": 0.01, "warmupSteps": 30, "evaluateEveryEpochs": 1, **proofs.SLOW}
+    env = averaged(tmp_path)
     summaries = tmp_path / "summaries"
-    with world(MWMS, trainer(None, config=config, module="cancer_tensorflow"), **env, MUSTER_TENSORBOARD_DIR=str(summaries)) as whole:
+    uninterrupted = trainer(tmp_path / "whole", config=config, module="averaged")
+    with world(MWMS, uninterrupted, **env, MUSTER_TENSORBOARD_DIR=str(summaries)) as whole:
         assert whole.finish() == [0, 0], whole.story()
     assert len(list(summaries.iterdir())) == 1  # of the chief alone
     assert whole.metrics()["accuracy"] > 0.95
-    document = trainer(tmp_path / "checkpoints", config=config, module="cancer_tensorflow")
+    assert {found["others"] for found in evaluations(whole).values()} == {0}  # the averages of the chief count
+    document = trainer(tmp_path / "checkpoints", config=config, module="averaged")
     with world(MWMS, document, **env) as first:
         first.wait_for_commit(20)
         first.kill(0)
@@ -40,6 +79,40 @@ def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropou
     second = proofs.second_attempt(MWMS, document, **env)
     proofs.resumed_at_the_last_commit(first, second)
     assert {**first.losses(), **second.losses()} == whole.losses()
+    assert {**evaluations(first), **evaluations(second)} == evaluations(whole)
+    assert len(evaluations(whole)) == 8
+    alone = proofs.second_attempt("OneDevice", uninterrupted, size=1, **env)  # which evaluates what is in the checkpoint
+    assert alone.losses() == {}
+    assert alone.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
+
+
+@pytest.mark.parametrize("loop", ["Custom", "Fit"])
+def test_the_running_averages_of_the_first_device_are_measured_and_kept(loop: str, tmp_path: Path) -> None:
+    document = trainer(tmp_path / "checkpoints", config={"epochs": 2}, module="averaged", options={"logicalDevices": 2, "loop": loop})
+    with world("Mirrored", document, size=1, **averaged(tmp_path)) as two:
+        assert two.finish() == [0], two.story()
+    assert two.metrics()["others"] == 0
+    alone = proofs.second_attempt("OneDevice", {**document, "options": {}}, size=1, **averaged(tmp_path))
+    assert alone.losses() == {}
+    assert alone.metrics() == pytest.approx(two.metrics(), abs=1e-6)
+
+
+@pytest.mark.parametrize("loop", ["Custom", "Fit"])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("def loss(outputs, batch): sys.exit(0)", "module broken: loss failed: SystemExit: 0 ("),
+        ("Tumours.__getitem__ = lambda *_: sys.exit(0)", "module broken: reading samples of the data set failed: SystemExit: 0 ("),
+        ("keras.layers.Dropout.call = lambda self, values, training=False: sys.exit(0) if training else values", "SystemExit: 0 ("),
+    ],
+)
+def test_a_program_that_ends_itself_has_not_succeeded(loop: str, more: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(f"import sys\n{(EXAMPLES / 'cancer_tensorflow.py').read_text()}\n\n{more}\n")
+    with world("OneDevice", trainer(None, module="broken", options={"loop": loop}), size=1, PYTHONPATH=str(tmp_path)) as running:
+        assert running.finish() == [10], running.story()
+    message = proofs.last_error(running)["message"]
+    assert said in message
+    assert "broken.py, line" in message
 
 
 def test_a_checkpoint_of_two_workers_is_gone_on_from_by_one_device_and_by_three(tmp_path: Path) -> None:

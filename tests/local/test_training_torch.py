@@ -11,7 +11,7 @@ from pathlib import Path
 
 import proofs
 import pytest
-from worlds import trainer, world
+from worlds import World, trainer, world
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
@@ -117,31 +117,92 @@ def test_nccl_without_cuda_is_refused_by_all_ranks() -> None:
     ] * 2
 
 
-def test_a_module_of_the_user_is_trained_and_resumes_bit_for_bit_with_its_dropout(tmp_path: Path) -> None:
-    config = {"epochs": 8, "learningRate": 0.01, **proofs.SLOW}
-    document = trainer(tmp_path, config=config, module="cancer_torch")
-    with world("DDP", document, PYTHONPATH=str(EXAMPLES)) as whole:
+AVERAGED = """
+import os
+
+class Averages(nn.BatchNorm1d):
+    def __init__(self, width):
+        super().__init__(width)
+        self.register_buffer("of", torch.zeros(width, 2)[:, 0])  # not contiguous
+    def forward(self, inputs):
+        if self.training: self.of += int(os.environ["RANK"])
+        return super().forward(inputs)
+
+def build_model(config):
+    global averages
+    averages = Averages(32)
+    return nn.Sequential(nn.Linear(30, 32), averages, nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1), nn.Flatten(0))
+
+def schedule(step, config): return 0.5 + 0.5 * (step % 7)
+
+def optimizer(model, config):
+    made = torch.optim.AdamW(model.parameters(), lr=config.learningRate)
+    made.register_step_post_hook(lambda *_: [group.update(weight_decay=0.9 * group["weight_decay"]) for group in made.param_groups])
+    return made
+
+accuracy = metrics
+def metrics(outputs, batch):
+    return {**accuracy(outputs, batch), "others": averages.of.sum()}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "FSDP"])
+def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_averages_a_schedule_and_what_is_counted(
+    strategy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "averaged.py").write_text((EXAMPLES / "cancer_torch.py").read_text() + AVERAGED)
+    config = {"epochs": 8, "learningRate": 0.01, "warmupSteps": 30, "evaluateEveryEpochs": 1, **proofs.SLOW}
+    env = {"PYTHONPATH": str(tmp_path)}
+    document = trainer(tmp_path / "whole", config=config, module="averaged")
+    with world(strategy, document, **env) as whole:
         assert whole.finish() == [0, 0], whole.story()
     assert whole.metrics()["accuracy"] > 0.95
-    other = trainer(tmp_path / "other", config=config, module="cancer_torch")
-    with world("DDP", other, PYTHONPATH=str(EXAMPLES)) as first:
+    assert {found["others"] for found in evaluations(whole).values()} == {0}  # the averages of rank 0 count
+    other = trainer(tmp_path / "other", config=config, module="averaged")
+    with world(strategy, other, **env) as first:
         first.wait_for_commit(20)
         first.kill(1)
         first.finish()
-    with world("DDP", other, attempt=1, PYTHONPATH=str(EXAMPLES)) as second:
-        assert second.finish() == [0, 0], second.story()
+    second = proofs.second_attempt(strategy, other, **env)
     proofs.resumed_at_the_last_commit(first, second)
     assert {**first.losses(), **second.losses()} == whole.losses()
+    assert {**evaluations(first), **evaluations(second)} == evaluations(whole)
+    assert len(evaluations(whole)) == 8
+    alone = proofs.second_attempt(strategy, document, size=1, **env)  # which evaluates what is in the checkpoint
+    assert alone.losses() == {}
+    assert alone.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
 
 
-def test_an_exception_in_the_users_loss_is_one_line_with_its_place(tmp_path: Path) -> None:
+def evaluations(running: World) -> dict[int, dict[str, float]]:
+    return {event["step"]: event["metrics"] for event in running.of("evaluation")}
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "place"),
+    [
+        ("def loss(outputs, batch): raise ValueError('bad width')", "loss failed: ValueError: bad width", True),
+        ("import sys\ndef loss(outputs, batch): sys.exit(0)", "loss failed: SystemExit: 0", True),
+        ("import sys\nTumours.__getitem__ = lambda *_: sys.exit(0)", "reading samples of the data set failed: SystemExit: 0", True),
+        ("import sys\nnn.Linear.forward = lambda *_: sys.exit(0)", "the training code ended the process: SystemExit: 0", True),
+        ("def loss(outputs, batch): return None", "loss must give a tensor; it gave a NoneType", False),
+        ("def loss(outputs, batch): return 'low'", "loss must give a tensor; it gave a str", False),
+        ("plain = loss\ndef loss(*given): return plain(*given).detach()", "no gradient flows back from what loss gives; it must", False),
+        (
+            "plain = loss\ndef loss(*given): return plain(*given).mean().item()",
+            "no gradient flows back from what loss gives; it must",
+            False,
+        ),
+    ],
+)
+def test_what_the_users_code_does_wrong_is_one_line_that_names_it(more: str, said: str, place: bool, tmp_path: Path) -> None:
     text = (EXAMPLES / "cancer_torch.py").read_text()
-    (tmp_path / "broken.py").write_text(text + "\n\ndef loss(outputs, batch):\n    raise ValueError('bad width')\n")
+    (tmp_path / "broken.py").write_text(f"{text}\n\n{more}\n")
     with world("DDP", trainer(None, module="broken"), size=1, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [10], running.story()
     message = proofs.last_error(running)["message"]
-    assert "module broken: loss failed: ValueError: bad width" in message
-    assert "broken.py, line" in message
+    assert said in message
+    assert message.startswith(("module broken: ", "the training code ended"))
+    assert ("broken.py, line" in message) == place
     assert "Traceback" not in "".join(running.output)
 
 

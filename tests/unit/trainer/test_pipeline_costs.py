@@ -63,6 +63,23 @@ class Largest(nn.Module):
         return values.argmax(dim=1)
 
 
+class Halved(nn.Module):
+    """Two samples in each row."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.reshape(len(values) // 2, -1)
+
+
+class Doubled(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.reshape(2 * len(values), -1)
+
+
+class Mean(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.mean()
+
+
 def tied() -> tuple[nn.Module, ...]:
     first, last = nn.Linear(4, 4), nn.Linear(4, 4)
     last.weight = first.weight
@@ -75,6 +92,8 @@ def tied() -> tuple[nn.Module, ...]:
         (lambda: (nn.Linear(4, 4), nn.LSTM(4, 4)), BadConfiguration, r"one tensor .* layer 1 \(LSTM\) gives a tuple"),
         (tied, BadConfiguration, r"layer 2 \(Linear\) shares a parameter with layer 0 \(Linear\)"),
         (lambda: (nn.Linear(4, 4), Largest(), nn.Embedding(4, 2)), BadConfiguration, r"no gradient flows back through layer 1 \(Largest\)"),
+        (lambda: (nn.Linear(4, 4), Halved(), nn.Linear(8, 1)), BadConfiguration, r"layer 1 \(Halved\) gives 4 rows for 8 samples, .* loss"),
+        (lambda: (nn.Linear(4, 4), Doubled(), Halved(), Mean()), BadConfiguration, r"layer 3 \(Mean\) gives 0 rows for 8 samples"),
         (lambda: (nn.Linear(4, 4), nn.Linear(5, 1)), UserError, r"failed on 8 samples in layer 1 \(Linear\): RuntimeError"),
     ],
 )
@@ -83,6 +102,11 @@ def test_a_layer_that_cannot_be_in_a_pipeline_is_named(
 ) -> None:
     with pytest.raises(kind, match=said):
         measured(*layers())
+
+
+def test_rows_may_be_regrouped_where_there_is_one_for_each_sample_in_the_end() -> None:
+    found = measured(nn.Linear(4, 4), Halved(), nn.Linear(8, 8), Doubled(), nn.Linear(4, 1))
+    assert [tuple(shape.shape) for shape in found.shapes] == [(8, 4), (8, 4), (4, 8), (4, 8), (8, 4), (8, 1)]
 
 
 def test_inputs_that_are_no_one_tensor_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,9 @@ def world_of_one() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    write(state.snapshot(directory, model, optimizer, room=0))
+def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, given: state.Groups = ()) -> None:
+    directory.mkdir(exist_ok=True)
+    write(state.snapshot(directory, model, optimizer, given=given, room=0))
 
 
 def write(part: Part) -> None:
@@ -42,6 +43,7 @@ def trained(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1),
         "momentum": lambda: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         "adam": lambda: torch.optim.Adam(model.parameters(), lr=0.1),
+        "adafactor": lambda: torch.optim.Adafactor(model.parameters(), lr=0.1),  # its slots are the means of rows and columns
     }[kind]()
     step(model, optimizer)
     return model, optimizer
@@ -59,7 +61,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adafactor"])
 def test_training_goes_on_from_the_files_as_if_it_had_not_stopped(tmp_path: Path, kind: str) -> None:
     model, optimizer = trained(kind)
     save(tmp_path, model, optimizer)
@@ -68,6 +70,93 @@ def test_training_goes_on_from_the_files_as_if_it_had_not_stopped(tmp_path: Path
     step(other, other_optimizer)
     state.load(tmp_path, other, other_optimizer, shapes(other))
     assert [step(other, other_optimizer) for _ in range(3)] == expected
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps numbers of Python for each parameter and for each group, and computes with all of them."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], weight_decay: float = 0.25) -> None:
+        super().__init__(parameters, {"lr": 0.1, "weight_decay": weight_decay, "k": 0, "sum": 0.0, "begun": False})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["k"] += 1
+            group["sum"] += 0.1
+            group["begun"] = True
+            for parameter in group["params"]:
+                own = self.state[parameter]
+                own["calls"] = own.get("calls", 0) + 1
+                own["total"] = own.get("total", 1.0) + 0.1
+                rate = group["lr"] / (group["k"] * group["sum"] * own["calls"] * own["total"])
+                parameter.sub_(rate * (parameter.grad + group["weight_decay"] * parameter))
+
+
+def counting(*, weight_decay: float = 0.25) -> tuple[torch.nn.Module, torch.optim.Optimizer, state.Groups]:
+    """The third is what its groups held when it was made."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 4)
+    optimizer = Counting(model.parameters(), weight_decay)
+    return model, optimizer, state.numbers_of(optimizer)
+
+
+def test_what_an_optimizer_counts_in_numbers_of_python_comes_back_with_every_digit_and_its_type(tmp_path: Path) -> None:
+    model, optimizer, given = counting()
+    for _ in range(3):
+        step(model, optimizer)
+    save(tmp_path, model, optimizer, given)
+    kept = [dict(own) for own in optimizer.state.values()]
+    counted = {name: optimizer.param_groups[0][name] for name in ("k", "sum", "begun")}
+    expected = [step(model, optimizer) for _ in range(3)]
+    other, other_optimizer, _ = counting()
+    state.load(tmp_path, other, other_optimizer, shapes(other))
+    assert list(other_optimizer.state.values()) == kept == [{"calls": 3, "total": 1.0 + 0.1 + 0.1 + 0.1}] * 2
+    assert [type(value) for value in other_optimizer.state[other.weight].values()] == [int, float]
+    found = {name: other_optimizer.param_groups[0][name] for name in counted}
+    assert found == counted == {"k": 3, "sum": 0.1 + 0.1 + 0.1, "begun": True}
+    assert [type(value) for value in found.values()] == [int, float, bool]
+    assert [step(other, other_optimizer) for _ in range(3)] == expected
+
+
+def test_what_was_counted_before_an_earlier_resume_comes_back_after_the_next(tmp_path: Path) -> None:
+    model, optimizer, given = counting()
+    step(model, optimizer)
+    save(tmp_path / "first", model, optimizer, given)
+    again, again_optimizer, given = counting()
+    state.load(tmp_path / "first", again, again_optimizer, shapes(again))
+    save(tmp_path / "second", again, again_optimizer, given)
+    last, last_optimizer, _ = counting()
+    state.load(tmp_path / "second", last, last_optimizer, shapes(last))
+    assert last_optimizer.param_groups[0]["k"] == 1
+
+
+def test_a_hyperparameter_is_that_of_the_new_job(tmp_path: Path) -> None:
+    model, optimizer, given = counting(weight_decay=0.25)
+    step(model, optimizer)
+    save(tmp_path, model, optimizer, given)
+    other, other_optimizer, _ = counting(weight_decay=0.5)
+    state.load(tmp_path, other, other_optimizer, shapes(other))
+    assert other_optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert other_optimizer.param_groups[0]["k"] == 1
+
+
+def test_a_slot_of_other_digits_than_its_parameter_keeps_them(tmp_path: Path) -> None:
+    model, optimizer = trained("momentum")
+    third = torch.ones(3, dtype=torch.float64) / 3
+    optimizer.state[model[0].weight]["third"] = third
+    save(tmp_path, model, optimizer)
+    other, other_optimizer = trained("momentum")
+    state.load(tmp_path, other, other_optimizer, shapes(other))
+    assert other_optimizer.state[other[0].weight]["third"].dtype == torch.float64
+    assert torch.equal(other_optimizer.state[other[0].weight]["third"], third)
+
+
+@pytest.mark.parametrize(("value", "kind"), [([torch.zeros(3)], "list"), ({"seen": 1}, "dict")])
+def test_an_optimizer_that_keeps_what_is_neither_tensor_nor_number_is_refused_by_name(tmp_path: Path, value: object, kind: str) -> None:
+    model, optimizer = trained("momentum")
+    optimizer.state[model[0].weight]["history"] = value
+    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps a {kind} as 0\.weight\.history, .*take another optimizer"):
+        save(tmp_path, model, optimizer)
 
 
 def test_a_copy_is_written_as_the_state_was_when_it_was_made(tmp_path: Path) -> None:

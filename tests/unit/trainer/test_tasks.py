@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from muster_trainer.contract import BadConfiguration, TrainerError, TrainerSpec, UserError
+from muster_trainer.engine import rate_share
 from muster_trainer.tasks import digits
 from muster_trainer.tasks.batches import read_batch, stack
 from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
@@ -126,10 +128,13 @@ def test_digits_are_split_once_for_all_and_every_class_is_in_both_parts() -> Non
     [
         (GOOD.replace("def loss", "def los"), BadConfiguration, "the function loss(outputs, batch) is missing"),
         (GOOD.replace("outputs, batch", "outputs"), BadConfiguration, "loss must take (outputs, batch); it is loss(outputs)"),
+        (GOOD + "def schedule(step): return 1", BadConfiguration, "schedule must take (step, config); it is schedule(step)"),
         (GOOD + "metrics = 3", BadConfiguration, "metrics must take (outputs, batch)"),
         (GOOD + "def dataset(config): return []", BadConfiguration, "dataset gave no samples"),
         (GOOD + "def dataset(config): return 3", BadConfiguration, "it gave int"),
         (GOOD + "def dataset(config): return 1 / 0", UserError, "dataset failed: ZeroDivisionError: division by zero"),
+        (GOOD + "import sys\ndef dataset(config): sys.exit(0)", UserError, "dataset failed: SystemExit: 0 ("),
+        (GOOD + "import sys; sys.exit(0)", UserError, "cannot be imported: SystemExit: 0 ("),
         (GOOD + "import not_there", UserError, "it needs not_there, which is not installed"),
         (GOOD + "def oops(:", UserError, "cannot be imported: SyntaxError"),
         (GOOD + "raise RuntimeError('at import')", UserError, "cannot be imported: RuntimeError: at import"),
@@ -159,6 +164,23 @@ def test_a_module_with_the_least_functions_has_no_test_set(module) -> None:  # t
     assert task.identity == {"spec.trainer.module": "user_model", "spec.trainer.config.seed": 0, "samples in the data set": 2}
 
 
+@pytest.mark.parametrize(
+    ("given", "share"), [("0.5 ** step", 0.125), ("0", 0.0), ("np.float32(0.25)", 0.25), ("config.learningRate * step", 0.15)]
+)
+def test_a_schedule_gives_the_share_of_the_rate_together_with_the_warm_up(module, given: str, share: float) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"), "torch")
+    assert task.scheduled(3) == pytest.approx(share)
+    assert rate_share(task, 3) == task.scheduled(3)
+    assert rate_share(replace(task, config=task.config.replaced(warmupSteps=8)), 3) == task.scheduled(3) / 2
+
+
+@pytest.mark.parametrize("given", ["-0.1", "float('nan')", "float('inf')", "None", "'1'", "1j", "np.ones(2)"])
+def test_a_schedule_that_gives_no_finite_number_of_0_or_more_is_named(module, given: str) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"), "torch")
+    with pytest.raises(UserError, match=r"module user_model: schedule must give a share of the learning rate.*for step 3 it gave"):
+        task.scheduled(3)
+
+
 def test_samples_are_stacked_whatever_nest_they_are(module) -> None:  # type: ignore[no-untyped-def]
     task = load_task(module(GOOD), "torch")
     inputs, targets = read_batch(task, task.train, np.array([1, 0, 1]))
@@ -175,6 +197,17 @@ def test_an_unreadable_sample_is_a_user_error_with_its_place(module) -> None:  #
     task = load_task(module(GOOD), "torch")
     with pytest.raises(UserError, match=r"reading samples of the data set failed: IndexError"):
         read_batch(task, task.train, np.array([5]))
+
+
+def test_a_data_set_that_ends_the_program_is_a_user_error_with_its_place(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD), "torch")
+
+    class Ending:
+        def __getitem__(self, index: int) -> None:
+            sys.exit(0)
+
+    with pytest.raises(UserError, match=r"reading samples of the data set failed: SystemExit: 0 \(.*test_tasks.py, line \d+\)"):
+        read_batch(task, Ending(), np.array([0]))
 
 
 def test_a_config_is_replaced_without_changing_the_first() -> None:

@@ -91,7 +91,7 @@ class TorchEngine:
         """Gives every rank the buffers (running averages, say) of the first one that holds them: before a step, and before what they are
         now is measured or kept."""
         for buffer in self.model.buffers():
-            dist.broadcast(buffer, src=0)
+            share(buffer, source=0)
 
     # the engine
 
@@ -293,9 +293,7 @@ class TorchEngine:
         model.to(self.device)
         with peers(self.rank):
             for tensor in model.state_dict().values():
-                numbers = tensor.contiguous()
-                dist.broadcast(numbers, src=0)
-                tensor.copy_(numbers)
+                share(tensor, source=0)
         return model
 
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -332,6 +330,14 @@ class TorchEngine:
                 f"mean; it has {tuple(values.shape)}"
             )
         return (values * torch.as_tensor(weights, device=self.device)).sum()
+
+
+def share(tensor: torch.Tensor, *, source: int, group: dist.ProcessGroup | None = None) -> None:
+    """Gives `tensor` the numbers of rank `source`. A view need not be contiguous, and what is sent must be."""
+    numbers = tensor.contiguous()
+    dist.broadcast(numbers, src=source, group=group)
+    if numbers is not tensor:
+        tensor.copy_(numbers)
 
 
 def settled(outputs: Any) -> Any:

@@ -26,7 +26,7 @@ from muster_trainer.data import portions
 from muster_trainer.events import Events
 from muster_trainer.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, held
 from muster_trainer.pytorch import schedules_of_2_6
-from muster_trainer.pytorch.engine import TorchEngine
+from muster_trainer.pytorch.engine import TorchEngine, share
 from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, profile
@@ -198,7 +198,7 @@ class Pipeline(TorchEngine):
 
     def _share_buffers(self) -> None:
         for buffer in self.model.buffers():
-            dist.broadcast(buffer, src=dist.get_global_rank(self.data_group, 0), group=self.data_group)
+            share(buffer, source=dist.get_global_rank(self.data_group, 0), group=self.data_group)
 
 
 def stages_of(options: Mapping[str, Any], *, processes: int) -> int:

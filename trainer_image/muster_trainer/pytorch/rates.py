@@ -14,7 +14,7 @@ RATES = frozenset({"lr", "initial_lr", _SET})
 def set_rates(optimizer: torch.optim.Optimizer, share: float) -> None:
     """Gives every parameter group `share` of the rate that it was made with.
 
-    Raises BadConfiguration where another has set rates: what a scheduler counts is in no checkpoint, and a resumed run would have other rates.
+    Raises BadConfiguration where another has set rates: what a scheduler counts is in no checkpoint, and a resumed run would have others.
     """
     for group in optimizer.param_groups:
         scheduled = "initial_lr" in group if _SET not in group else group["lr"] != group[_SET]

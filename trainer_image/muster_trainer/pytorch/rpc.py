@@ -283,7 +283,7 @@ def _remote(function: Callable[..., Any]) -> Callable[..., Any]:
             return "value", function(*arguments)
         except TrainerError as error:
             return "error", (int(error.code), str(error))
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
             return "error", (int(ExitCode.USER_ERROR), f"the training code failed: {describe(error)}")
 
     return guarded

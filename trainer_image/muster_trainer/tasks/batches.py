@@ -23,7 +23,7 @@ def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, ...]:
         return batch
     except TrainerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{task.title}: reading samples of the data set failed: {describe(error)}") from error
 
 

@@ -123,7 +123,7 @@ def _import(name: str) -> ModuleType:
                 "job's code and the installed packages); check its name, and spec.trainer.code"
             ) from error
         raise UserError(f"module {name} cannot be imported: it needs {missing}, which is not installed") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"module {name} cannot be imported: {describe(error)}") from error
 
 
@@ -181,7 +181,7 @@ def _function(module: ModuleType, title: str, name: str, *counts: int) -> Callab
             return function(*arguments)
         except TrainerError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"{title}: {name} failed: {describe(error)}") from error
 
     return named

@@ -73,7 +73,7 @@ class _Fit(Synchronous):
                 self._fit_epoch(range(first, end), callbacks=[self.course], shuffle=False, verbose=0, **epochs)
                 self.course.give()
                 first = end
-        except Exception as error:  # noqa: BLE001 (the loop's thread raises it)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the loop's thread raises it)
             self.course.ends.put(error)
 
     def _train_one(self, data: Any) -> dict[str, tf.Tensor]:
@@ -195,7 +195,7 @@ class _Course(keras.callbacks.Callback):
         """Lets `fit` do one batch; gives what came of it. Raises what `fit` raised."""
         self.asked.put(None)
         end = self.ends.get()
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return end
 

@@ -1,0 +1,45 @@
+"""The learning rate of each step, and who may set it."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from muster_trainer.contract import BadConfiguration  # noqa: E402
+from muster_trainer.pytorch.rates import set_rates  # noqa: E402
+
+pytestmark = pytest.mark.torch
+REFUSED = r"set by a scheduler, which no checkpoint holds; .* define schedule\(step, config\)"
+
+
+def optimizer() -> torch.optim.Optimizer:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(2))], "lr": rate} for rate in (0.1, 0.3)]
+    return torch.optim.SGD(groups)
+
+
+def rates(of: torch.optim.Optimizer) -> list[float]:
+    return [group["lr"] for group in of.param_groups]
+
+
+def test_each_group_has_the_share_of_the_rate_it_was_made_with() -> None:
+    made = optimizer()
+    for share in (0.5, 0.0, 1.0, 0.25):
+        set_rates(made, share)
+        assert rates(made) == [0.1 * share, 0.3 * share]
+
+
+def test_a_scheduler_that_was_made_with_the_optimizer_is_refused_with_what_to_write_instead() -> None:
+    made = optimizer()
+    torch.optim.lr_scheduler.StepLR(made, step_size=10)
+    with pytest.raises(BadConfiguration, match=REFUSED):
+        set_rates(made, 1.0)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_rate_that_another_has_set_between_two_steps_is_refused_with_what_to_write_instead(group: int) -> None:
+    made = optimizer()
+    set_rates(made, 1.0)
+    made.param_groups[group]["lr"] *= 0.5
+    with pytest.raises(BadConfiguration, match=REFUSED):
+        set_rates(made, 1.0)
