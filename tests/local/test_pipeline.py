@@ -37,6 +37,7 @@ def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> 
 def cut_of(run: World) -> list[int]:
     """How many layers each stage had."""
     (found,) = (measured for measured in run.of("measurement") if measured["what"] == "pipeline")
+    assert [layer["name"] for layer in found["layers"]] == [name for stage in found["stages"] for name in stage["layers"]]
     return [len(stage["layers"]) for stage in found["stages"]]
 
 
