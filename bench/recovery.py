@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "local"))
 from runs import Place, job, wait_until
 from worlds import free_port
 
+from muster.local.follow import LogFollower
+
 PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
 """Seconds that each step sleeps, as if it computed: two processes then leave a core free for whoever watches them."""
@@ -47,17 +49,12 @@ class Lines:
 
     def __init__(self, folder: Path, pattern: str, step_of: Callable[[str], tuple[float, int] | None]) -> None:
         self._folder, self._pattern, self._step_of = folder, pattern, step_of
-        self._read: dict[Path, int] = {}
+        self._follower = LogFollower()
         self._steps: Steps = []
 
     def __call__(self) -> Steps:
         for path in self._folder.glob(self._pattern):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            self._steps += filter(None, map(self._step_of, whole.decode().splitlines()))
+            self._steps += filter(None, map(self._step_of, self._follower.lines(path)))
         return sorted(self._steps)
 
 

@@ -69,11 +69,8 @@ def main() -> NoReturn:
     except TrainerError as error:
         _end(_failed(events, error))
     except SystemExit as error:  # of the user's: only `_end` ends this process well
-        _end(
-            _failed(
-                events, UserError(f"the training code ended the process: {describe(error)}; it is Muster that ends it, when all is done")
-            )
-        )
+        message = f"the training code ended the process: {describe(error)}; it is Muster that ends it, when all is done"
+        _end(_failed(events, UserError(message)))
     except Exception as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
         _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
 

@@ -46,12 +46,10 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
     for node in (node for node in new.avoided_nodes if node.name not in avoided):
         told = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC: {node.deaths} attempts died on it"
         yield Happening("NodeAvoided", told, mark=f"{node.name} {node.until}", warning=True)
-    shared = new.condition(ConditionType.STORAGE_SHARED)
-    if shared and shared.status == "False" and shared.message != _message(old, ConditionType.STORAGE_SHARED):
-        yield Happening("StorageNotShared", shared.message, mark=shared.message, warning=True)
-    short = new.condition(ConditionType.GRACE_SUFFICIENT)
-    if short and short.status == "False" and short.message != _message(old, ConditionType.GRACE_SUFFICIENT):
-        yield Happening("GraceTooShort", short.message, mark=short.message, warning=True)
+    for kind, reason in ((ConditionType.STORAGE_SHARED, "StorageNotShared"), (ConditionType.GRACE_SUFFICIENT, "GraceTooShort")):
+        wanting = new.condition(kind)
+        if wanting and wanting.status == "False" and wanting.message != _message(old, kind):
+            yield Happening(reason, wanting.message, mark=wanting.message, warning=True)
     refused = new.condition(ConditionType.READY)
     known = old.condition(ConditionType.READY)
     if refused and refused.reason is Reason.REPLICAS_REFUSED and (known is None or known.reason is not Reason.REPLICAS_REFUSED):

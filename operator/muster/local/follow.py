@@ -15,6 +15,10 @@ class LogFollower:
 
     def read(self, label: str, log: Path) -> list[str]:
         """The lines that are new in the log, each with the replica's label in front."""
+        return [f"[{label}] {line}" for line in self.lines(log)]
+
+    def lines(self, log: Path) -> list[str]:
+        """The lines that are new in the log."""
         place = self._places.get(log, 0)
         try:
             with log.open("rb") as file:
@@ -26,4 +30,4 @@ class LogFollower:
         if not end and len(chunk) == CHUNK:
             end = CHUNK  # a line without end
         self._places[log] = place + end
-        return [f"[{label}] {line}" for line in chunk[:end].decode(errors="replace").splitlines()]
+        return chunk[:end].decode(errors="replace").splitlines()

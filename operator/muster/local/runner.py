@@ -245,9 +245,9 @@ class Runner:
         if not over or (self._table.running and any(replica.deleting for replica in self._table.running)):
             return None
         self._show_new_output()
-        self._display.close()
         if not status.phase.final:
             return self._stopped([replica.exit_code for replica in self._asked or ()])
+        self._display.close()
         code = exit_code(status)
         lines = (
             news.success(self._job, self._directory.path)

@@ -23,5 +23,4 @@ def set_rates(optimizer: torch.optim.Optimizer, share: float) -> None:
                 "the optimizer's learning rate is set by a scheduler, which no checkpoint holds; leave it out and define "
                 "schedule(step, config), which gives the share of the learning rate that a step is done with"
             )
-        group["initial_lr"] = group.get("initial_lr", group["lr"])
-        group["lr"] = group[_SET] = group["initial_lr"] * share
+        group["lr"] = group[_SET] = group.setdefault("initial_lr", group["lr"]) * share
