@@ -354,7 +354,8 @@ class Elastic(ApiModel):
         default=30,
         ge=0,
         le=86400,
-        description="How long workers that are lost are waited for before the others go on without; 0: not at all.",
+        description="How long workers that are lost are waited for before the others go on without; 0: not at all. One that a node has and "
+        "that only starts is not lost for its first 30 s.",
     )
     grow_after_seconds: int = Field(
         default=60, ge=0, le=86400, description="How long a world trains at least before workers that have come are taken in."

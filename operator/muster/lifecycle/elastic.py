@@ -13,6 +13,7 @@ from muster.api.spec import RoleName
 from muster.api.status import Reason, TrainingJobStatus, World
 from muster.lifecycle import in_place, records
 from muster.lifecycle.actions import Action, CreateReplica, LookLive, removal
+from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.situation import Situation
 from muster.strategies.base import WorldPlan
 
@@ -79,12 +80,19 @@ def _due(case: Situation, status: TrainingJobStatus) -> datetime | None:
         return None
     if world.ready_time is None:
         short = elastic.min_replicas <= len(running) < len(members)
-        return world.created_time + timedelta(seconds=elastic.shrink_after_seconds) if short else None
+        lost = world.created_time + timedelta(seconds=elastic.shrink_after_seconds)
+        return max([lost, *_arrivals(case)]) if short else None
     if running != members:
         return None
     ready = any(in_place.keepable(view) and view.report and view.report.waiting for view in case.observed.standing_by)
     trains = world.first_step_time or not case.counts_steps(status.restarts.best_step)
     return world.ready_time + timedelta(seconds=elastic.grow_after_seconds) if ready and trains else None
+
+
+def _arrivals(case: Situation) -> list[datetime]:
+    """Until when those that a node has already are on their way, and not lost: of pods that start together one is there first."""
+    coming = (view for view in case.observed.replicas if view.phase is ReplicaPhase.PENDING and view.node and view.deleting is None)
+    return [view.created + timedelta(seconds=case.policy.arrival_seconds) for view in coming]
 
 
 def _running(case: Situation) -> set[Place]:

@@ -50,6 +50,8 @@ class Policy:
     """How long to wait between live looks for something to be gone, where no event says so."""
     evaluator_seconds: float = 30
     """How long an evaluator that broke lies before it is made again."""
+    arrival_seconds: float = 30
+    """How long, from its making, a replica that a node has is on its way and not lost, where `shrinkAfterSeconds` allows less."""
     node_seconds: float = 3600
     """How long a node is avoided after an attempt has died on it for the second time."""
     stopped_seconds: float = 60

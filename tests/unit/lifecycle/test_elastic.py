@@ -109,6 +109,17 @@ def test_without_patience_the_others_go_on_at_once() -> None:
     assert (story.status.attempt, members(story)) == (1, ["worker-1", "worker-2"])
 
 
+def test_without_patience_one_that_only_starts_is_not_lost() -> None:
+    elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 60}
+    story = Story(job(workers=2, elastic=elastic, batch=BATCH))
+    story.see(seconds=0)
+    starts = replica("worker-0", phase="Pending", node="node-a", created=at(12))
+    assert story.see(alive("worker-1"), starts, seconds=13).wake == at(42)
+    assert (story.status.attempt, members(story)) == (0, ["worker-0", "worker-1"])
+    story.see(alive("worker-1"), replace(starts, node=""), seconds=14)
+    assert (story.status.attempt, members(story)) == (1, ["worker-1"])
+
+
 def test_what_is_missing_stands_by_and_is_taken_in_when_the_world_has_trained_for_a_while() -> None:
     story = shrunk()
     two = [ready("worker-1", attempt=2), ready("worker-2", attempt=2)]
