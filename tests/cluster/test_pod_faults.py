@@ -62,7 +62,7 @@ def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor
 ) -> None:
     like = uninterrupted(strategy)
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 3}
-    job = ground.apply(apart(of_matrix(strategy, delay=0.1, elastic=elastic)))
+    job = ground.apply(apart(of_matrix(strategy, delay=0.2, elastic=elastic)))
     job.wait_for_step(47)
     FAULTS["supervisor-killed"].strike(job, "worker-0")
     for workers in (1, 2):
