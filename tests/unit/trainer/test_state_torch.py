@@ -7,6 +7,7 @@ import pickle
 import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,14 @@ def test_a_slot_of_other_digits_than_its_parameter_keeps_them(tmp_path: Path) ->
     state.load(tmp_path, other, other_optimizer, shapes(other))
     assert other_optimizer.state[other[0].weight]["third"].dtype == torch.float64
     assert torch.equal(other_optimizer.state[other[0].weight]["third"], third)
+
+
+@pytest.mark.parametrize(("key", "told"), [("seen", "'seen'"), (torch.nn.Parameter(torch.zeros(2)), "a parameter that the model has not")])
+def test_an_optimizer_that_keeps_state_for_what_is_not_in_the_model_is_refused(tmp_path: Path, key: Any, told: str) -> None:
+    model, optimizer = trained("momentum")
+    optimizer.state[key] = {"count": 1}
+    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps state for {told}, .*take another optimizer"):
+        save(tmp_path, model, optimizer)
 
 
 @pytest.mark.parametrize(("value", "kind"), [([torch.zeros(3)], "list"), ({"seen": 1}, "dict")])

@@ -199,6 +199,7 @@ def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None, given: Gro
     table = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if optimizer is None:
         return table
+    _refuse_strangers(model, optimizer)
     for name, parameter in model.named_parameters():
         for slot, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
@@ -217,6 +218,17 @@ def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None, given: Gro
         counted = {name: value for name, value in numbers.items() if before.get(name) != value}
         table |= {f"group.{index}.{name}": _as_tensor(value) for name, value in counted.items()}
     return table
+
+
+def _refuse_strangers(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    own = set(model.parameters())
+    strangers = [key for key, kept in optimizer.state.items() if kept and key not in own]
+    if strangers:
+        what = "a parameter that the model has not" if isinstance(strangers[0], torch.Tensor) else repr(strangers[0])
+        raise BadConfiguration(
+            f"the optimizer {type(optimizer).__name__} keeps state for {what}, and a checkpoint holds that of the model's parameters; "
+            "take another optimizer"
+        )
 
 
 def _as_tensor(number: float) -> torch.Tensor:
