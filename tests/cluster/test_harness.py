@@ -55,7 +55,7 @@ def test_a_pod_is_reached_from_every_node_by_its_address_and_its_service(cluster
     service = cluster.get("service", SERVER)["spec"]["clusterIP"]
     for node in cluster.nodes():
         assert connects(cluster, node.name, address)
-        cluster.wait_until("service known", lambda: connects(cluster, node.name, service), timeout=20)  # noqa: B023
+        cluster.wait_until("service known", lambda: connects(cluster, node.name, service), timeout=60)  # noqa: B023
 
 
 def test_a_service_address_that_nobody_has_is_refused_in_the_node(cluster: Cluster) -> None:
@@ -105,7 +105,7 @@ def test_a_frozen_node_is_missed_and_goes_on_when_thawed(cluster: Cluster) -> No
 def test_what_a_pod_writes_to_a_shared_claim_lies_in_the_folder_that_all_nodes_see(cluster: Cluster) -> None:
     folder = cluster.make_shared_claim("shared-test")
     try:
-        cluster.wait_until("bound", lambda: cluster.get("pvc", "shared-test")["status"]["phase"] == "Bound", timeout=30)
+        cluster.wait_until("bound", lambda: cluster.get("pvc", "shared-test")["status"]["phase"] == "Bound", timeout=60)
         (folder / "file").write_text("from the host")
         for node in cluster.nodes():
             assert cluster.execute(node.name, "cat", "/shared/default/shared-test/file") == "from the host"

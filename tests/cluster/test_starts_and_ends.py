@@ -20,7 +20,7 @@ def condition(job: Job, kind: str) -> dict[str, str]:
 def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_at_the_deadline(ground: Ground) -> None:
     trainer = {"image": "muster.invalid/no-such-image:1", "command": ["true"]}
     waiting = ground.apply(job("missing", strategy="DDP", trainer=trainer, startupDeadlineSeconds=30))
-    waiting.wait_until("the image is named", lambda status: "no-such-image" in status.get("message", ""), timeout=40)
+    waiting.wait_until("the image is named", lambda status: "no-such-image" in status.get("message", ""), timeout=90)
     assert waiting.status["phase"] in ("Pending", "Starting")
     assert condition(waiting, "Ready")["status"] == "False"
     assert waiting.wait_for_end() == "Failed"

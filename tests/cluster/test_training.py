@@ -26,7 +26,7 @@ def test_digits_trains_on_two_workers(uninterrupted: Callable[[str], Job], strat
     assert status["progress"]["step"] == status["checkpoint"]["step"] == STEPS
     assert status["progress"]["metrics"]["accuracy"] > 0.94
     assert status["restarts"]["total"] == 0
-    done.ground.cluster.wait_until("its pods have ended", lambda: {_phase(pod) for pod in done.pods()} == {"Succeeded"}, timeout=30)
+    done.ground.cluster.wait_until("its pods have ended", lambda: {_phase(pod) for pod in done.pods()} == {"Succeeded"}, timeout=60)
 
 
 @pytest.mark.timeout(900)
