@@ -101,12 +101,34 @@ class Admission:
         """What is seen only when a pod is made: a template that cannot be laid over it, say."""
         plan = strategy_of(job.spec.strategy).plan(job.spec)
         addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
+        defaults, found = self._defaults.template, []
         try:
             for role in dict.fromkeys(replica.role for replica in plan.replicas):
-                render_replica(job, role, index=0, attempt=0, addresses=addresses, images=self._images, defaults=self._defaults.template)
+                pod = render_replica(job, role, index=0, attempt=0, addresses=addresses, images=self._images, defaults=defaults)
+                found += _unknown_volumes(pod["spec"], f"spec.roles.{role.value}.template.spec")
         except InvalidJobError as error:
             return error.problems
-        return []
+        return found
+
+
+def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:
+    """For these the API server would refuse each pod, of a job that is admitted by then."""
+    volumes = {volume.get("name") for volume in _objects(spec.get("volumes"))}
+    mounts = (
+        (kind, container.get("name"), mount.get("name"))
+        for kind in ("containers", "initContainers")
+        for container in _objects(spec.get(kind))
+        for mount in _objects(container.get("volumeMounts"))
+    )
+    return [
+        Problem(f"{field}.{kind}", f"{container} mounts {name}, which is no volume of the pod; add it to {field}.volumes")
+        for kind, container, name in mounts
+        if name not in volumes
+    ]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def readable_status(raw: Any) -> TrainingJobStatus:

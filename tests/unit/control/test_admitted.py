@@ -55,6 +55,18 @@ def test_a_running_job_that_is_edited_badly_goes_on_as_it_was() -> None:
     assert judge.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
 
 
+def test_a_mount_of_a_volume_that_the_pod_has_not_is_refused_and_may_be_the_installations() -> None:
+    spec = {"containers": [{"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
+    mounting = {**GOOD, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
+    [problem] = admission().admit(obj(mounting)).problems
+    assert problem.field == "spec.roles.worker.template.spec.containers"
+    assert problem.message.startswith("trainer mounts data, which is no volume of the pod")
+    own = {**GOOD, "roles": {"worker": {"template": {"spec": {**spec, "volumes": [{"name": "data", "emptyDir": {}}]}}}}}
+    assert admission().admit(obj(own)).problems == ()
+    installation = JobDefaults(template={"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}})
+    assert Admission(IMAGES, installation).admit(obj(mounting)).problems == ()
+
+
 def test_storage_of_the_installation_is_for_jobs_that_name_none() -> None:
     spec = admission().admit(obj(GOOD)).job.spec
     storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
