@@ -223,6 +223,8 @@ def check_attempt(
     if saves:
         assert following["stepsLost"] == 0, following
         assert commit >= ended["lastStep"], ended  # they train on until all have agreed to stop
+        doubts = [told for told in job.status["conditions"] if told["type"] == "GraceSufficient" and told["status"] == "False"]
+        assert doubts == []
 
 
 def check_succeeded(job: Job, like: Job, *, attempts: int | None = None, **counts: int) -> None:

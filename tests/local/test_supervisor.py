@@ -712,7 +712,27 @@ def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_befor
     assert (acknowledged["waiting"], acknowledged["lastWords"]) == (True, None)
     assert not psutil.pid_exists(process["pid"])
     os.kill(run.pid, signal.SIGTERM)
-    assert run.wait() == 22  # whatever was done since the last commit is lost
+    assert run.wait() == 22
+    assert (run.words()["attempt"], run.words()["message"]) == (5, "ended before attempt 5 began")
+
+
+def test_a_replica_that_is_asked_to_go_and_hears_of_a_later_attempt_while_it_saves_says_that_it_saved(
+    run: Run, coordinator: Coordinator
+) -> None:
+    follows(coordinator)
+    run.start(
+        SAVES_ON_SIGTERM.replace("def stop(*_):", "def stop(*_):\n    print('saves', flush=True); time.sleep(2)"),
+        MUSTER_COORDINATOR=coordinator.url,
+    )
+    wait_for(lambda: "ready" in run.out.read_text(), "the process")
+    os.kill(run.pid, signal.SIGTERM)
+    wait_for(lambda: "saves" in run.out.read_text(), "the save")
+    follows(coordinator, attempt=4, graceSeconds=20.0)
+    assert run.wait() == 21
+    words = run.words()
+    assert (words["attempt"], words["commit"]["step"]) == (3, 7)
+    last = coordinator.until(lambda report: report["lastWords"])
+    assert (last["attempt"], last["lastWords"]["code"]) == (3, 21)
 
 
 def test_a_world_that_changes_as_planned_gives_the_processes_time_to_save(run: Run, coordinator: Coordinator) -> None:

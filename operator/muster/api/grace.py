@@ -16,7 +16,7 @@ def needed(status: TrainingJobStatus) -> int:
 
     Twice as long as that one took: a save that is in flight when the stop comes is finished before the last one begins.
     """
-    measured = status.checkpoint.seconds if status.checkpoint else None
+    measured = status.checkpoint.measured_seconds if status.checkpoint else None
     return 0 if measured is None else ceil(2 * measured + _SPARE_SECONDS)
 
 

@@ -174,6 +174,7 @@ class CheckpointStatus(ApiModel):
     path: str = Field(description="Its folder, below the job's checkpoint folder.")
     committed_at: Time = Field(description="When it became valid.")
     seconds: float | None = Field(default=None, ge=0, description="How long it took to save it.")
+    measured_seconds: float | None = Field(default=None, ge=0, description="How long the newest save took of which that is known.")
     blocked_seconds: float | None = Field(default=None, ge=0, description="For how much of that the training waited.")
     verified: bool = Field(default=False, description="Whether an attempt has since read it back and found its checksums right.")
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 
 from muster.api.grace import needed
+from muster.api.grace import seconds as allowed
 from muster.api.status import AttemptRecord, ConditionType, Reason, TrainingJobStatus
 from muster.lifecycle import conditions, records
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
 _SAVED, _NOT_SAVED = 21, 22
-_ADVICE = "raise shutdownGracePeriod of the node's kubelet, drain with a longer --grace-period, or save more often"
+_ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
 _ATTEMPT = re.compile(r"attempt (\d+): ")
 
 
@@ -63,7 +64,8 @@ def _insufficient(case: Situation, status: TrainingJobStatus, attempt: int, *, r
     spoken_of = _attempt(known.message) if known else -1
     if attempt < spoken_of or (attempt == spoken_of and known and known.status == "False"):
         return status
-    message = f"attempt {attempt}: {told}; a save takes up to {needed(status)} s: {_ADVICE}"
+    times = f"a save takes up to {needed(status)} s, and pods made from now on allow {allowed(case.spec, status)} s"
+    message = f"attempt {attempt}: {told}; {times}: {_ADVICE}"
     return conditions.put(case, status, ConditionType.GRACE_SUFFICIENT, holds=False, reason=reason, message=message)
 
 

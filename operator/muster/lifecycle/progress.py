@@ -81,7 +81,8 @@ def _read_back(case: Situation, known: CheckpointStatus | None, resumed: Resumed
         return known.model_copy(update={"verified": True})
     path = PurePosixPath(resumed.path or "").name[:_LONGEST_PATH]
     latest = known.committed_at if known and resumed.step < known.step else whole(case.now)
-    return CheckpointStatus(step=resumed.step, path=path, committed_at=latest, verified=True)
+    measured = known.measured_seconds if known else None
+    return CheckpointStatus(step=resumed.step, path=path, committed_at=latest, verified=True, measured_seconds=measured)
 
 
 def _stepped(case: Situation, status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
@@ -178,7 +179,9 @@ def _committed(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if newest is None or (known and newest.step <= known.step):
         return status
     when: datetime = whole(moment(newest.committed_at, fallback=case.now))
-    times = {"seconds": _rounded(newest.seconds), "blocked_seconds": _rounded(newest.blocked_seconds)}
+    seconds = _rounded(newest.seconds)  # last words do not tell it
+    measured = known.measured_seconds if known and seconds is None else seconds
+    times = {"seconds": seconds, "measured_seconds": measured, "blocked_seconds": _rounded(newest.blocked_seconds)}
     checkpoint = CheckpointStatus(step=newest.step, path=newest.path[:_LONGEST_PATH], committed_at=when, **times)
     return status.model_copy(update={"checkpoint": checkpoint})
 

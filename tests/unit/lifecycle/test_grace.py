@@ -15,11 +15,12 @@ from muster.api.status import CheckpointStatus, Condition, ConditionType, Traini
 from muster.lifecycle import in_place
 from muster.lifecycle.observed import ReplicaView
 
-ADVICE = "raise shutdownGracePeriod of the node's kubelet, drain with a longer --grace-period, or save more often"
+TIMES = "a save takes up to 65 s, and pods made from now on allow 120 s"
+ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
 
 
 def status(seconds: float | None) -> TrainingJobStatus:
-    return TrainingJobStatus(checkpoint=CheckpointStatus(step=7, path="step-7", committed_at=at(20), seconds=seconds))
+    return TrainingJobStatus(checkpoint=CheckpointStatus(step=7, path="step-7", committed_at=at(20), measured_seconds=seconds))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_replica_that_is_asked_to_go_with_less_than_a_save_takes_is_named_with
     found = condition(subject)
     assert found
     assert (found.status, found.reason) == ("False", "GraceTooShort")
-    assert found.message == f"attempt 0: worker-1 on node-b was asked to go with 40 s; a save takes up to 65 s: {ADVICE}"
+    assert found.message == f"attempt 0: worker-1 on node-b was asked to go with 40 s; {TIMES}: {ADVICE}"
     subject.see(*looks, seconds=31)
     subject.see(replica("worker-0"), asked(40, phase="Failed", finished=at(35), last_words=words(22)), seconds=36)
     assert condition(subject) == found, "known of this attempt, and told"
@@ -130,7 +131,7 @@ def test_an_attempt_that_could_not_save_is_told_though_nobody_knows_how_long_it_
     assert found
     assert (found.status, found.reason) == ("False", "PreemptedNotSaved")
     given = " with 90 s" if view.due else ""
-    assert found.message == f"attempt 0: worker-1 on node-b was asked to go{given}, and did not save; a save takes up to 65 s: {ADVICE}"
+    assert found.message == f"attempt 0: worker-1 on node-b was asked to go{given}, and did not save; {TIMES}: {ADVICE}"
 
 
 def test_that_another_than_the_preempted_one_did_not_save_says_nothing_of_its_grace() -> None:
@@ -207,3 +208,15 @@ def test_replicas_that_go_on_in_their_pods_get_the_time_that_saves_take() -> Non
     subject.edit(roles={"worker": {"replicas": 1}})
     subject.see(*running(), seconds=30)
     assert in_place.grace_seconds(subject.job.spec, subject.status) == 205
+
+
+def test_how_long_a_save_takes_is_known_still_when_a_commit_is_told_without() -> None:
+    subject = saving()
+    commit = {"step": 9, "path": "step-9"}
+    subject.see(replica("worker-0"), asked(90, phase="Failed", finished=at(35), last_words=words(21, commit=commit)), seconds=36)
+    subject.see(*running(attempt=1), seconds=40)
+    read = report(attempt=1, resumed={"step": 10, "found": 10, "path": "/checkpoints/step-10"})
+    subject.see(replica("worker-0", attempt=1, report=read), replica("worker-1", attempt=1), seconds=41)
+    found = subject.status.checkpoint
+    assert found
+    assert (found.step, found.verified, found.seconds, found.measured_seconds) == (10, True, None, 30)

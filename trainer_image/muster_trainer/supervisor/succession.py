@@ -39,10 +39,14 @@ class Succession:
 
     @property
     def words(self) -> LastWords:
-        """The replica's own, if it ends now. One whose processes were ended for the sake of another attempt has not completed anything."""
-        if self._superseded and self._words.code in _STOPPED:
-            message = f"ended before attempt {self._attempt} began"
-            return replace(self._words, code=ExitCode.PREEMPTED_NOT_SAVED, message=message)
+        """The replica's own, if it ends now. In an attempt that it has come to it has done nothing, and where its processes were ended for
+        the sake of one they have completed nothing; but what they saved when they were asked to is saved."""
+        if not self._superseded or self._words.code not in _STOPPED:
+            return self._words
+        if self._attempt > self._report["attempt"]:
+            return LastWords(ExitCode.PREEMPTED_NOT_SAVED, f"ended before attempt {self._attempt} began", self._attempt)
+        if self._words.code == ExitCode.COMPLETED or self._words.attempt is None:
+            return replace(self._words, code=ExitCode.PREEMPTED_NOT_SAVED, message="ended for the sake of a later attempt")
         return self._words
 
     def await_world(self) -> Mapping[str, str] | None:
