@@ -75,6 +75,7 @@ class Synchronous:
         self._kept = [v for v in self.model.non_trainable_variables if v.dtype in IN_FLOAT32] if self.devices > 1 else []
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
+        self.examples: list[Any] = []  # what a step's share looks like
         self.skips = task.config.nanLoss == "Skip"
         # Batches differ in size only at the end of an epoch; relaxed shapes keep that from being a trace of its own for each size.
         self._train = tf.function(self._train_all, reduce_retracing=True, autograph=False)
@@ -112,23 +113,35 @@ class Synchronous:
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         self._seed(step)
         self._warm_up(step)
-        votes = tf.constant([stop, save, busy], dtype=tf.float32) / self.local_devices
-        shares, waited, read = self._take(self.readings)
+        shares, failure, read = self._taken(self.readings)
+        told = self._told(failure, read)
+        if self.world == 1 or not self.examples:
+            self._heard(self._total(told), failure)
+            self.examples = tf.nest.map_structure(tf.TensorSpec.from_tensor, shares)
+        if failure:  # all will hear of it, once they are through with the step
+            shares = tf.nest.map_structure(lambda one: tf.zeros(one.shape, one.dtype), self.examples)
         together = time.monotonic()
         batches = self._distributed(shares, pieces=self.accumulation)
         count = tf.constant(len(indices), dtype=tf.float32)
+        words = tf.constant([stop, save, busy, *told.ravel()], dtype=tf.float32) / self.local_devices
         with peers(self.rank):
             if self.uneven and self.local_devices == 1:
                 self.uneven = False  # not to be traced twice, for the usual length and for any
-                self._train.get_concrete_function(tf.nest.map_structure(_any_length, batches), count, votes)
-            loss_sum, votes, gradients, ready = self._train(batches, count, votes)
-            if gradients and np.isfinite(loss_sum.numpy()):
+                self._train.get_concrete_function(tf.nest.map_structure(_any_length, batches), count, words)
+            summed, gradients, ready = self._train(batches, count, words)
+            loss_sum, stops, saves, works, *heard = summed.numpy().tolist()
+            waited = self._heard(np.reshape(heard, told.shape), failure)
+            if gradients and math.isfinite(loss_sum):
                 self._apply(gradients)
-        stops, saves, works = (votes.numpy() > 0).tolist()
         own = read + max(0.0, float(ready.numpy()) - together) if self.tells_time else None
-        loss = float(loss_sum.numpy()) / len(indices)
         return StepOutcome(
-            loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=self.tells_time
+            loss=loss_sum / len(indices),
+            stop=stops > 0,
+            save=saves > 0,
+            busy=works > 0,
+            input_seconds=waited,
+            own_seconds=own,
+            tells_passes=self.tells_time,
         )
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
@@ -174,21 +187,24 @@ class Synchronous:
 
     # the functions that TensorFlow traces
 
-    def _train_all(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any, Any]:
-        """The loss, the votes, the gradients of each device where it is left to the caller to apply them (nanLoss: Skip), and where
-        `tells_time` when (`time.monotonic`) all gradients of this worker were ready."""
-        losses, gradients = self.strategy.run(self._gradients_one, args=(batches, count))
+    def _train_all(self, batches: Any, count: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
+        """The loss and after it the sums of the words, the gradients of each device where it is left to the caller to apply them
+        (nanLoss: Skip), and where `tells_time` when (`time.monotonic`) all gradients of this worker were ready."""
+        told, gradients = self.strategy.run(self._told_one, args=(batches, count, words))
         ready = self._now_after(gradients) if self.tells_time else ()
         if not self.skips:
             self._apply_all(gradients)
-        votes = self.strategy.run(tf.identity, args=(votes,))
-        sums = self.strategy.reduce(SUM, losses, axis=None), self.strategy.reduce(SUM, votes, axis=None)
-        return *sums, gradients if self.skips else (), ready
+        return self.strategy.reduce(SUM, told, axis=None), gradients if self.skips else (), ready
 
     def _now_after(self, gradients: Any) -> tf.Tensor:
         own = [one for each in gradients for one in self.strategy.experimental_local_results(each)]
         with tf.control_dependencies(own):
             return tf.numpy_function(time.monotonic, [], tf.float64)  # tf.timestamp is refused where kernels are deterministic
+
+    def _told_one(self, batches: Any, count: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """One device's part. What is to be added up beside the gradients is one tensor: each meeting of the workers takes its time."""
+        loss, gradients = self._gradients_one(batches, count)
+        return tf.concat([loss[tf.newaxis], words], axis=0), gradients
 
     def _gradients_one(self, batches: Any, count: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """One device's part: gradients of the sum over its samples, by the number of samples in the whole step."""
@@ -318,21 +334,32 @@ class Synchronous:
         """What each local device has read for the next step, the longest time in seconds that a worker waited for it, and how
         long this one did.
 
-        All workers meet here before each step, so that what one cannot read ends all of them, with one message.
+        All workers meet here, so that what one cannot read ends all of them, with one message.
         """
-        shares, failure, began = [], None, time.monotonic()
+        shares, failure, own = self._taken(readings)
+        return shares, self._heard(self._total(self._told(failure, own)), failure), own
+
+    def _taken(self, readings: list[Reading]) -> tuple[list[Any], TrainerError | None, float]:
+        """What each local device has read for the next step, or why one cannot, and the seconds that it took."""
+        began = time.monotonic()
         try:
-            shares = [reading.take() for reading in readings]
+            return [reading.take() for reading in readings], None, time.monotonic() - began
         except TrainerError as error:
-            failure = error
+            return [], error, time.monotonic() - began
+
+    def _told(self, failure: TrainerError | None, seconds: float) -> np.ndarray:
+        """This worker's part of what all of them tell of their reading: float32 of shape (2, world), to be added up."""
         told = np.zeros((2, self.world), dtype=np.float32)
-        own = time.monotonic() - began
-        told[:, self.rank] = own, failure is not None
-        waits, failures = self._total(told)
+        told[:, self.rank] = seconds, failure is not None
+        return told
+
+    def _heard(self, told: np.ndarray, failure: TrainerError | None) -> float:
+        """The longest time that a worker waited for its samples. Raises, in all workers, what one of them could not read."""
+        waits, failures = told
         if failures.any():
             said = json.dumps([failure.code, str(failure)]) if failure else ""
             raise error_of(*json.loads(self.broadcast(said, source=int(failures.argmax()))))
-        return shares, float(waits.max()), own
+        return float(waits.max())
 
     def _distributed(self, shares: list[Any], *, pieces: int) -> list[Any]:
         """The samples of each local device in at most `pieces` portions: [((inputs, targets), weights), ...]."""
