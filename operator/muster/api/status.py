@@ -174,7 +174,11 @@ class CheckpointStatus(ApiModel):
     path: str = Field(description="Its folder, below the job's checkpoint folder.")
     committed_at: Time = Field(description="When it became valid.")
     seconds: float | None = Field(default=None, ge=0, description="How long it took to save it.")
-    measured_seconds: float | None = Field(default=None, ge=0, description="How long the newest save took of which that is known.")
+    measured_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="How long saves take: the newest of which that is known, or half of what was known before if that is more.",
+    )
     blocked_seconds: float | None = Field(default=None, ge=0, description="For how much of that the training waited.")
     verified: bool = Field(default=False, description="Whether an attempt has since read it back and found its checksums right.")
 

@@ -179,11 +179,18 @@ def _committed(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     if newest is None or (known and newest.step <= known.step):
         return status
     when: datetime = whole(moment(newest.committed_at, fallback=case.now))
-    seconds = _rounded(newest.seconds)  # last words do not tell it
-    measured = known.measured_seconds if known and seconds is None else seconds
+    seconds = _rounded(newest.seconds)
+    measured = _measured(known.measured_seconds if known else None, seconds)
     times = {"seconds": seconds, "measured_seconds": measured, "blocked_seconds": _rounded(newest.blocked_seconds)}
     checkpoint = CheckpointStatus(step=newest.step, path=newest.path[:_LONGEST_PATH], committed_at=when, **times)
     return status.model_copy(update={"checkpoint": checkpoint})
+
+
+def _measured(before: float | None, seconds: float | None) -> float | None:
+    """One on request may be far shorter than one that training went on beside; and last words do not tell how long it took."""
+    if before is None or seconds is None:
+        return before if seconds is None else seconds
+    return max(seconds, round(before / 2, 3))
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -220,3 +220,13 @@ def test_how_long_a_save_takes_is_known_still_when_a_commit_is_told_without() ->
     found = subject.status.checkpoint
     assert found
     assert (found.step, found.verified, found.seconds, found.measured_seconds) == (10, True, None, 30)
+
+
+def test_a_short_save_halves_at_most_what_is_known_of_long_ones() -> None:
+    subject = saving(30)
+    known = []
+    for step, took in ((20, 1.0), (30, 1.0), (40, 20.0)):
+        commit = {"step": step, "path": f"step-{step}", "committedAt": at(step).timestamp(), "seconds": took}
+        subject.see(replica("worker-0", report=report(step=step, checkpoint=commit)), replica("worker-1"), seconds=10 * step)
+        known.append(subject.status.checkpoint and subject.status.checkpoint.measured_seconds)
+    assert known == [15, 7.5, 20]
