@@ -45,7 +45,7 @@ class Succession:
             return self._words
         if self._attempt > self._report["attempt"]:
             return LastWords(ExitCode.PREEMPTED_NOT_SAVED, f"ended before attempt {self._attempt} began", self._attempt)
-        if self._words.code == ExitCode.COMPLETED or self._words.attempt is None:
+        if self._words.code == ExitCode.COMPLETED:
             return replace(self._words, code=ExitCode.PREEMPTED_NOT_SAVED, message="ended for the sake of a later attempt")
         return self._words
 
