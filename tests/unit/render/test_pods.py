@@ -311,7 +311,7 @@ def test_the_image_that_was_pinned_is_used_whatever_the_installation_has_now() -
 
 @pytest.mark.parametrize(("took", "granted"), [(None, 120), (10, 120), (200, 405)])
 def test_pods_get_more_time_to_save_than_the_job_allows_where_saves_were_measured_to_take_it(took: float | None, granted: int) -> None:
-    checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "seconds": took}
+    checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "measuredSeconds": took}
     job = job_of(ddp(checkpoint=CLAIM)).with_status(TrainingJobStatus.model_validate({"checkpoint": checkpoint}))
     pod = manifests_of(job)[1]
     assert pod["spec"]["terminationGracePeriodSeconds"] == granted + 15
