@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from muster_trainer.agreement import agree
+from muster_trainer.agreement import agree, leave, of_all
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.contract import (
     CheckpointSpec,
     ExitCode,
-    PeerLost,
     ReplicaEnv,
     StorageUnavailable,
     TrainerSpec,
@@ -169,9 +167,8 @@ class Training:
         place = f"the loss of step {step + 1} (epoch {self.order.epoch(step) + 1}) is {loss}"
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
-            raise UserError(
-                f"{place}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
-            )
+            said = f"{place}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
+            raise of_all(self.engine, UserError(said))
         if self.engine.rank == 0 and not self.lost_numbers:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
             self.events.notice(f"{place}: its gradient {done}; further ones are not reported")
@@ -310,11 +307,9 @@ class Training:
         return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
 
     def _leave(self) -> None:
-        """Tells what the steps took, and then makes one collective more, in which nobody needs a result: a rank that went at once could
-        take with it what another still reads of the collective before. Who finds a peer gone here is through as well."""
+        """Tells what the steps took."""
         self.events.emit("measurement", what="training", **self.pace.sums(), peakBytes=peak_bytes())
-        with suppress(PeerLost):
-            self._agree(lambda: None)
+        leave(self.engine)
 
     def _agree(self, decide: Callable[[], Any]) -> Any:
         return agree(self.engine, decide)

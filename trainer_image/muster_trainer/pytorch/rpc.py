@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
 
+from muster_trainer.agreement import of_all
 from muster_trainer.contract import BadConfiguration, ExitCode, PeerLost, TrainerError, error_of
 from muster_trainer.data import Order
 from muster_trainer.engine import Part, StepOutcome, rate_share
@@ -148,7 +149,7 @@ class RpcEngine(TorchEngine):
         """Raises the chief's error on every rank."""
         text = json.dumps({"code": failure.code, "message": str(failure)}) if failure else ""
         said = json.loads(self.broadcast(text))
-        raise error_of(said["code"], said["message"])
+        raise of_all(self, error_of(said["code"], said["message"]))
 
     def _together(self, indices: np.ndarray, step: int) -> tuple[float, int, float]:
         """One batch, shared by all workers; one update. The mean loss, no staleness, and the longest wait for samples."""

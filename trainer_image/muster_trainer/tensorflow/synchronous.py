@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from muster_trainer.agreement import of_all
 from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerError, TrainerSpec, UserError, error_of
 from muster_trainer.data import Order, portions, weighted_share
 from muster_trainer.engine import Part, StepOutcome, rate_share, scaled_learning_rate
@@ -115,7 +116,7 @@ class Synchronous:
         self._warm_up(step)
         shares, failure, read = self._taken(self.readings)
         told = self._told(failure, read)
-        if self.world == 1 or not self.examples:
+        if not self.examples or (failure and self.world == 1):
             self._heard(self._total(told), failure)
             self.examples = tf.nest.map_structure(tf.TensorSpec.from_tensor, shares)
         if failure:  # all will hear of it, once they are through with the step
@@ -358,7 +359,7 @@ class Synchronous:
         waits, failures = told
         if failures.any():
             said = json.dumps([failure.code, str(failure)]) if failure else ""
-            raise error_of(*json.loads(self.broadcast(said, source=int(failures.argmax()))))
+            raise of_all(self, error_of(*json.loads(self.broadcast(said, source=int(failures.argmax())))))
         return float(waits.max())
 
     def _distributed(self, shares: list[Any], *, pieces: int) -> list[Any]:

@@ -1,0 +1,64 @@
+"""What ranks agree on, with an engine that counts how often they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from muster_trainer.agreement import agree, gather, leave
+from muster_trainer.contract import BadConfiguration, PeerLost, TrainerError, UserError
+
+
+@dataclass
+class Rank:
+    """Of a world of two, whose other rank says `other`, and is gone after `left` meetings."""
+
+    rank: int
+    other: str = '{"value": 2}'
+    left: int = 9
+    met: int = 0
+
+    def broadcast(self, text: str) -> str:
+        return self.gather(text)[0]
+
+    def gather(self, text: str) -> list[str]:
+        if self.met == self.left:
+            raise PeerLost("the other rank is gone")
+        self.met += 1
+        return [text, self.other] if self.rank == 0 else [self.other, text]
+
+
+def _refused() -> None:
+    raise BadConfiguration("seven is too much")
+
+
+def test_what_all_know_takes_one_meeting() -> None:
+    first, second = Rank(0), Rank(1)
+    assert (agree(first, lambda: 1), agree(second, _refused)) == (1, 2)
+    assert gather(first, lambda: 1) == [1, 2]
+    assert (first.met, second.met) == (2, 1)
+
+
+@pytest.mark.parametrize("call", [agree, gather])
+@pytest.mark.parametrize("left", [1, 9])
+@pytest.mark.parametrize("rank", [Rank(0), Rank(1, other='{"code": 11, "message": "seven is too much"}')])
+def test_an_error_of_all_is_raised_when_they_have_met_once_more(call: Any, left: int, rank: Rank) -> None:
+    # who goes at once could take with it what the other still reads; one that is gone by then had read it
+    rank.met, rank.left = 0, left
+    with pytest.raises(BadConfiguration, match="seven is too much"):
+        call(rank, _refused if rank.rank == 0 else lambda: 1)
+    assert rank.met == min(2, left)
+
+
+def test_a_peer_lost_before_is_told() -> None:
+    with pytest.raises(PeerLost):
+        agree(Rank(1, left=0), lambda: 1)
+    leave(Rank(1, left=0))
+
+
+def test_an_error_without_a_code_of_its_own_is_the_users() -> None:
+    with pytest.raises(UserError) as raised:
+        agree(Rank(1, other='{"code": 77, "message": "no such code"}'), lambda: 1)
+    assert isinstance(raised.value, TrainerError)
