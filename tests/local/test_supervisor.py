@@ -747,6 +747,36 @@ def test_a_world_that_changes_as_planned_gives_the_processes_time_to_save(run: R
     run.wait()
 
 
+RESCUES = """
+import json, os, signal, threading, time
+def emit(event, **fields):
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), json.dumps({"event": event, **fields}).encode() + b"\\n")
+asked = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: asked.set())
+emit("resumed", step=0, rescues=WHOLE)
+print("ready", flush=True)
+asked.wait()
+time.sleep(0.5)
+emit("commit", step=7, path="step-7", reason="PeerLost")
+raise SystemExit(20)
+"""
+
+
+@pytest.mark.parametrize(("whole", "dump", "commits"), [(True, False, [7]), (False, False, []), (True, True, [])])
+def test_one_that_has_the_whole_state_may_save_it_when_its_peers_are_gone(
+    run: Run, coordinator: Coordinator, whole: bool, dump: bool, commits: list[int]
+) -> None:
+    follows(coordinator)
+    run.start(RESCUES.replace("WHOLE", str(whole)), MUSTER_COORDINATOR=coordinator.url)
+    wait_for(lambda: "ready" in run.out.read_text(), "the process")
+    follows(coordinator, attempt=4, dump=dump)
+    coordinator.until(lambda report: report["attempt"] == 4)
+    events = [json.loads(line) for line in (run.state / "events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "commit"] == commits
+    follows(coordinator, attempt=4, end=True)
+    run.wait()
+
+
 def test_a_request_to_stop_ends_a_replica_that_waits_with_what_it_had_to_say(run: Run, coordinator: Coordinator) -> None:
     follows(coordinator)
     run.start(GIVES_UP, MUSTER_COORDINATOR=coordinator.url)

@@ -24,6 +24,10 @@ def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing()
     proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2], batch={"globalSize": 718, "accumulationSteps": 3})
 
 
+def test_the_chief_saves_what_it_has_when_its_peer_is_gone(tmp_path: Path) -> None:
+    proofs.what_rank_0_has_is_saved_when_its_peer_is_gone(MWMS, tmp_path)
+
+
 AVERAGED = """
 class Averages(keras.layers.BatchNormalization):
     def build(self, shape):

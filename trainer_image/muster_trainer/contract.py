@@ -109,6 +109,10 @@ def error_of(code: int, message: str) -> TrainerError:
     return next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)(message)
 
 
+RESCUE_SECONDS = 5.0
+"""How long a process that has lost its peers may take to save what it alone holds."""
+
+
 @dataclass(frozen=True)
 class BatchSpec:
     """How many samples make a step: `global_size` over all devices of the world, in `accumulation_steps` portions. In a world that has

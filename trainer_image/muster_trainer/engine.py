@@ -58,6 +58,8 @@ class Engine(Protocol):
     world: int
     devices: int
     learning_rate: float
+    rescues: bool
+    """Whether `rescue` may give anything."""
     refuses: frozenset[str]
     """What cannot be written into `config` here, though other engines take it: a field, or a field with a value ("nanLoss: Skip")."""
 
@@ -84,6 +86,10 @@ class Engine(Protocol):
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
         """This rank's part of model and optimizer, to be written to `directory`; a copy where that takes no more than `room` bytes."""
+
+    def rescue(self, directory: Path) -> Part | None:
+        """The whole state as the last step left it, of a rank that has lost its peers: no collective is made. None: this rank has not
+        all of it, or has begun to change it."""
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote. Raises BadConfiguration where it does not fit the model."""

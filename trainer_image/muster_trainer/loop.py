@@ -13,10 +13,13 @@ from muster_trainer.agreement import agree, leave, of_all
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.contract import (
+    RESCUE_SECONDS,
     CheckpointSpec,
     ExitCode,
+    PeerLost,
     ReplicaEnv,
     StorageUnavailable,
+    TrainerError,
     TrainerSpec,
     UserError,
 )
@@ -61,6 +64,8 @@ class Training:
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.export = Export.of(self.task, self.spec, self.env.strategy)
+        self.done: int | None = None
+        self.unmeasured = False
         self.lost_numbers = False
         self.stalenesses: list[int] = []
         self.stall = Stall()
@@ -68,6 +73,13 @@ class Training:
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
+        try:
+            return self._train()
+        except PeerLost:
+            self._rescue()
+            raise
+
+    def _train(self) -> ExitCode:
         if self.export:
             self._agree(self.export.claim)
         first = self._resume()
@@ -75,9 +87,12 @@ class Training:
         self.stop.training = True
         self.events.emit("phase", phase="Training")
         self.engine.expect(self.order, range(first, self.total))
+        self.done = first
+        if self.unmeasured and first < self.total and self._evaluation_due(first):
+            self._evaluate(first)
         for step in range(first, self.total):
             outcome = self._step(step)
-            done = step + 1
+            self.done = done = step + 1
             if self.saver and not outcome.busy:
                 self.saver.advance()
             if done == self.total:
@@ -102,6 +117,7 @@ class Training:
         """Agrees on the checkpoint with all ranks, restores it, and gives the steps done."""
         self.events.emit("phase", phase="Restoring")
         chosen = self._agree(self._choose)
+        self.unmeasured = chosen.pop("unmeasured", False)
         for path, reason in chosen["skipped"]:
             message = f"checkpoint {path} is passed over: {reason}"
             if self.engine.rank == 0:
@@ -114,7 +130,7 @@ class Training:
                 self.engine.load(folder)
         if self.engine.rank == 0:
             skipped = [{"path": path, "reason": reason} for path, reason in chosen["skipped"]]
-            self.events.emit("resumed", **{**chosen, "skipped": skipped})
+            self.events.emit("resumed", **{**chosen, "skipped": skipped, "rescues": self.engine.rescues})
             start = f"resumed from {chosen['path']}" if chosen["path"] else "starting at step 0"
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
         return chosen["step"]
@@ -131,6 +147,8 @@ class Training:
             "step": selection.step,
             "path": str(selection.commit.path) if selection.commit else None,
             "skipped": [(str(path), reason) for path, reason in selection.skipped],
+            # who saves because it must end leaves out what is due after the step
+            "unmeasured": selection.manifest is not None and selection.manifest.reason in ("Stop", "PeerLost"),
         }
 
     @property
@@ -254,6 +272,20 @@ class Training:
             return ExitCode.PREEMPTED_NOT_SAVED
         self._leave()
         return ExitCode.PREEMPTED
+
+    def _rescue(self) -> None:
+        """Saves what steps have made since the newest commit, by rank 0 when its peers are gone: where it has all of it, and can write it
+        in less time than the steps would take again."""
+        saver = self.saver
+        if saver is None or self.engine.rank or not self.engine.rescues or self.done in (None, saver.step or 0):
+            return
+        if saver.seconds > min(RESCUE_SECONDS, time.monotonic() - saver.reached):
+            return
+        self.events.emit("phase", phase="Stopping")
+        try:
+            saver.rescue(self._manifest(self.done, "PeerLost"))
+        except TrainerError as error:
+            self.events.notice(f"the peers are gone, and step {self.done} could not be saved: {error}")
 
     def _not_saved(self, message: str) -> None:
         code = ExitCode.PREEMPTED_NOT_SAVED

@@ -47,7 +47,8 @@ class _Flight:
 class Saver:
     """The checkpoints of one attempt. Every rank calls the same methods in the same order, but for `busy`.
 
-    `step` and `path` are those of the newest commit, or of what the attempt resumed from; `began` is when the newest save began.
+    `step` and `path` are those of the newest commit, or of what the attempt resumed from; `reached` is when training was there, and
+    `seconds` what the commit took. `began` is when the newest save began.
     Raises StorageUnavailable, on every rank, for a save that failed.
     """
 
@@ -56,6 +57,8 @@ class Saver:
         self.step: int | None = None
         self.path: Place | None = None
         self.began = time.monotonic()
+        self.seconds = 0.0
+        self.reached = self.began
         self._flight: _Flight | None = None
         self._since = self.began
         self._thread = ThreadPoolExecutor(1, "save", initializer=_yield_to_steps)
@@ -92,6 +95,25 @@ class Saver:
             if self.step != manifest.step:
                 self._take_off(manifest, room=0)
                 self._land()
+
+    def rescue(self, manifest: Manifest) -> None:
+        """By rank 0 alone, when its peers are gone: saves the state as the last step left it, where the engine has all of it. A save that
+        was in flight counts no more."""
+        if self._flight is not None:
+            wait([self._flight.work])
+            files.leave(self._flight.workplace, self._flight.directory)
+        self._since = began = time.monotonic()
+        directory = self.store.begin(manifest.step)
+        workplace = files.workplace(directory)
+        try:
+            part = self.engine.rescue(workplace)
+            if part is not None:
+                flight = _Flight(manifest, directory, workplace, part, began, Future())
+                self._committed(flight, self._commit(flight, [self._write(part, workplace, directory)]))
+        finally:
+            files.leave(workplace, directory)
+            if self.path != directory:
+                self.store.abandon(directory)
 
     def advance(self) -> None:
         """Goes on with the save in flight, if there is one. At a step at which no rank is busy."""
@@ -137,6 +159,7 @@ class Saver:
         if self.engine.rank == 0:
             now, reason = time.monotonic(), flight.manifest.reason
             seconds, blocked = now - flight.began, flight.blocked + now - self._since
+            self.seconds, self.reached = seconds, flight.began
             times = {"seconds": seconds, "blockedSeconds": blocked}
             self.events.emit("commit", step=self.step, path=self.path.name, **times, bytes=size, reason=reason)
             self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
@@ -166,7 +189,7 @@ class Saver:
         for written, _ in parts:
             listing |= written
         commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
-        if flight.manifest.reason != "Stop":  # somebody waits for the end
+        if flight.manifest.reason not in ("Stop", "PeerLost"):  # somebody waits for the end
             self.store.retain(commit)
         return size
 

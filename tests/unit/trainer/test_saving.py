@@ -37,6 +37,7 @@ class Rank:
     may_write: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
     bytes: int = 1
+    whole: bool = True
     told: list[dict[str, Any]] = field(default_factory=list)
 
     def gather(self, text: str) -> list[str]:
@@ -64,6 +65,9 @@ class Rank:
             return ["index"]
 
         return Part(copied, write, finish)
+
+    def rescue(self, directory: Path) -> Part | None:
+        return self.snapshot(directory, room=0) if self.whole else None
 
     def emit(self, event: str, **fields: Any) -> None:
         self.told.append({"event": event, **fields})
@@ -225,3 +229,52 @@ def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: Worl
     next(world.directory.glob("step-*/part-1")).unlink()
     failures = world.step_until_idle()
     assert all(isinstance(failure, StorageUnavailable) and "ReadWriteMany" in str(failure) for failure in failures)
+
+
+def rescue(world: World, step: int) -> None:
+    world.savers[0].rescue(replace(MANIFEST, step=step, reason="PeerLost"))
+
+
+def test_rank_0_saves_alone_what_it_has_when_its_peers_are_gone(world: World) -> None:
+    world.let_write(0)
+    world.ranks[0].state = 7
+    rescue(world, 13)
+    (commit,) = valid_commits(world.directory)
+    manifest = read_verified(commit.path)
+    assert {name: (commit.path / name).read_text() for name in manifest.files} == {"part-0": "7", "index": "[7]"}
+    (told,) = (event for event in world.ranks[0].told if event["event"] == "commit")
+    assert (told["step"], told["reason"], manifest.reason) == (13, "PeerLost", "PeerLost")
+
+
+def test_a_save_in_flight_when_the_peers_go_counts_no_more(world: World) -> None:
+    for rank in world.ranks:
+        rank.state = 7
+    world.begin(10)
+    world.let_write(0)
+    world.ranks[0].state = 8
+    rescue(world, 10)  # the step is the same, and the directory too
+    (commit,) = valid_commits(world.directory)
+    assert (commit.step, (commit.path / "part-0").read_text(), (commit.path / "index").read_text()) == (10, "8", "[8]")
+
+
+def test_nothing_is_left_of_a_state_that_was_not_whole(world: World) -> None:
+    world.ranks[0].whole = False
+    rescue(world, 13)
+    assert (world.steps, list(world.directory.glob("step-*"))) == ([], [])
+
+
+def test_nothing_is_left_of_a_state_that_could_not_be_written(world: World) -> None:
+    world.let_write(0)
+    world.ranks[0].error = StorageUnavailable("no space is left")
+    with pytest.raises(StorageUnavailable, match="no space"):
+        rescue(world, 13)
+    assert (world.steps, list(world.directory.glob("step-*"))) == ([], [])
+
+
+def test_a_rank_of_an_older_world_rescues_nothing(world: World) -> None:
+    newer = Store(world.directory, replace(FENCE, attempt=1), keep=2)
+    newer.register(select(CheckpointSpec(world.directory), newer.fence))
+    world.let_write(0)
+    with pytest.raises(PeerLost, match="has taken over"):
+        rescue(world, 13)
+    assert world.steps == []

@@ -23,6 +23,7 @@ class Ddp(TorchEngine):
 
     averages_gradients = True
     shares_buffers = True
+    whole = True
 
     def _lay_out(self, model: nn.Module) -> nn.Module:
         self._lower(model)

@@ -45,9 +45,12 @@ class TorchEngine:
     averages_gradients = False
     """Whether the strategy's own reduction divides the sum of gradients by `ways`."""
     refuses: frozenset[str] = frozenset()
+    whole = False
+    """Whether each rank holds the whole model."""
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         backend = backend_of(spec.communication)
+        self.rescues = self.whole and backend == "gloo"  # a kernel of NCCL whose peer is gone holds up the device
         self.task = task
         self.spec = spec
         self.accumulation = spec.batch.accumulation_steps
@@ -68,6 +71,8 @@ class TorchEngine:
         self.learning_rate = scaled_learning_rate(spec, task.config.learningRate, devices=self.devices)
         self.optimizer = self._optimizer()
         self.given = state.numbers_of(self.optimizer)
+        self.updating = False
+        self.buffers_before: list[torch.Tensor] = []
 
     # what a strategy says
 
@@ -130,6 +135,8 @@ class TorchEngine:
         if not self.shares_buffers:
             with peers(self.rank):
                 self._share_buffers()
+        if self.rescues and self.rank == 0:
+            self.buffers_before = [buffer.clone() for buffer in self.model.buffers()]
         total = self._differentiate(indices, samples)
         with peers(self.rank):
             self._reduce_gradients()
@@ -140,13 +147,14 @@ class TorchEngine:
             met = dist.all_reduce(tally, async_op=True)
             if self.task.config.nanLoss == "Skip":
                 met.wait()
-        updating = time.monotonic()
+        updating, self.updating = time.monotonic(), True
         if self.task.config.nanLoss != "Skip" or np.isfinite(tally[0].item()):
             self._update(step)
         updating = time.monotonic() - updating
         with peers(self.rank):
             met.wait()
             loss_sum, *votes = tally[:4].tolist()
+        self.updating, self.buffers_before = False, []
         self.coming.heard(tally[4:].tolist())
         waited, read = self.coming.waits()
         stops, saves, works = (count > 0 for count in votes)
@@ -155,6 +163,12 @@ class TorchEngine:
         loss = loss_sum / len(indices)
         tells = ready > 0
         return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=tells)
+
+    @torch.no_grad()
+    def _put_back(self, buffers: list[torch.Tensor]) -> None:
+        """The buffers as they were, where there are such."""
+        for buffer, before in zip(self.model.buffers(), buffers, strict=False):
+            buffer.copy_(before)
 
     def _ready(self) -> float:
         """When (`time.monotonic`) this rank's gradients were ready, and only those of others awaited; 0: it cannot tell, for ranks wait
@@ -266,6 +280,12 @@ class TorchEngine:
         with peers(self.rank):
             self._share_buffers()
             return state.snapshot(directory, self.model, self.optimizer, given=self.given, room=room)
+
+    def rescue(self, directory: Path) -> Part | None:
+        if not self.rescues or self.updating:
+            return None
+        self._put_back(self.buffers_before)
+        return state.snapshot(directory, self.model, self.optimizer, given=self.given, room=0, alone=True)
 
     def load(self, directory: Path) -> None:
         with peers(self.rank):

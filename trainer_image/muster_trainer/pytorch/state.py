@@ -55,17 +55,27 @@ class _Planner(dcp.DefaultSavePlanner):
         return self.copies[write_item.index] if self.copies else super().resolve_data(write_item)
 
 
-def snapshot(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, *, given: Groups = (), room: int) -> Part:
+def snapshot(
+    directory: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    given: Groups = (),
+    room: int,
+    alone: bool = False,
+) -> Part:
     """Shares the table out over all ranks, as dcp.save does, and copies what this rank is to write, if it is no more than `room` bytes.
+    `alone`: this rank writes it all.
     `given` are the `numbers_of` the optimizer when it was made. Raises BadConfiguration where an optimizer keeps what cannot be stored.
 
     Each rank makes the plan of all, so that one collective is enough. Copies are plain memory: the next save has its own.
     """
     planner, writer = _Planner(), dcp.FileSystemWriter(directory)
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
     planner.set_up_planner(_table(model, optimizer, given), is_coordinator=True)
-    plans: list[Any] = [None] * world
-    dist.all_gather_object(plans, planner.create_local_plan())
+    plans: list[Any] = [planner.create_local_plan()] * world
+    if not alone:
+        dist.all_gather_object(plans, plans[0])
     plans, metadata = planner.create_global_plan(plans)
     plan = planner.finish_plan(writer.prepare_global_plan(plans)[rank])
     own = {item.index: planner.resolve_data(item) for item in plan.items}

@@ -23,6 +23,7 @@ class Observations:
         self.progress: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
         self.resumed: dict[str, Any] | None = None
+        self.rescues = False
         self.evaluation: dict[str, Any] | None = None
         self.fingerprints: dict[int, dict[str, Any]] = {}
         self.marks: dict[str, float] = {}
@@ -95,6 +96,7 @@ class Observations:
         if step is None:
             return
         self.marks.setdefault("resumed", event["time"])
+        self.rescues = event.get("rescues") is True
         skipped = event.get("skipped")
         self.resumed = {
             "found": whole(event.get("found")),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster_trainer.contract import (
+    RESCUE_SECONDS,
     ExitCode,
     ReplicaEnv,
     TrainerError,
@@ -267,7 +268,8 @@ class Replica:
             if orders.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
-            self._ending.by(now, now + orders.grace)
+            rescue = RESCUE_SECONDS if self._observed.rescues and not orders.dump else 0.0
+            self._ending.by(now, now + max(orders.grace, rescue))
 
     def _dump(self) -> None:
         """Tells where the processes stand, and has them stay there for a while: one that ends takes its peers along, with what they had

@@ -56,6 +56,9 @@ class _Fit(Synchronous):
         with self.strategy.scope():
             self.model.compile(optimizer=self.optimizer, jit_compile=False)
 
+    def _leaves_sums(self) -> bool:
+        return False  # Keras' train_step has no place between them and the update
+
     def expect(self, order: Order, steps: range) -> None:
         super().expect(order, steps)
         threading.Thread(target=self._fit, args=(order, steps), name="fit", daemon=True).start()

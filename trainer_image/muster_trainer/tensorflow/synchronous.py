@@ -68,12 +68,15 @@ class Synchronous:
             self.optimizer.build(self.trainables)
             self.full_rate = self._full_rate()
         self._update = self.optimizer.apply_gradients
+        self.sums = self.world > 1 and self._leaves_sums()
         self.decay = 0.0 if task.optimizer or config.optimizer == "AdamW" else config.weightDecay
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self.files = tf.train.CheckpointOptions()
         self.host = "/device:CPU:0"
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
         self._kept = [v for v in self.model.non_trainable_variables if v.dtype in IN_FLOAT32] if self.devices > 1 else []
+        self.rescues = self.sums and self.tells_time and not self._kept  # what is kept is read together
+        self.updating = False
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
         self.examples: list[Any] = []  # what a step's share looks like
@@ -132,8 +135,10 @@ class Synchronous:
             summed, gradients, ready = self._train(batches, count, words)
             loss_sum, stops, saves, works, *heard = summed.numpy().tolist()
             waited = self._heard(np.reshape(heard, told.shape), failure)
-            if gradients and math.isfinite(loss_sum):
+            if gradients and (math.isfinite(loss_sum) or not self.skips):
+                self.updating = True
                 self._apply(gradients)
+                self.updating = False
         own = read + max(0.0, float(ready.numpy()) - together) if self.tells_time else None
         return StepOutcome(
             loss=loss_sum / len(indices),
@@ -171,6 +176,12 @@ class Synchronous:
             table = snapshots.copied(table, self.host)
         return Part(copied, partial(snapshots.write, table, directory, self.host), lambda _: [])
 
+    def rescue(self, directory: Path) -> Part | None:
+        if not self.rescues or self.updating:
+            return None
+        table = snapshots.read(self.checkpoint, self.host)
+        return Part(False, partial(snapshots.write, table, directory, self.host), lambda _: [])
+
     def load(self, directory: Path) -> None:
         try:
             with peers(self.rank):
@@ -190,12 +201,16 @@ class Synchronous:
 
     def _train_all(self, batches: Any, count: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
         """The loss and after it the sums of the words, the gradients of each device where it is left to the caller to apply them
-        (nanLoss: Skip), and where `tells_time` when (`time.monotonic`) all gradients of this worker were ready."""
+        (nanLoss: Skip, and where a lost peer is to leave the state as it was), and where `tells_time` when (`time.monotonic`) all
+        gradients of this worker were ready."""
         told, gradients = self.strategy.run(self._told_one, args=(batches, count, words))
         ready = self._now_after(gradients) if self.tells_time else ()
-        if not self.skips:
+        if self.sums:
+            gradients = self.strategy.run(self._summed, args=(gradients,))
+        apart = self.sums or self.skips
+        if not apart:
             self._apply_all(gradients)
-        return self.strategy.reduce(SUM, told, axis=None), gradients if self.skips else (), ready
+        return self.strategy.reduce(SUM, told, axis=None), gradients if apart else (), ready
 
     def _now_after(self, gradients: Any) -> tf.Tensor:
         own = [one for each in gradients for one in self.strategy.experimental_local_results(each)]
@@ -228,20 +243,24 @@ class Synchronous:
         self.strategy.run(self._apply_one, args=(gradients,))
 
     def _apply_one(self, gradients: list[tf.Tensor]) -> None:
-        """Keras' optimizer adds the gradients up over the devices."""
+        """Keras' optimizer adds the gradients up over the devices, unless that is done (`sums`)."""
         self._update(zip(self._prepared(gradients), self.trainables, strict=True))
 
     def _prepared(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """One device's gradients, clipped and with its share of the weight decay. The norm to clip by is that of all devices' sum."""
         if self.clip_norm:
-            summed = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+            summed = gradients if self.sums else self._summed(gradients)
             factor = self.clip_norm / tf.maximum(tf.linalg.global_norm(summed), self.clip_norm)
             gradients = [gradient * factor for gradient in gradients]
         if self.decay:
-            share = self.decay / self.devices
+            share = self.decay / (1 if self.sums else self.devices)
             variables = [variable.value for variable in self.trainables]
             gradients = [g + share * v for g, v in zip(gradients, variables, strict=True)]
         return gradients
+
+    def _summed(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        summed: list[tf.Tensor] = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+        return summed
 
     def _measure_all(self, share: Any) -> dict[str, tf.Tensor]:
         sums = self.strategy.run(self._measure_one, args=(share,))
@@ -277,6 +296,16 @@ class Synchronous:
             given = f"{self.task.title}: schedule" if self.task.schedule else "spec.trainer.config.warmupSteps"
             raise BadConfiguration(f"{given}: {self.task.title}'s optimizer has a schedule of its own; leave one of them out")
         return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
+
+    def _leaves_sums(self) -> bool:
+        """Has Keras' optimizer take gradients that are added up already; False: it does that itself, in the midst of its update.
+
+        There is no public way. An optimizer that wraps another one is left alone.
+        """
+        if not hasattr(self.optimizer, "_all_reduce_sum_gradients") or hasattr(self.optimizer, "inner_optimizer"):
+            return False
+        self.optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+        return True
 
     def _trainables(self) -> list[keras.Variable]:
         """What is trained, in the order of the gradients."""
