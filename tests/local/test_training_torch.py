@@ -117,7 +117,7 @@ def test_nccl_without_cuda_is_refused_by_all_ranks() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("size", [2])
+@pytest.mark.parametrize("size", [2, 3])
 def test_a_rank_that_has_the_whole_model_saves_it_when_a_peer_is_gone(size: int, tmp_path: Path) -> None:
     proofs.what_rank_0_has_is_saved_when_its_peer_is_gone("DDP", tmp_path, size=size)
 

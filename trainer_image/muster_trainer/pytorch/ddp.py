@@ -7,6 +7,7 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +29,7 @@ class Ddp(TorchEngine):
     def _lay_out(self, model: nn.Module) -> nn.Module:
         self._lower(model)
         self.parallel = DistributedDataParallel(model)
+        self.settled = self.world <= 2  # a sum of two is the same in any order
         self._watch_gradients()
         self._compress(self.spec.options.get("gradientCompression") or "None")
         return model
@@ -45,6 +47,19 @@ class Ddp(TorchEngine):
             if parameter.requires_grad:
                 hooks[parameter] = parameter.register_post_accumulate_grad_hook(note)
         self._gradient_hooks = hooks
+
+    def _settle(self, indices: np.ndarray, samples: Any, step: int) -> None:
+        """Passes through the model once for nothing: DDP lays its buckets out anew after its first backward pass, and where in a bucket
+        a gradient lies says in which order the ranks' parts of it are added up. So all steps that count have one order, as if the
+        training had never been interrupted."""
+        if self.settled:
+            return
+        self.settled = True
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        self._differentiate(indices, samples)
+        self._put_back(buffers)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._seed(step)
 
     def _ready(self) -> float:
         for parameter in [one for one in self._gradient_hooks if one is not self._last_gradient]:

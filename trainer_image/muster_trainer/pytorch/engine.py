@@ -135,6 +135,7 @@ class TorchEngine:
         if not self.shares_buffers:
             with peers(self.rank):
                 self._share_buffers()
+        self._settle(indices, samples, step)
         if self.rescues and self.rank == 0:
             self.buffers_before = [buffer.clone() for buffer in self.model.buffers()]
         total = self._differentiate(indices, samples)
@@ -163,6 +164,9 @@ class TorchEngine:
         loss = loss_sum / len(indices)
         tells = ready > 0
         return StepOutcome(loss=loss, stop=stops, save=saves, busy=works, input_seconds=waited, own_seconds=own, tells_passes=tells)
+
+    def _settle(self, indices: np.ndarray, samples: Any, step: int) -> None:
+        """Before each step, with what it will take: what a strategy has to do before its first one."""
 
     @torch.no_grad()
     def _put_back(self, buffers: list[torch.Tensor]) -> None:
