@@ -102,8 +102,8 @@ def _told(line: str) -> tuple[float, int] | None:
     return (event["time"], event["step"]) if event.get("event") == "step" else None
 
 
-def kill_process(place: Place) -> None:
-    entry = next(entry for entry in place.processes() if entry["replica"] == "worker-1")
+def kill_process(place: Place, replica: str = "worker-1") -> None:
+    entry = next(entry for entry in place.processes() if entry["replica"] == replica)
     os.kill(entry["processes"][0]["pid"], signal.SIGKILL)
 
 
@@ -196,12 +196,13 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
-    """One of two workers of MultiWorkerMirrored dies."""
+    """One of two workers of MultiWorkerMirrored dies; and its chief, who could have saved what it had."""
     with muster(folder / "mwms", "MultiWorkerMirrored") as (training, place):
         ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
+        chief = [_after(training, lambda: kill_process(place, "worker-0")) for _ in range(times)]
     with plain_tensorflow(folder / "cold") as (training, restart):
         cold = [_after(training, restart) for _ in range(times)]
-    return _against(ours, coldRestart=cold)
+    return {"worker": _against(ours, coldRestart=cold), "chief": _against(chief, coldRestart=cold)}
 
 
 def one_replica(folder: Path, times: int) -> dict[str, Any]:

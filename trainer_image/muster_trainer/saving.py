@@ -48,7 +48,7 @@ class Saver:
     """The checkpoints of one attempt. Every rank calls the same methods in the same order, but for `busy`.
 
     `step` and `path` are those of the newest commit, or of what the attempt resumed from; `reached` is when training was there, and
-    `seconds` what the commit took. `began` is when the newest save began.
+    `seconds` what rank 0 would take for all of what has been written. `began` is when the newest save began.
     Raises StorageUnavailable, on every rank, for a save that failed.
     """
 
@@ -57,7 +57,7 @@ class Saver:
         self.step: int | None = None
         self.path: Place | None = None
         self.began = time.monotonic()
-        self.seconds = 0.0
+        self.seconds = self._own_seconds = 0.0
         self.reached = self.began
         self._flight: _Flight | None = None
         self._since = self.began
@@ -159,7 +159,7 @@ class Saver:
         if self.engine.rank == 0:
             now, reason = time.monotonic(), flight.manifest.reason
             seconds, blocked = now - flight.began, flight.blocked + now - self._since
-            self.seconds, self.reached = seconds, flight.began
+            self.reached = flight.began
             times = {"seconds": seconds, "blockedSeconds": blocked}
             self.events.emit("commit", step=self.step, path=self.path.name, **times, bytes=size, reason=reason)
             self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
@@ -179,8 +179,11 @@ class Saver:
     # beside the training
 
     def _write(self, part: Part, workplace: Path, directory: Place) -> list[Any]:
+        began = time.monotonic()
         names, told = part.write()
-        return [self.store.flush(workplace, names, directory), told]
+        written = self.store.flush(workplace, names, directory)
+        self._own_seconds = time.monotonic() - began
+        return [written, told]
 
     def _commit(self, flight: _Flight, parts: list[Any]) -> int:
         with files.storage(flight.directory):
@@ -188,6 +191,7 @@ class Saver:
         listing = self.store.flush(flight.workplace, names, flight.directory)
         for written, _ in parts:
             listing |= written
+        self.seconds = self._own_seconds * sum(bool(written) for written, _ in parts)
         commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
         if flight.manifest.reason not in ("Stop", "PeerLost"):  # somebody waits for the end
             self.store.retain(commit)

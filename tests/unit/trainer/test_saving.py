@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -229,6 +230,17 @@ def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: Worl
     next(world.directory.glob("step-*/part-1")).unlink()
     failures = world.step_until_idle()
     assert all(isinstance(failure, StorageUnavailable) and "ReadWriteMany" in str(failure) for failure in failures)
+
+
+def test_how_long_all_of_it_would_take_is_reckoned_by_what_this_rank_wrote(world: World) -> None:
+    world.begin(10)
+    begun = time.monotonic()
+    world.let_write(1)
+    assert not wait([world.savers[0]._flight.work], 0.2).done  # type: ignore[union-attr]
+    world.let_write(0)
+    world.step_until_idle()
+    assert world.savers[0].seconds > 0.4  # of two who wrote as much as it did in a fifth of a second
+    assert world.savers[0].reached < begun
 
 
 def rescue(world: World, step: int) -> None:

@@ -1,0 +1,87 @@
+"""When rank 0 saves by itself what its peers have left it with."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_trainer.contract import PeerLost, StorageUnavailable, TrainerError
+from muster_trainer.loop import Training
+
+
+class Left:
+    """A training at step 13 that has lost its peers, ten seconds after it was at step 10, whose save took two."""
+
+    def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
+        self.engine = SimpleNamespace(rank=rank, rescues=rescues)
+        self.done = done
+        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, reached=time.monotonic() - 10, rescue=self._save)
+        self.events = SimpleNamespace(emit=lambda *_, **__: None, notice=self._notice)
+        self.saved: list[Any] = []
+        self.notices: list[str] = []
+        self.error: TrainerError | None = None
+
+    def _manifest(self, step: int, reason: str) -> tuple[int, str]:
+        return step, reason
+
+    def _save(self, manifest: tuple[int, str]) -> None:
+        if self.error:
+            raise self.error
+        self.saved.append(manifest)
+
+    def _notice(self, message: str) -> None:
+        self.notices.append(message)
+
+    def _train(self) -> None:
+        raise PeerLost("rank 0: connection closed")
+
+    def _rescue(self) -> None:
+        Training._rescue(self)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("left", [Left(), Left(seconds=0.0), Left(step=None), Left(seconds=4.9)])
+def test_steps_that_are_in_no_commit_are_saved_and_the_peer_is_lost_all_the_same(left: Left) -> None:
+    with pytest.raises(PeerLost, match="connection closed"):
+        Training.run(left)  # type: ignore[arg-type]
+    assert left.saved == [(13, "PeerLost")]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(Left(rank=1), id="another rank"),
+        pytest.param(Left(rescues=False), id="a part of the state"),
+        pytest.param(Left(done=None), id="before the first step"),
+        pytest.param(Left(done=0, step=None), id="nothing done"),
+        pytest.param(Left(done=10), id="nothing new"),
+        pytest.param(Left(seconds=5.1), id="longer than it is given"),
+    ],
+)
+def test_what_has_no_need_or_no_time_to_be_saved_is_not(left: Left) -> None:
+    left._rescue()
+    assert left.saved == []
+
+
+def test_what_is_sooner_done_again_than_saved_is_not_saved() -> None:
+    left = Left(seconds=2.0)
+    left.saver.reached = time.monotonic() - 1
+    left._rescue()
+    assert left.saved == []
+
+
+def test_without_storage_there_is_nothing_to_do() -> None:
+    left = Left()
+    left.saver = None
+    left._rescue()
+    assert left.saved == []
+
+
+def test_what_could_not_be_saved_is_told_and_hides_nothing() -> None:
+    left = Left()
+    left.error = StorageUnavailable("no space is left")
+    with pytest.raises(PeerLost):
+        Training.run(left)  # type: ignore[arg-type]
+    assert left.notices == ["the peers are gone, and step 13 could not be saved: no space is left"]
