@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from muster_trainer.contract import BadConfiguration, PeerLost, UserError
+from muster_trainer.waiting import START_SECONDS, wait_for
 
 # Dead peers are noticed at once; this bounds the wait for silent ones, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
@@ -54,6 +55,9 @@ def join(backend: str) -> None:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
         else:
             os.environ["MASTER_ADDR"] = _numeric(address)
+            if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
+                # torch tries again after half a second or so where it was refused: the first rank should be there.
+                wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS)
             dist.init_process_group(backend, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())

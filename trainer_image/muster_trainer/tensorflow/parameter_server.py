@@ -24,8 +24,8 @@ from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import partitions
 from muster_trainer.tensorflow.input import Reading
 from muster_trainer.tensorflow.synchronous import SUM, Synchronous
-from muster_trainer.tensorflow.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
 from muster_trainer.tensorflow.world import Membership, peers, place, refuse_logical_devices
+from muster_trainer.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
 
 CONNECT_SECONDS = 120.0
 PATH_SECONDS = 60.0

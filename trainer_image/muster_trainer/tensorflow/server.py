@@ -12,8 +12,8 @@ import tensorflow as tf
 from muster_trainer.contract import BadConfiguration, ExitCode, TrainerSpec
 from muster_trainer.events import Events
 from muster_trainer.stopping import StopRequest
-from muster_trainer.tensorflow.waiting import START_SECONDS, listens, wait_for
 from muster_trainer.tensorflow.world import cannot_listen, fingerprint, place
+from muster_trainer.waiting import START_SECONDS, listens, wait_for
 
 ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 _LOOK_SECONDS = 0.2

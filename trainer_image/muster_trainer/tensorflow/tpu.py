@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from muster_trainer.contract import BadConfiguration, TrainerSpec
 from muster_trainer.tensorflow import server
-from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for, within
 from muster_trainer.tensorflow.world import Membership, one_line, peers
+from muster_trainer.waiting import START_SECONDS, wait_for, within
 
 FIND_SECONDS = 60.0
 CONNECT_SECONDS = 120.0

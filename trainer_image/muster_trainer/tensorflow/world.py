@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from muster_trainer.contract import BadConfiguration, PeerLost, TrainerSpec
-from muster_trainer.tensorflow.waiting import START_SECONDS, wait_for
+from muster_trainer.waiting import START_SECONDS, wait_for
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 REGISTER_TIMEOUT_MS = 15 * 60 * 1000

@@ -1,4 +1,4 @@
-"""Deadlines for what would wait for ever: calls of TensorFlow into other machines, and machines that never come up."""
+"""Deadlines for what would wait for ever: calls into other machines, and machines that never come up."""
 
 from __future__ import annotations
 

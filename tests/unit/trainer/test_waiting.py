@@ -1,4 +1,4 @@
-"""Deadlines for what would wait for ever. Nothing here needs TensorFlow."""
+"""Deadlines for what would wait for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from muster_trainer.contract import PeerLost
-from muster_trainer.tensorflow.waiting import wait_for, within
+from muster_trainer.waiting import wait_for, within
 
 
 def test_a_call_in_time_gives_its_answer_or_its_own_error() -> None:
