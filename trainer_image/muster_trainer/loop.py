@@ -34,7 +34,7 @@ from muster_trainer.pace import Pace
 from muster_trainer.saving import Saver
 from muster_trainer.stopping import StopRequest
 from muster_trainer.summaries import Summaries
-from muster_trainer.tasks.module import Task
+from muster_trainer.tasks.module import Task, describe
 
 _SAMPLES_NAMED = 8
 _GOING_ON = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
@@ -284,8 +284,9 @@ class Training:
         self.events.emit("phase", phase="Stopping")
         try:
             saver.rescue(self._manifest(self.done, "PeerLost"))
-        except TrainerError as error:
-            self.events.notice(f"the peers are gone, and step {self.done} could not be saved: {error}")
+        except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)
+            said = str(error) if isinstance(error, TrainerError) else describe(error)
+            self.events.notice(f"the peers are gone, and step {self.done} could not be saved: {said}")
 
     def _not_saved(self, message: str) -> None:
         code = ExitCode.PREEMPTED_NOT_SAVED

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster_trainer.contract import PeerLost, StorageUnavailable, TrainerError
+from muster_trainer.contract import PeerLost, StorageUnavailable
 from muster_trainer.loop import Training
 
 
@@ -22,7 +23,7 @@ class Left:
         self.events = SimpleNamespace(emit=lambda *_, **__: None, notice=self._notice)
         self.saved: list[Any] = []
         self.notices: list[str] = []
-        self.error: TrainerError | None = None
+        self.error: Exception | None = None
 
     def _manifest(self, step: int, reason: str) -> tuple[int, str]:
         return step, reason
@@ -79,9 +80,17 @@ def test_without_storage_there_is_nothing_to_do() -> None:
     assert left.saved == []
 
 
-def test_what_could_not_be_saved_is_told_and_hides_nothing() -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StorageUnavailable("no space is left"), "no space is left$"),
+        (RuntimeError("aborted"), r"RuntimeError: aborted \(.*test_rescue.py, line \d+\)$"),
+    ],
+)
+def test_what_could_not_be_saved_is_told_and_hides_nothing(error: Exception, said: str) -> None:
     left = Left()
-    left.error = StorageUnavailable("no space is left")
+    left.error = error
     with pytest.raises(PeerLost):
         Training.run(left)  # type: ignore[arg-type]
-    assert left.notices == ["the peers are gone, and step 13 could not be saved: no space is left"]
+    (notice,) = left.notices
+    assert re.match(f"the peers are gone, and step 13 could not be saved: {said}", notice)
