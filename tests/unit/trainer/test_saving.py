@@ -235,8 +235,7 @@ def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: Worl
 def test_how_long_all_of_it_would_take_is_reckoned_by_what_this_rank_wrote(world: World) -> None:
     world.begin(10)
     begun = time.monotonic()
-    world.let_write(1)
-    world.let_write(0)
+    world.let_write(0, 1)
     world.step_until_idle()
     assert world.savers[0].seconds == 2 * world.savers[0]._own_seconds > 0  # of two who wrote as much as it did
     assert world.savers[0].reached < begun

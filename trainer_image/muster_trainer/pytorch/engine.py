@@ -50,7 +50,6 @@ class TorchEngine:
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         backend = backend_of(spec.communication)
-        self.rescues = self.whole and backend == "gloo"  # a kernel of NCCL whose peer is gone holds up the device
         self.task = task
         self.spec = spec
         self.accumulation = spec.batch.accumulation_steps
@@ -60,6 +59,8 @@ class TorchEngine:
         self.rank = dist.get_rank()
         self.world = self.ways = dist.get_world_size()
         self.position = self.rank
+        # a kernel of NCCL whose peer is gone holds up the device
+        self.rescues = self.whole and self.world > 1 and backend == "gloo" and spec.checkpoint is not None
         self.counts = True
         self.most_at_once = self._least(spec.batch.most_at_once or spec.batch.global_size)
         with refused_together():

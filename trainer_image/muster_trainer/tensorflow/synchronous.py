@@ -75,7 +75,8 @@ class Synchronous:
         self.host = "/device:CPU:0"
         self._seeds = [v for v in self.model.non_trainable_variables if v.path.endswith("seed_generator_state")]
         self._kept = [v for v in self.model.non_trainable_variables if v.dtype in IN_FLOAT32] if self.devices > 1 else []
-        self.rescues = self.sums and self.tells_time and not self._kept  # what is kept is read together
+        # what is kept is read together
+        self.rescues = self.sums and self.tells_time and not self._kept and spec.checkpoint is not None
         self.updating = False
         self.clip_norm = task.config.gradientClipNorm
         self.keeps_rows = False
