@@ -40,6 +40,8 @@ DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
 CERTIFICATE_SECONDS = 2.0
 SETTLED_SECONDS = 15.0  # by then kopf has told of thousands of jobs
+AWAY = (0, 502, 503, 504)
+"""Statuses that say that nobody answers, or that only somebody in front of the API server does, for want of it."""
 
 log = logging.getLogger("muster.operator")
 
@@ -219,7 +221,7 @@ class Operator:
     def _asked(self, verb: str, status: int) -> None:
         """A request was answered; where the API server was away until now, what failed meanwhile is tried again at once."""
         self._requests.add({"verb": verb, "status": str(status)})
-        answered = status != 0
+        answered = status not in AWAY
         if answered and not self._answered:
             self._queue.retry_now()
         self._answered = answered

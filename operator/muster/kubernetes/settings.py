@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -40,6 +42,15 @@ class _NoProgress(kopf.ProgressStorage):
         return essence
 
 
+class Pauses:
+    """Between the tries of a request, in seconds, without end. kopf's own are over after a minute of 503 (a load balancer whose API server
+    is away): that ended the watch of jobs, and with it the operator.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1.0, 1.0, 2.0, 3.0), repeat(5.0))
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """kopf watches and nothing else: no peering, no scanning for namespaces and definitions, no Events, no annotations, no finalizers."""
     settings.peering.standalone = True
@@ -47,6 +58,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
+    settings.networking.error_backoffs = Pauses()
     settings.watching.chunk_size = 500
     settings.persistence.progress_storage = _NoProgress()
     settings.persistence.diffbase_storage = _NoMemory()

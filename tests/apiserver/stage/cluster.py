@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -126,8 +127,10 @@ class Cluster:
             until(self._serves, "the API server serves again", seconds=60)
 
     def _serves(self) -> bool:
-        with suppress(OSError, ApiError):
-            return bool(self.admin.get("/api/v1/namespaces/default"))
+        """Whether everything that tests ask for is served: each kind has a cache of its own, and custom ones come last."""
+        kinds = (JOBS, "/api/v1/namespaces/{}/pods", "/api/v1/namespaces/{}/services")
+        with suppress(http.client.HTTPException, OSError, ApiError):
+            return all(self.admin.get(path) for path in ("/readyz", *(kind.format("default") for kind in kinds)))
         return False
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
+import kopf
+import pytest
 from kubernetes.aio import client
 
 from muster.api.reports import Report
@@ -13,6 +18,7 @@ from muster.control.metrics import exposition
 from muster.kubernetes.configuration import Configuration, Place
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.operator import Operator
+from muster.kubernetes.settings import configure
 
 
 def pod(index: int) -> dict[str, Any]:
@@ -22,10 +28,15 @@ def pod(index: int) -> dict[str, Any]:
     return {"metadata": {**metadata, **made}}
 
 
+@asynccontextmanager
+async def operator_apart() -> AsyncIterator[Operator]:
+    async with client.ApiClient(client.Configuration(host="http://127.0.0.1:1")) as api:
+        yield Operator(Configuration(), Place(pod="muster", namespace="muster-system", address="127.0.0.1"), Gateway(api))
+
+
 def test_supervisors_are_counted_as_long_as_their_pods_are_there() -> None:
     async def counted() -> list[str]:
-        async with client.ApiClient(client.Configuration(host="http://127.0.0.1:1")) as api:
-            operator = Operator(Configuration(), Place(pod="muster", namespace="muster-system", address="127.0.0.1"), Gateway(api))
+        async with operator_apart() as operator:
             for index in range(3):
                 operator._watched.pod("ADDED", pod(index))
                 said = Report(job="default/digits", pod=f"digits-worker-{index}", role="worker", index=index, attempt=0)
@@ -34,3 +45,32 @@ def test_supervisors_are_counted_as_long_as_their_pods_are_there() -> None:
             return exposition(operator._metrics()).splitlines()
 
     assert "muster_supervisors 2" in asyncio.run(counted())
+
+
+AWAY = {200: False, 404: False, 409: False, 429: False, 500: False, 0: True, 502: True, 503: True, 504: True}
+
+
+@pytest.mark.parametrize(("status", "away"), AWAY.items())
+def test_while_only_a_load_balancer_answers_it_is_not_ready_and_tries_again_afterwards(status: int, *, away: bool) -> None:
+    async def said() -> tuple[str | None, bool]:
+        async with operator_apart() as operator:
+            retried = []
+            operator._queue.retry_now = lambda: retried.append(True)  # type: ignore[method-assign]
+            operator._asked("GET", status)
+            unready = operator._unready()
+            operator._asked("GET", 200)
+            return unready, bool(retried)
+
+    assert asyncio.run(said()) == (("the API server does not answer", True) if away else (None, False))
+
+
+def test_the_watch_of_jobs_is_never_given_up_and_never_tried_more_than_five_seconds_apart() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    backoffs = settings.networking.error_backoffs
+    assert not isinstance(backoffs, float)
+    pauses = list(islice(backoffs, 1000))
+    assert len(pauses) == 1000
+    assert max(pauses) <= 5
+    assert min(pauses) >= 1
+    assert list(islice(backoffs, 3)) == pauses[:3]  # from the beginning for each request
