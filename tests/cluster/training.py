@@ -101,8 +101,7 @@ class Ground:
 
     def remove(self) -> None:
         """Removes the namespace, the claim and its volume, and what was written."""
-        if self.cluster.kubectl("get", "namespace", self.namespace, "--ignore-not-found", "-o", "name"):
-            self.cluster.kubectl("delete", "namespace", self.namespace, "--timeout=280s", timeout=300)
+        self.cluster.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--timeout=280s", timeout=300)
         self.cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{self.namespace}-{CLAIM}")
         shutil.rmtree(self.folder.parent, ignore_errors=True)
 
