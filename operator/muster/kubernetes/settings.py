@@ -42,7 +42,7 @@ class _NoProgress(kopf.ProgressStorage):
         return essence
 
 
-class Pauses:
+class _Pauses:
     """Between the tries of a request, in seconds, without end. kopf's own are over after a minute of 503 (a load balancer whose API server
     is away): that ended the watch of jobs, and with it the operator.
     """
@@ -58,7 +58,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    settings.networking.error_backoffs = Pauses()
+    settings.networking.error_backoffs = _Pauses()
     settings.watching.chunk_size = 500
     settings.persistence.progress_storage = _NoProgress()
     settings.persistence.diffbase_storage = _NoMemory()

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import yaml
 from tests.apiserver.stage.api import JOBS, Api, ApiError, Object, until
+from tests.apiserver.stage.kubelet import PODS
 from tests.cluster import harness
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "muster"
@@ -61,7 +62,7 @@ class Cluster:
             self.admin.apply(f"{folder}/{manifest['metadata']['name']}", manifest)
         [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
         self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
-        until(self._defined, "TrainingJobs are served")
+        until(self._serves, "TrainingJobs are served")
 
     def namespace(self, prefix: str) -> str:
         """A new namespace, with the service account that pods run under."""
@@ -101,11 +102,6 @@ class Cluster:
             return [json.loads(line) for line in self.audit.read_text().splitlines() if line.endswith("}")]
         return []
 
-    def _defined(self) -> bool:
-        with suppress(ApiError):
-            return bool(self.admin.get(JOBS.format("default")))
-        return False
-
     @contextmanager
     def down(self) -> Iterator[None]:
         """Kills the API server; it is started again, with what it had, at the end."""
@@ -128,9 +124,8 @@ class Cluster:
 
     def _serves(self) -> bool:
         """Whether everything that tests ask for is served: each kind has a cache of its own, and custom ones come last."""
-        kinds = (JOBS, "/api/v1/namespaces/{}/pods", "/api/v1/namespaces/{}/services")
         with suppress(http.client.HTTPException, OSError, ApiError):
-            return all(self.admin.get(path) for path in ("/readyz", *(kind.format("default") for kind in kinds)))
+            return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], JOBS))
         return False
 
 
