@@ -72,6 +72,19 @@ def test_every_child_is_owned_by_its_job_so_that_deleting_the_job_deletes_it(job
         assert not child["metadata"].get("finalizers")
 
 
+def test_a_deleted_job_that_a_finalizer_keeps_loses_its_pods_and_gets_no_others(jobs: Jobs, kubelet: Kubelet) -> None:
+    jobs.submit({**job("digits"), "metadata": {"name": "digits", "finalizers": ["example.com/theirs"]}})
+    pods = started(jobs, kubelet, "digits", 2)
+    jobs.delete("digits")
+    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "both pods are asked to go")
+    for pod in pods:
+        kubelet.remove(pod)
+    jobs.submit(job("other", workers=1))  # when its pod is there, the operator has looked at both jobs
+    pods_of(jobs, "other", 1)
+    assert jobs.pods("digits") == []
+    jobs.patch("digits", {"metadata": {"finalizers": None}})
+
+
 def test_only_pods_of_the_same_job_reach_a_job_and_ports_that_its_template_declares_are_open(jobs: Jobs) -> None:
     side_car = {"name": "board", "image": "board", "ports": [{"containerPort": 6006}]}
     jobs.submit(job("digits", roles={"worker": {"replicas": 1, "template": {"spec": {"containers": [side_car]}}}}))

@@ -89,6 +89,11 @@ def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_
     assert defaults["checkpoint"]["storage"] == values["checkpoint"]["storage"]
 
 
+def test_a_second_installation_manages_jobs_of_another_controller_name(render: Render) -> None:
+    assert config(render())["controller"] == "muster.dev/operator"
+    assert config(render({"controllerName": "muster.dev/second"}))["controller"] == "muster.dev/second"
+
+
 def test_a_changed_configuration_restarts_the_operator(render: Render) -> None:
     def checksum(values: Manifest) -> str:
         return str(only(render(values), "Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"])

@@ -4,6 +4,7 @@
 images:
   PyTorch: {{ include "muster.image" (dict "image" $defaults.images.pytorch "root" $) | quote }}
   TensorFlow: {{ include "muster.image" (dict "image" $defaults.images.tensorflow "root" $) | quote }}
+controller: {{ .Values.controllerName }}
 namespaces: {{ toJson .Values.watchNamespaces }}
 workers: {{ .Values.operator.workers }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}

@@ -21,6 +21,7 @@ class Metadata(ApiModel):
     generation: int = Field(default=1, ge=0, description="Grows with every change of the spec.")
     creation_timestamp: Time | None = Field(default=None, description="When the job was created.")
     deletion_timestamp: Time | None = Field(default=None, description="When its deletion was asked for.")
+    finalizers: list[str] = Field(default_factory=list, description="What must be done before a deleted job goes.")
     labels: dict[str, str] = Field(default_factory=dict, description="Labels.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations.")
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from muster.admission.changes import changes
 from muster.admission.sentences import problem_of
 from muster.admission.validate import problems
+from muster.api.constants import CONTROLLER
 from muster.api.job import Metadata, TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import StrategyName, Trainer, TrainingJobSpec
@@ -147,9 +148,11 @@ def readable_status(raw: Any) -> TrainingJobStatus:
 
 def _stand_in(raw: Any) -> TrainingJobSpec:
     """A spec for a job whose own was never readable: enough to say so, and to go on watching what runs."""
-    named = raw.get("strategy") if isinstance(raw, dict) else None
+    spec = raw if isinstance(raw, dict) else {}
+    named, manager = spec.get("strategy"), spec.get("managedBy")
     strategy = StrategyName(named) if named in list(StrategyName) else StrategyName.ONE_DEVICE
-    return TrainingJobSpec(strategy=strategy, trainer=Trainer(task="none"))
+    managed_by = manager if isinstance(manager, str) else CONTROLLER
+    return TrainingJobSpec(strategy=strategy, trainer=Trainer(task="none"), managed_by=managed_by)
 
 
 def _remove(value: Any, location: tuple[int | str, ...]) -> None:

@@ -93,7 +93,7 @@ class Reconciler:
         """
         obj = self._around.store.job(key)
         self._forget_unless(key, obj)
-        if obj is None or "deletionTimestamp" in obj["metadata"] or self._at_rest(key, obj):
+        if obj is None or self._at_rest(key, obj):
             return None
         admitted = self._admission.admit(obj)
         job = admitted.job

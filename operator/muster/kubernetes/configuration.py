@@ -12,6 +12,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from muster.api.base import ApiModel
+from muster.api.constants import CONTROLLER
 from muster.api.spec import Storage
 from muster.control.defaults import JobDefaults
 from muster.render.images import default_images
@@ -55,6 +56,7 @@ class Configuration(ApiModel):
     """operator.yaml"""
 
     images: dict[Framework, str] = Field(default_factory=dict, description="Trainer images.")
+    controller: str = Field(default=CONTROLLER, min_length=1, max_length=253, description="Only jobs with this spec.managedBy are run.")
     namespaces: list[str] = Field(default_factory=list, description="Whose jobs are run; empty: all.")
     workers: int = Field(default=32, ge=1, le=1000, description="Jobs reconciled at once.")
     resync_seconds: float = Field(default=300, ge=1, description="Between two looks at everything.")

@@ -31,6 +31,7 @@ from muster.kubernetes.handlers import Watched, register
 from muster.kubernetes.leader import Lease
 from muster.kubernetes.probes import Probes
 from muster.kubernetes.watches import ChildWatch
+from muster.lifecycle.policy import Policy
 from muster.render.environment import Coordinator
 
 DRAIN_SECONDS = 15.0
@@ -207,6 +208,7 @@ class Operator:
             defaults=self._configuration.defaults(),
             coordinator=self._coordinator if self._place.address else None,
             policies=self._configuration.network_policy.enabled,
+            policy=Policy(controller=self._configuration.controller),
             tell=self._herald.tell,
             restarted=lambda failure_class: self._restarts.add({"class": failure_class}),
             recovered=self._recovered,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from muster.api.constants import CONTROLLER
+from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import Phase, Reason, TrainingJobStatus
@@ -34,7 +34,7 @@ from muster.lifecycle import (
     ttl,
     world,
 )
-from muster.lifecycle.actions import Action, Decision, LookLive
+from muster.lifecycle.actions import Action, Decision, LookLive, removal
 from muster.lifecycle.budget import Verdict
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -51,8 +51,10 @@ def decide(
     such a job, and what runs goes on. The caller's part of the contract is in `docs/architecture.md`, "The lifecycle core".
     """
     old = job.status
-    if job.metadata.deletion_timestamp is not None or job.spec.managed_by != CONTROLLER:
+    if job.spec.managed_by != policy.controller:
         return Decision(old)
+    if job.metadata.deletion_timestamp is not None:
+        return Decision(old, _end(job, observed))
     case = Situation(job, in_place.seen(observed, old), now, problems, policy)
     if _unsure(case, old):
         return Decision(old, (LookLive(),))
@@ -62,6 +64,17 @@ def decide(
     held_back = progress.held_back(case, old, status)
     written = old if held_back else goodput.account(case, old, status)
     return Decision(written, _actions(case, status), _wake(case, status, held_back=held_back))
+
+
+def _end(job: TrainingJob, observed: Observed) -> tuple[Action, ...]:
+    """Removes the pods of a job that is being deleted.
+
+    The garbage collector does that only once the job is gone, and a finalizer of the user can hold it back for ever. A deletion with
+    `--cascade=orphan` keeps the pods.
+    """
+    if ORPHAN_FINALIZER in job.metadata.finalizers:
+        return ()
+    return tuple(action for view in observed.replicas for action in removal(view))
 
 
 def _unsure(case: Situation, status: TrainingJobStatus) -> bool:

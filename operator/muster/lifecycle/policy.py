@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from muster.api.constants import CONTROLLER
 from muster.api.status import FailureClass
 
 _MOST_DOUBLINGS = 30
@@ -38,7 +39,7 @@ _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Policy:
-    """All in seconds, but `pace`, which all back-offs are multiplied by (0: never wait)."""
+    """All in seconds, but `pace`, which all back-offs are multiplied by (0: never wait), and `controller`."""
 
     settle_seconds: float = 60
     """How long after an attempt's end later news may still correct its class: survivors die in seconds, DisruptionTarget comes late."""
@@ -64,6 +65,8 @@ class Policy:
     """The same for programs of the user's own, which no fence holds."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
+    controller: str = CONTROLLER
+    """Only jobs whose `spec.managedBy` is this name are managed."""
 
 
 DEFAULT_POLICY = Policy()

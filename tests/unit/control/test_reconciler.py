@@ -132,11 +132,19 @@ def test_a_pass_over_an_unchanged_job_asks_nothing() -> None:
     assert world.cluster.asked == []
 
 
-def test_a_job_being_deleted_is_left_alone() -> None:
+def test_a_job_that_is_being_deleted_loses_its_pods_and_gets_no_others() -> None:
     world = World()
-    job = job_object()
-    job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    world.submit()
+    world.look()
+    [job] = world.cluster.of("TrainingJob")
+    job["metadata"] |= {"deletionTimestamp": "2026-11-21T12:00:00Z", "finalizers": ["example.com/theirs"]}
     world.store.put_job(world.cluster.put(job))
+    world.cluster.asked.clear()
+    assert world.look() is None
+    assert world.cluster.asked == [("delete", "Pod"), ("delete", "Pod")]
+    for uid in [child.view.uid for child in world.store.children(KEY)]:
+        world.store.drop_child(KEY, uid)  # as the watch reports
+    world.cluster.asked.clear()
     assert world.look() is None
     assert world.cluster.asked == []
 

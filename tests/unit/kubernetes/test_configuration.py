@@ -22,6 +22,12 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert set(configuration.all_images()) == set(Framework)
 
 
+def test_jobs_of_the_default_controller_are_run_unless_the_file_names_another(tmp_path: Path) -> None:
+    assert read_configuration({}).controller == "muster.dev/operator"
+    (tmp_path / "operator.yaml").write_text("controller: muster.dev/second")
+    assert read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).controller == "muster.dev/second"
+
+
 def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}")
     images = read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).all_images()

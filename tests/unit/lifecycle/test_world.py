@@ -13,6 +13,7 @@ from muster.api.status import Phase, Reason
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
+from muster.lifecycle.policy import Policy
 
 
 def test_the_service_is_made_before_the_replicas() -> None:
@@ -139,13 +140,33 @@ def test_a_running_job_that_is_edited_badly_keeps_running() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"metadata": {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z"}, "spec": {}},
+        {"metadata": {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["orphan"]}, "spec": {}},
         {"metadata": {"name": "d"}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}},
+        {"metadata": {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z"}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}},
     ],
 )
-def test_a_job_that_goes_or_is_anothers_is_left_alone(changed: dict[str, dict[str, str]]) -> None:
+def test_a_job_that_goes_without_its_pods_or_is_anothers_is_left_alone(changed: dict[str, dict[str, str]]) -> None:
     base = job(workers=1)
     spec = {**base.spec.wire(), **changed["spec"]}
     subject = type(base).model_validate({"metadata": changed["metadata"], "spec": spec})
     decision = decide(subject, Observed((failed(),)), at(5))
     assert (decision.status, decision.actions, decision.wake) == (subject.status, (), None)
+
+
+def test_a_job_that_is_being_deleted_loses_its_pods_though_a_finalizer_keeps_it() -> None:
+    base = job(workers=2)
+    metadata = {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["example.com/theirs"]}
+    subject = type(base).model_validate({"metadata": metadata, "spec": base.spec.wire()})
+    pods = running(2)
+    decision = decide(subject, Observed(pods), at(5))
+    assert decision.status == subject.status
+    assert decision.actions == tuple(DeleteReplica(pod.name, pod.uid) for pod in pods)
+
+
+def test_only_jobs_that_name_this_controller_are_managed() -> None:
+    base = job(workers=1)
+    other = base.model_copy(update={"spec": base.spec.model_copy(update={"managed_by": "muster.dev/second"})})
+    second = Policy(controller="muster.dev/second")
+    assert decide(other, Observed(), at(0)).status == other.status
+    assert decide(other, Observed(), at(0), policy=second).status != other.status
+    assert decide(base, Observed(), at(0), policy=second).status == base.status
