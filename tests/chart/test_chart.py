@@ -12,7 +12,9 @@ import pytest
 import yaml
 from chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
 
+from muster.admission.job_policy import UNLIMITED
 from muster.api.constants import RESERVED_ENV_NAMES, is_reserved_env
+from muster.kubernetes.configuration import Configuration
 from muster.strategies.base import Framework
 
 
@@ -87,6 +89,14 @@ def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_
     assert spec["tolerations"] == values["tolerations"]
     assert spec["nodeSelector"] == values["nodeSelector"]
     assert defaults["checkpoint"]["storage"] == values["checkpoint"]["storage"]
+
+
+def test_the_job_policy_reaches_the_operators_configuration_and_limits_nothing_by_default(render: Render) -> None:
+    assert Configuration.model_validate(config(render())).job_policy == UNLIMITED
+    limits = {"serviceAccounts": ["train"], "volumes": [], "templates": "Restricted", "maxReplicasPerJob": 8}
+    policy = Configuration.model_validate(config(render({"jobPolicy": limits}))).job_policy
+    assert (policy.service_accounts, policy.priority_classes, policy.volumes) == (["train"], ["*"], [])
+    assert (policy.templates, policy.max_replicas_per_job, policy.max_jobs_per_namespace) == ("Restricted", 8, 0)
 
 
 def test_a_second_installation_manages_jobs_of_another_controller_name(render: Render) -> None:

@@ -21,6 +21,7 @@ metrics:
   port: {{ .Values.metrics.port }}
 networkPolicy:
   enabled: {{ $defaults.networkPolicy.enabled }}
+jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:
   template:
     spec:

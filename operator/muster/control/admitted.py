@@ -13,13 +13,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from muster.admission.changes import changes
+from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
 from muster.admission.validate import problems
 from muster.api.constants import CONTROLLER
 from muster.api.job import Metadata, TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import StrategyName, Trainer, TrainingJobSpec
-from muster.api.status import TrainingJobStatus
+from muster.api.status import ConditionType, TrainingJobStatus
 from muster.control.cluster import Object
 from muster.control.defaults import JobDefaults
 from muster.lifecycle import records
@@ -56,9 +57,10 @@ class _Judged:
 class Admission:
     """Judges each version of a spec once, and remembers the last good one of each job."""
 
-    def __init__(self, images: Mapping[Framework, str], defaults: JobDefaults) -> None:
+    def __init__(self, images: Mapping[Framework, str], defaults: JobDefaults, policy: JobPolicy = UNLIMITED) -> None:
         self._images = images
         self._defaults = defaults
+        self._policy = policy
         self._judged: dict[str, _Judged] = {}
 
     def admit(self, obj: Object) -> Admitted:
@@ -79,7 +81,7 @@ class Admission:
         spec, found = self._read_spec(obj.get("spec"))
         if spec is not None:
             job = TrainingJob(metadata=metadata, spec=spec, status=status)
-            found = problems(job) or self._unrenderable(job)
+            found = problems(job) or self._unrenderable(job) or self._forbidden(job)
             if not found and good is not None and records.is_open(status):
                 found = changes(job.model_copy(update={"spec": good}), job)
         if not found:
@@ -110,6 +112,14 @@ class Admission:
         except InvalidJobError as error:
             return error.problems
         return found
+
+    def _forbidden(self, job: TrainingJob) -> list[Problem]:
+        """What the installation's policy refuses. A version of the spec that was accepted before is not judged again, so that a policy
+        which has become stricter stops no job. What the installation's defaults add is allowed."""
+        valid = job.status.condition(ConditionType.VALID)
+        if valid is not None and valid.status == "True" and valid.observed_generation == job.metadata.generation:
+            return []
+        return violations(self._policy, self._defaults.removed(job.spec))
 
 
 def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:

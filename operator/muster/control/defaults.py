@@ -21,3 +21,9 @@ class JobDefaults:
         if self.storage is None or spec.checkpoint.storage is not None:
             return spec
         return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"storage": self.storage})})
+
+    def removed(self, spec: TrainingJobSpec) -> TrainingJobSpec:
+        """The spec without storage that is the installation's own."""
+        if self.storage is None or spec.checkpoint.storage != self.storage:
+            return spec
+        return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"storage": None})})

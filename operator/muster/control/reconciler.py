@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Reason, TrainingJobStatus
 from muster.control.admitted import Admission, Admitted
@@ -22,6 +23,7 @@ from muster.control.cluster import Child, Cluster, Object
 from muster.control.defaults import JobDefaults
 from muster.control.errors import ConflictError, NotFoundError, RefusedError
 from muster.control.events import event_of, happenings
+from muster.control.job_slots import JobSlots
 from muster.control.reports import Reports
 from muster.control.store import Store, key_of, version_of
 from muster.lifecycle import in_place
@@ -53,9 +55,12 @@ class Surroundings:
     now: Callable[[], datetime]
     defaults: JobDefaults = field(default_factory=JobDefaults)
     coordinator: Coordinator | None = None
+    job_policy: JobPolicy = UNLIMITED
     policies: bool = False
     """Whether each job gets a network policy."""
     policy: Policy = DEFAULT_POLICY
+    again: Callable[[str], None] = lambda _: None
+    """Called with the key of a job that is to be looked at again now."""
     tell: Callable[[Object], None] = lambda _: None
     """Called with each Event to be made."""
     restarted: Callable[[str], None] = lambda _: None
@@ -69,7 +74,8 @@ class Reconciler:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self._admission = Admission(around.images, around.defaults)
+        self._admission = Admission(around.images, around.defaults, around.job_policy)
+        self._slots = JobSlots(around.job_policy.max_jobs_per_namespace, around.store, around.again)
         self._carrier = Carrier(
             around.cluster,
             around.store,
@@ -95,7 +101,7 @@ class Reconciler:
         self._forget_unless(key, obj)
         if obj is None or self._at_rest(key, obj):
             return None
-        admitted = self._admission.admit(obj)
+        admitted = self._with_slot(self._admission.admit(obj))
         job = admitted.job
         cached = await self._cached(admitted)
         decision = self._decide(admitted, cached)
@@ -103,6 +109,8 @@ class Reconciler:
         if looked:
             decision = self._decide(admitted, await self._look_live(admitted))
         status = self._pinned(job, decision.status)
+        if status.phase.final:
+            self._slots.release(key)
         written = status != job.status
         try:
             if written:
@@ -117,6 +125,16 @@ class Reconciler:
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
         return decide(admitted.job, observed, self._around.now(), problems=admitted.problems, policy=self._around.policy)
+
+    def _with_slot(self, admitted: Admitted) -> Admitted:
+        """With a problem where the namespace has as many jobs as the installation allows."""
+        job = admitted.job
+        ours = job.spec.managed_by == self._around.policy.controller and job.metadata.deletion_timestamp is None
+        rejected = admitted.problems and job.status.admitted_time is None
+        if not ours or rejected or job.status.phase.final:
+            self._slots.release(job.key)
+            return admitted
+        return replace(admitted, problems=(*admitted.problems, *self._slots.take(job)))
 
     def _at_rest(self, key: str, obj: Object) -> bool:
         """Whether it has ended, is read of no more, and nothing is left to do: most jobs of a cluster, most of the time."""
@@ -225,6 +243,7 @@ class Reconciler:
         known = self._uids.get(key, "")
         if known and known != uid:
             self._admission.forget(known)
+            self._slots.release(key)
             self._refused.pop(known, None)
             self._looked.pop(key, None)
         if uid:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.base import ApiModel
 from muster.api.constants import CONTROLLER
 from muster.api.spec import Storage
@@ -66,6 +67,7 @@ class Configuration(ApiModel):
     health: Port = Field(default=Port(port=8080), description="Of /healthz and /readyz.")
     metrics: Port = Field(default=Port(port=9090), description="Of /metrics.")
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="For training pods.")
+    job_policy: JobPolicy = Field(default=UNLIMITED, description="What jobs may ask for.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="What a job gets where it does not say otherwise.")
 
     def all_images(self) -> Mapping[Framework, str]:

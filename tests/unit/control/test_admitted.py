@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.admission.job_policy import JobPolicy
 from muster.control.admitted import Admission, readable_status
 from muster.control.defaults import JobDefaults
 from muster.strategies.base import Framework
@@ -78,3 +79,23 @@ def test_storage_of_the_installation_is_for_jobs_that_name_none() -> None:
     assert kept
     assert kept.persistent_volume_claim
     assert kept.persistent_volume_claim.claim_name == "own"
+
+
+def test_a_stricter_policy_stops_no_job_that_was_accepted_before_but_judges_its_next_version() -> None:
+    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    [problem] = judge.admit(obj(GOOD)).problems
+    assert problem.field == "spec.roles"
+    valid = {"type": "Valid", "status": "True", "reason": "Accepted", "lastTransitionTime": "2026-11-21T12:00:00Z", "observedGeneration": 1}
+    accepted = {**RUNNING, "conditions": [valid]}
+    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    assert judge.admit(obj(GOOD, status=accepted)).problems == ()
+    assert judge.admit(obj({**GOOD, "suspend": True}, generation=2, status=accepted)).problems == (problem,)
+
+
+def test_what_the_installation_gives_to_every_job_needs_no_permission_of_its_policy() -> None:
+    spec = admission().admit(obj(GOOD)).job.spec
+    storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
+    judge = Admission(IMAGES, JobDefaults(storage=storage), JobPolicy(volumes=[]))
+    assert judge.admit(obj(GOOD)).problems == ()
+    own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
+    assert [problem.field for problem in judge.admit(obj(own, generation=2)).problems] == ["spec.checkpoint.storage.persistentVolumeClaim"]

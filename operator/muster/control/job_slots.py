@@ -1,0 +1,65 @@
+"""How many jobs of a namespace run at once?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.api.job import TrainingJob
+from muster.api.problems import Problem
+from muster.control.store import Store
+
+
+class JobSlots:
+    """At most `most` jobs of a namespace have started and not ended; 0: any number. The others wait.
+
+    A job keeps its slot while it is suspended: otherwise a namespace could exceed the limit by resuming its jobs. `again` is called with
+    the key of a waiting job when a slot may be free for it. Nothing here must outlive a restart: who holds a slot is seen in the statuses.
+    """
+
+    def __init__(self, most: int, store: Store, again: Callable[[str], None]) -> None:
+        self._most = most
+        self._store = store
+        self._again = again
+        self._holders: dict[str, set[str]] | None = None
+        self._waiting: dict[str, dict[str, None]] = {}
+
+    def take(self, job: TrainingJob) -> list[Problem]:
+        """Takes a slot for a job that is to run, unless it has one; the problem where none is free."""
+        if not self._most:
+            return []
+        namespace = job.metadata.namespace
+        holders = self._all_holders().setdefault(namespace, set())
+        waiting = self._waiting.setdefault(namespace, {})
+        if job.key in holders or job.status.admitted_time is not None or len(holders) < self._most:
+            holders.add(job.key)
+            waiting.pop(job.key, None)
+            self._wake(namespace)
+            return []
+        waiting[job.key] = None
+        message = f"has {len(holders)} jobs that have not ended, and this installation allows {self._most}: the job starts when one ends"
+        return [Problem("metadata.namespace", message)]
+
+    def release(self, key: str) -> None:
+        """The job has ended, is gone, or cannot run as it is written."""
+        if not self._most:
+            return
+        namespace = key.partition("/")[0]
+        self._all_holders().get(namespace, set()).discard(key)
+        self._waiting.get(namespace, {}).pop(key, None)
+        self._wake(namespace)
+
+    def _wake(self, namespace: str) -> None:
+        """One at a time: a job that takes the slot wakes the next."""
+        waiting = self._waiting.get(namespace)
+        if waiting and len(self._all_holders().get(namespace, ())) < self._most:
+            self._again(next(iter(waiting)))
+
+    def _all_holders(self) -> dict[str, set[str]]:
+        """By namespace the keys of jobs. On the first call, which comes after everything was listed, those that have started before."""
+        if self._holders is None:
+            self._holders = {}
+            for key in self._store.keys:
+                status = (self._store.job(key) or {}).get("status") or {}
+                if status.get("admittedTime") and status.get("phase") not in ("Succeeded", "Failed"):
+                    self._holders.setdefault(key.partition("/")[0], set()).add(key)
+        return self._holders

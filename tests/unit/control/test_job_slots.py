@@ -1,0 +1,105 @@
+"""How many jobs of a namespace run at once, and which one is next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from control_worlds import MemoryCluster, job_object
+
+from muster.admission.job_policy import JobPolicy
+from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.reports import Reports
+from muster.control.store import Store
+from muster.strategies.base import Framework
+
+IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
+
+
+class World:
+    """Jobs of two namespaces, and a reconciler that lets one job of each run."""
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster()
+        self.store = Store(time.monotonic)
+        self.again: list[str] = []
+        self.restart()
+
+    def restart(self) -> None:
+        policy = JobPolicy(max_jobs_per_namespace=1)
+        around = Surroundings(
+            self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, job_policy=policy, again=self.again.append
+        )
+        self.reconciler = Reconciler(around)
+
+    def submit(self, name: str, namespace: str = "default", **spec: Any) -> None:
+        job = job_object(name, **spec)
+        job["metadata"]["namespace"] = namespace
+        self.store.put_job(self.cluster.put(job))
+
+    def look(self, name: str, namespace: str = "default") -> str:
+        """The status of condition Valid after a pass."""
+        asyncio.run(self.reconciler.reconcile(f"{namespace}/{name}"))
+        job = self.store.job(f"{namespace}/{name}")
+        conditions = (job or {}).get("status", {}).get("conditions", [])
+        return next((str(each["status"]) for each in conditions if each["type"] == "Valid"), "")
+
+    def pods(self, name: str) -> int:
+        return sum(pod["metadata"]["labels"]["muster.dev/job-name"] == name for pod in self.cluster.of("Pod"))
+
+    def remove(self, name: str) -> None:
+        job = self.store.job(f"default/{name}")
+        assert job
+        self.store.drop_job(job)
+
+
+def test_a_job_beyond_the_limit_waits_and_starts_when_one_ends() -> None:
+    world = World()
+    world.submit("first")
+    world.submit("second")
+    assert (world.look("first"), world.look("second")) == ("True", "False")
+    assert (world.pods("first"), world.pods("second")) == (2, 0)
+    world.remove("first")
+    world.look("first")
+    assert world.again == ["default/second"]
+    assert world.look("second") == "True"
+    assert world.pods("second") == 2
+
+
+def test_other_namespaces_have_a_limit_of_their_own() -> None:
+    world = World()
+    world.submit("first")
+    world.submit("second", "other")
+    assert (world.look("first"), world.look("second", "other")) == ("True", "True")
+
+
+def test_after_a_restart_the_jobs_that_have_started_keep_their_places() -> None:
+    world = World()
+    world.submit("first")
+    world.look("first")
+    world.submit("second")
+    world.restart()
+    assert (world.look("second"), world.look("first")) == ("False", "True")
+
+
+def test_a_waiting_job_that_goes_lets_the_next_one_start() -> None:
+    world = World()
+    for name in ("first", "second", "third"):
+        world.submit(name)
+        world.look(name)
+    world.remove("first")
+    world.look("first")
+    world.remove("second")
+    world.look("second")
+    assert world.again[-1] == "default/third"
+    assert world.look("third") == "True"
+
+
+def test_a_job_that_is_not_valid_takes_no_place() -> None:
+    world = World()
+    world.submit("first", batch={"globalSize": 1})  # two workers cannot share one sample
+    world.submit("second")
+    assert (world.look("first"), world.look("second")) == ("False", "True")
