@@ -86,6 +86,7 @@ class Run:
             "MUSTER_STATE_DIR": str(self.state),
             "MUSTER_TERMINATION_LOG": str(self.log),
             "MUSTER_RUN": self.mark,
+            "PET_NNODES": "1",
             "PET_NODE_RANK": "0",
             "PET_NPROC_PER_NODE": str(processes),
             "WORLD_SIZE": str(processes),

@@ -37,6 +37,14 @@ RESERVED_ENV_NAMES = frozenset(
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
     }
 )

@@ -110,7 +110,7 @@ def pod_of(
         container=TRAINER_CONTAINER,
         image=image_of(job, images[strategy.framework]),
         supervised=job.spec.trainer.supervised,
-        command=[_literal(word) for word in command_of(job.spec.trainer, strategy.framework)],
+        command=command_of(job.spec.trainer, strategy.framework),  # `$(NAME)` in a user's command is for the kubelet to expand
         environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),

@@ -72,7 +72,7 @@ def test_image_command_and_claim_arrive_as_they_were_written(image: str, command
     pod = rendered({"image": image, "command": command, "claim": claim})[1]
     container = trainer_of(pod)
     assert container["image"] == image
-    assert [unescaped(word) for word in container["command"]] == command
+    assert container["command"] == command
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "persistentVolumeClaim" in volume]
     assert claims == [claim]
 
@@ -83,9 +83,12 @@ def test_what_is_printed_reads_back_as_what_was_rendered(image: str, command: li
     assert list(yaml.safe_load_all(as_yaml(manifests))) == manifests
 
 
-def test_kubernetes_expands_nothing_in_what_a_user_wrote() -> None:
-    container = trainer_of(rendered({"image": "mine", "command": ["sh", "-c", "echo $(MUSTER_JOB) $HOME"]})[1])
-    assert container["command"][-1] == "echo $$(MUSTER_JOB) $$HOME"
+def test_the_kubelet_expands_references_in_a_users_command_and_nothing_in_a_config() -> None:
+    command = ["sh", "-c", "echo $(MUSTER_JOB) $$(RANK) $HOME"]
+    container = trainer_of(rendered({"supervisor": "Disabled", "command": command, "config": {"name": "$(RANK)"}})[1])
+    assert container["command"] == command
+    [trainer] = [each["value"] for each in container["env"] if each["name"] == "MUSTER_TRAINER"]
+    assert json.loads(trainer)["config"]["name"] == "$$(RANK)"
 
 
 def _shape(value: Any) -> Any:

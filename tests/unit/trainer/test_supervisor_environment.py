@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster_trainer.contract import BadConfiguration, BatchSpec, InputSpec, ReplicaEnv, TrainerSpec
-from muster_trainer.supervisor.environment import Launch, plan
+from muster_trainer.supervisor.environment import Launch, expanded, plan
 
 BASE = {
     "MUSTER_JOB": "default/digits",
@@ -111,6 +111,83 @@ def test_a_command_is_started_once_and_as_it_is_whatever_the_number_of_processes
     (launch,) = launches(environ, command=("sh", "-c", "torchrun train.py"))
     assert launch.argv == ("sh", "-c", "torchrun train.py")
     assert launch.env == environ
+
+
+def test_pytorch_processes_know_that_an_elastic_launcher_started_them(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "WORLD_SIZE": "4"}
+    for launch in launches({**environ, "MUSTER_ATTEMPT": "7"}, script=str(script)):
+        assert launch.env["TORCHELASTIC_RUN_ID"] == "uid"
+        assert launch.env["TORCHELASTIC_RESTART_COUNT"] == "7"
+        assert int(launch.env["TORCHELASTIC_MAX_RESTARTS"]) > 7
+        assert launch.env["GROUP_WORLD_SIZE"] == "2"
+        assert (launch.env["ROLE_NAME"], launch.env["ROLE_RANK"], launch.env["ROLE_WORLD_SIZE"]) == ("default", launch.env["RANK"], "4")
+
+
+def test_several_processes_of_a_script_get_one_thread_each_unless_somebody_set_more(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2"}
+    assert [launch.env["OMP_NUM_THREADS"] for launch in launches(environ, script=str(script))] == ["1", "1"]
+    assert [launch.env["OMP_NUM_THREADS"] for launch in launches({**environ, "OMP_NUM_THREADS": "3"}, script=str(script))] == ["3", "3"]
+    assert "OMP_NUM_THREADS" not in launches({**BASE, **TORCH}, script=str(script))[0].env
+
+
+KUBERNETES = {"VAR_A": "A", "VAR_B": "B", "VAR_C": "C", "VAR_REF": "$(VAR_A)", "VAR_EMPTY": ""}
+EXPANSIONS = [
+    ("$(VAR_A)", "A"),
+    ("$(VAR_A)-$(VAR_A)", "A-A"),
+    ("$(VAR_A)-1", "A-1"),
+    ("___$(VAR_B)___", "___B___"),
+    ("___$(VAR_C)", "___C"),
+    ("$(VAR_A)_$(VAR_B)_$(VAR_C)", "A_B_C"),
+    ("$$(VAR_B)_$(VAR_A)", "$(VAR_B)_A"),
+    ("$$(VAR_A)_$$(VAR_B)", "$(VAR_A)_$(VAR_B)"),
+    ("f000-$$VAR_A", "f000-$VAR_A"),
+    ("foo\\$(VAR_C)bar", "foo\\Cbar"),
+    ("foo\\\\$(VAR_C)bar", "foo\\\\Cbar"),
+    ("$(VAR_A$(VAR_B))", "$(VAR_A$(VAR_B))"),
+    ("$(VAR_A$(VAR_B)", "$(VAR_A$(VAR_B)"),
+    ("$(VAR_REF)", "$(VAR_A)"),
+    ("%%$(VAR_REF)--$(VAR_REF)%%", "%%$(VAR_A)--$(VAR_A)%%"),
+    ("foo$(VAR_EMPTY)bar", "foobar"),
+    ("foo$(VAR_Awhoops!", "foo$(VAR_Awhoops!"),
+    ("f00__(VAR_A)__", "f00__(VAR_A)__"),
+    ("$?_boo_$!", "$?_boo_$!"),
+    ("$VAR_A", "$VAR_A"),
+    ("$(VAR_DNE)", "$(VAR_DNE)"),
+    ("$$$$$$(BAZ_BAR)", "$$$(BAZ_BAR)"),
+    ("$$$$$$$(VAR_A)", "$$$A"),
+    ("$(VAR_A)$$", "A$"),
+    ("$(VAR_A$$", "$(VAR_A$"),
+    ("foo$$", "foo$"),
+    ("foo$", "foo$"),
+    ("$()", "$()"),
+    ("", ""),
+    ("\n", "\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), EXPANSIONS)
+def test_references_are_expanded_by_the_rules_of_kubernetes(text: str, expected: str) -> None:
+    """Cases of third_party/forked/golang/expansion/expand_test.go of Kubernetes."""
+    assert expanded(text, KUBERNETES) == expected
+
+
+def test_a_command_sees_the_variables_of_its_replica() -> None:
+    environ = {**BASE, **TORCH, "RANK": "0", "MUSTER_ATTEMPT": "3"}
+    words = ("echo", "$(RANK)/$(WORLD_SIZE)", "$(MASTER_ADDR):$(MASTER_PORT)", "$(MUSTER_ATTEMPT)", "$$(RANK)", "$(NONE)")
+    (launch,) = launches(environ, command=words)
+    assert launch.argv == ("echo", "0/2", "10.0.0.1:29500", "3", "$(RANK)", "$(NONE)")
+
+
+def test_the_words_of_a_script_see_the_variables_of_each_process(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2", "WHERE": f"{tmp_path}", "NAME": "two words"}
+    found = launches(environ, script="$(WHERE)/train.py --rank $(RANK) --name $(NAME)")
+    assert [launch.argv[1:] for launch in found] == [(str(script), "--rank", rank, "--name", "two words") for rank in ("0", "1")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.supervisor.output_tail import read_tail
+from muster_trainer.supervisor.output_tail import RootCause, read_tail
 
 HEADER = "Traceback (most recent call last):"
 FRAME = ['  File "train.py", line 9, in <module>', "    loss.backward()"]
@@ -70,32 +70,74 @@ def test_of_two_workers_under_one_launcher_the_one_with_an_error_of_its_own_is_t
     assert (reading.peer_lost, reading.message) == (False, "ValueError: mine")
 
 
-TORCHRUN = [
-    HEADER,
-    '  File "torchrun", line 8, in <module>',
-    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
-    "======================================================",
-    "train.py FAILED",
-    "Failures:",
-    "[1]:",
-    "  exitcode  : -15 (pid: 12)",
-    "Root Cause (first observed failure):",
-    "[0]:",
-    "  exitcode  : -9 (pid: 11)  (SIGKILL)",
-    "  error_file: <N/A>",
-    "  traceback : Signal 9 (SIGKILL) received by PID 11",
-    "======================================================",
-]
+LOG = "E1123 11:49:10.192000 4301 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 4381)"
+
+
+def torchrun(rank: int, code: int, *lines: str) -> list[str]:
+    """The output of a torchrun whose workers printed `lines`, of which the one of that rank failed first."""
+    return [
+        "W1123 11:49:09.076000 4301 torch/distributed/run.py:982] Setting OMP_NUM_THREADS environment variable to 1",
+        *lines,
+        "W1123 11:49:10.191000 4301 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 12 closing signal SIGTERM",
+        LOG,
+        HEADER,
+        '  File "/bin/torchrun", line 10, in <module>',
+        "    sys.exit(main())",
+        "             ^^^^^^",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "=" * 60,
+        "train.py FAILED",
+        "-" * 60,
+        "Failures:",
+        "[1]:",
+        "  rank      : 3 (local_rank: 3)",
+        "  exitcode  : -15 (pid: 12)  (SIGTERM)",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-11-23_11:49:10",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : {code} (pid: 11)",
+        "  error_file: <N/A>",
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+        "=" * 60,
+    ]
+
+
+def marked(rank: int, *lines: str) -> list[str]:
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        pytest.param(["boom: the data is not there"], "boom: the data is not there", id="a plain message"),
+        pytest.param([HEADER, *FRAME, "ValueError: bad value", "in two lines"], "ValueError: bad value in two lines", id="a traceback"),
+        pytest.param(
+            [*marked(0, HEADER, *FRAME, "KeyError: 'echo'"), *marked(1, HEADER, *FRAME, "ValueError: mine")],
+            "ValueError: mine",
+            id="lines that say whose they are",
+        ),
+        pytest.param(
+            [HEADER, *FRAME, "ValueError: first", HEADER, *FRAME, "KeyError: 'second'"], "ValueError: first", id="lines that do not"
+        ),
+        pytest.param([], "ended with exit code 1 and printed no error", id="nothing"),
+    ],
+)
+def test_under_torchrun_the_message_is_the_error_of_the_worker_that_failed_first(lines: list[str], message: str) -> None:
+    reading = read_tail(torchrun(1, 1, *lines))
+    assert reading.message == message
+    assert reading.root_cause == RootCause(rank=1, code=1)
+    assert reading.killed_by is None
 
 
 def test_the_signal_that_a_worker_of_torchrun_died_of_is_found() -> None:
-    reading = read_tail(TORCHRUN)
-    assert (reading.killed_by, reading.peer_lost) == (9, False)
-    assert reading.message == "traceback : Signal 9 (SIGKILL) received by PID 11"
-    echo = ["[rank1]: " + line for line in [HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1"]]
-    assert read_tail([*echo, *TORCHRUN]).killed_by == 9
-    mine = ["[rank1]: " + line for line in [HEADER, *FRAME, "ValueError: mine"]]
-    assert read_tail([*mine, *TORCHRUN]).killed_by is None
+    reading = read_tail(torchrun(0, -9))
+    assert (reading.killed_by, reading.peer_lost, reading.message) == (9, False, "ended by signal 9")
+    echo = marked(1, HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1")
+    assert read_tail(torchrun(0, -9, *echo)).killed_by == 9
+    mine = marked(1, HEADER, *FRAME, "ValueError: mine")
+    assert read_tail(torchrun(0, -9, *mine)).killed_by is None
 
 
 def test_a_message_of_several_lines_is_kept_as_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -23,19 +24,43 @@ class Launch:
     env: Mapping[str, str]
 
 
+MANY = str(2**31 - 1)
+"""TORCHELASTIC_MAX_RESTARTS: Muster limits failures by their class and not restarts, so no restart is known to be the last."""
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
 def plan(environ: Mapping[str, str], replica: ReplicaEnv, spec: TrainerSpec) -> list[Launch]:
     """The processes of this replica, in the order of their ranks.
 
+    `$(NAME)` in a command and in the words of a script is replaced by the variable of the process, as Kubernetes does in pods.
     Raises BadConfiguration where the script or program cannot be started or a variable is missing.
     """
-    argv = _argv(environ, spec)
     if spec.command is not None:
+        argv = tuple(expanded(word, environ) for word in spec.command)
+        _check_program(argv[0], environ)
         return [Launch(_single_rank(environ, replica), argv, dict(environ))]
     # Python buffers what goes into a pipe: the last lines before a kill would be lost, and they tell the reason.
     shared = {"PYTHONUNBUFFERED": "1", **environ}
     if replica.framework == "tensorflow":
-        return [Launch(_single_rank(environ, replica), argv, shared)]
-    return [Launch(int(env["RANK"]), argv, {**shared, **env}) for env in _torch_environments(environ, replica)]
+        launches = [Launch(_single_rank(environ, replica), _argv(spec, shared), shared)]
+    else:
+        if spec.script is not None and replica.processes > 1:
+            shared = {"OMP_NUM_THREADS": "1", **shared}
+        worlds = [{**shared, **env} for env in _torch_environments(environ, replica)]
+        launches = [Launch(int(env["RANK"]), _argv(spec, env), env) for env in worlds]
+    if spec.script is not None:
+        for path in {launch.argv[1] for launch in launches}:
+            _check_script(Path(path))
+    return launches
+
+
+def expanded(text: str, environ: Mapping[str, str]) -> str:
+    """`$(NAME)` replaced by the variable's value and `$$` by `$`; references to unknown names stay as they are.
+
+    Source: `third_party/forked/golang/expansion/expand.go` of Kubernetes.
+    """
+    return _REFERENCE.sub(lambda found: "$" if found[0] == "$$" else environ.get(found[1], found[0]), text)
 
 
 def _torch_environments(environ: Mapping[str, str], replica: ReplicaEnv) -> list[dict[str, str]]:
@@ -50,10 +75,20 @@ def _torch_environments(environ: Mapping[str, str], replica: ReplicaEnv) -> list
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(count),
         "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(_whole(environ, "PET_NNODES")),
+        # torchrun's roles are groups of processes that restart together; a world of Muster's is one.
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": _either(environ, "MASTER_ADDR", "PET_MASTER_ADDR"),
         "MASTER_PORT": _either(environ, "MASTER_PORT", "PET_MASTER_PORT"),
+        "TORCHELASTIC_RUN_ID": replica.job_uid,
+        "TORCHELASTIC_RESTART_COUNT": str(replica.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": MANY,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
-    return [{**world, "RANK": str(first + local), "LOCAL_RANK": str(local)} for local in range(count)]
+    ranks = [str(first + local) for local in range(count)]
+    return [{**world, "RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)} for local, rank in enumerate(ranks)]
 
 
 def _first_rank(environ: Mapping[str, str]) -> int:
@@ -84,12 +119,9 @@ def _either(environ: Mapping[str, str], name: str, other: str) -> str:
     return value
 
 
-def _argv(environ: Mapping[str, str], spec: TrainerSpec) -> tuple[str, ...]:
-    if spec.command is not None:
-        _check_program(spec.command[0], environ)
-        return spec.command
+def _argv(spec: TrainerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     if spec.script is not None:
-        return (sys.executable, *_script_and_arguments(spec.script))
+        return (sys.executable, *(expanded(word, environ) for word in _words(spec.script)))
     return (sys.executable, "-m", "muster_trainer.process")
 
 
@@ -101,14 +133,13 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
         )
 
 
-def _script_and_arguments(script: str) -> list[str]:
+def _words(script: str) -> list[str]:
     try:
         words = shlex.split(script)
     except ValueError as error:
         raise BadConfiguration(f"spec.trainer.script: {script!r} cannot be split into words: {error}") from None
     if not words:
         raise BadConfiguration("spec.trainer.script: it is blank; write the path of a Python program")
-    _check_script(Path(words[0]))
     return words
 
 

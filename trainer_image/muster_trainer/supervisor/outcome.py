@@ -18,6 +18,9 @@ A failure means what its exit code says where that is one of the contract. Any o
 frameworks' watchdogs end a process), means 20 where the end of the output shows that a peer was lost; else a code is
 10, and a signal n is 128+n. Shells end with 128+n when their child was ended by signal n, and torchrun's summary names
 the signal that a worker was ended by: both count as that signal.
+
+A process that ends in its first seconds because a module, a file or a command is missing, or because it does not take its
+arguments, is 11: no retry mends that (`misfit.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster_trainer.contract import SIGNAL_BASE, ExitCode
-from muster_trainer.supervisor.output_tail import read_tail
+from muster_trainer.supervisor.misfit import misfit
+from muster_trainer.supervisor.output_tail import Reading, read_tail
 from muster_trainer.supervisor.signals import signal_name
 
 STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
@@ -39,7 +43,8 @@ SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 class End:
     """How one process ended, in the order in which they did. `asked` says that we had asked it to end before.
 
-    `tail` is the end of its output, `error` its last `error` event.
+    `tail` is the end of its output, `error` its last `error` event. `starting`: the user's own program, in the first attempt, ended
+    right after its start and had reported nothing.
     """
 
     rank: int
@@ -48,6 +53,7 @@ class End:
     asked: bool
     tail: Sequence[str]
     error: Mapping[str, Any] | None = None
+    starting: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,16 +107,25 @@ def meaning(end: End) -> int:
     if end.signal is None and code in set(ExitCode):
         return code
     reading = read_tail(end.tail)
+    if _misfit(end, reading):
+        return ExitCode.BAD_CONFIGURATION
     number = code - SIGNAL_BASE if code in SIGNALS_OF_SHELLS else end.signal or reading.killed_by
     if number in (None, signal.SIGABRT) and reading.peer_lost:
         return ExitCode.PEER_LOST
     return ExitCode.USER_ERROR if number is None else SIGNAL_BASE + number
 
 
+def _misfit(end: End, reading: Reading) -> str | None:
+    """What keeps the program from running at all, where that is certain."""
+    return misfit(reading, end.exit_code) if end.starting and end.exit_code is not None else None
+
+
 def describe(end: End) -> str:
-    """One sentence: which rank, how it ended, and its own words where there are any."""
-    said = str(end.error["message"]) if end.error and end.error.get("message") else read_tail(end.tail).message
+    """One sentence: which rank, how it ended, and its own words where there are any. Under torchrun it is the rank that failed first."""
+    reading = read_tail(end.tail)
+    rank = end.rank if reading.root_cause is None or reading.root_cause.rank is None else reading.root_cause.rank
+    said = str(end.error["message"]) if end.error and end.error.get("message") else _misfit(end, reading) or reading.message
     if end.signal is not None:
         how = f"ended by signal {end.signal} ({signal_name(end.signal)})"
-        return f"rank {end.rank}: {how}, last output: {said}" if said else f"rank {end.rank}: {how}"
-    return f"rank {end.rank}: {said or f'ended with exit code {end.exit_code} and said nothing'}"
+        return f"rank {rank}: {how}, last output: {said}" if said else f"rank {rank}: {how}"
+    return f"rank {rank}: {said or f'ended with exit code {end.exit_code} and said nothing'}"

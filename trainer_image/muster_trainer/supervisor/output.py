@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from muster_trainer.supervisor.processes import Process
 
-TAIL_LINES = 100  # torchrun's own report is about 50 lines, and comes after what its workers said
+TAIL_LINES = 200  # torchrun's own report is about 100 lines for 8 workers, and comes after what its workers said
 TAIL_LINE_BYTES = 4096
 LONGEST_LINE = 65536
 CHUNK = 65536

@@ -32,29 +32,59 @@ PEER_LOST: tuple[tuple[str, str], ...] = (
 )
 
 _PEER_LOST = re.compile("|".join(f"(?:{pattern})" for pattern, _ in PEER_LOST))
-_RANK_MARK = re.compile(r"^\[(?:rank)?\d+\]:\s?")  # torch puts `[rank0]: ` before each line of a traceback
+_RANK_MARK = re.compile(r"^\[(?:rank)?(\d+)\]:\s?")  # torch puts `[rank0]: ` before each line of a traceback
 _HEADER = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Lost)(?::|$)")
+_FRAME = re.compile(r'\s+File ".*", line \d+, in (.+)')
 _LAUNCHER = re.compile(r"ChildFailedError")  # torchrun's summary of somebody else's failure
-_EXIT_CODE = re.compile(r"\s+exitcode\s*: -(\d{1,2})\b")  # a line of torchrun's summary, for a worker ended by a signal
+_LAUNCHER_LOG = re.compile(r"[IWE]\d{4} [\d:.]+ \d+ (?:\S*/)?torch/distributed/(?:run\.py|launcher/|elastic/)")
+_BANNER = re.compile(r"={20,}$")
+_EXIT_CODE = re.compile(r"\s+exitcode\s*: (-?\d+)\b")  # lines of torchrun's summary; a negative code is a signal
+_RANK = re.compile(r"\s+rank\s*: (\d+)\b")
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # lines of a message that goes on after its first
 _LONGEST_MESSAGE = 1500
 
 Raised = list[str]
 """The lines of one exception from `Type: message` on, without its traceback."""
-Chain = list[Raised]
-"""Exceptions that Python printed as raised while handling one another, oldest first."""
+
+
+@dataclass
+class Chain:
+    """Exceptions that Python printed as raised while handling one another, oldest first. `rank` is that of the process, where its lines
+    are marked with it. `at_import`: the last traceback has frames of module level only, so nothing but imports had happened there."""
+
+    rank: int | None
+    raised: list[Raised]
+    at_import: bool = False
+
+
+@dataclass(frozen=True)
+class RootCause:
+    """The worker that failed first, according to torchrun's summary. `code` is as subprocess gives it: negative for a signal."""
+
+    rank: int | None
+    code: int
 
 
 @dataclass(frozen=True)
 class Reading:
-    """`message` is empty where nothing was printed; `killed_by` is the signal that torchrun says a worker died of."""
+    """`message` is empty where nothing was printed. `lines` are those of the program itself, without torchrun's report about it.
+    `root_cause` is what that report says; None where there is no such report."""
 
     message: str
     peer_lost: bool
-    killed_by: int | None = None
+    lines: tuple[str, ...] = ()
+    chain: Chain | None = None
+    root_cause: RootCause | None = None
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that torchrun says a worker died of, where no worker printed an error of its own."""
+        if self.root_cause is None or self.root_cause.code >= 0 or (self.chain is not None and not self.peer_lost):
+            return None
+        return -self.root_cause.code
 
 
 def read_tail(lines: Sequence[str]) -> Reading:
@@ -63,52 +93,93 @@ def read_tail(lines: Sequence[str]) -> Reading:
     Each exception is judged together with those it was chained to. A single one that has nothing to do with peers is
     the cause, and its peers' complaints are the echo.
     """
-    chains = _exceptions([_RANK_MARK.sub("", line.rstrip()) for line in lines])
+    root_cause, own = _root_cause(lines), tuple(_without_launcher([line.rstrip() for line in lines]))
+    chains = _exceptions(own)
     causes = [chain for chain in chains if not _about_peers(chain)]
-    killed_by = None if causes else _root_cause(lines)
     if not chains:
-        said = [line.strip() for line in lines if _WORD.search(line)]
+        said = [line.strip() for line in own if _WORD.search(line)]
         telling = [line for line in said if _PEER_LOST.search(line)]
-        return Reading(_cut((telling or said or [""])[-1]), peer_lost=bool(telling), killed_by=killed_by)
-    told = causes[-1][-1] if causes else _about_peers(chains[-1])[-1]
+        message = (telling or said or [_silent(root_cause)])[-1]
+        return Reading(_cut(message), peer_lost=bool(telling), lines=own, root_cause=root_cause)
+    chain = _cause(causes, root_cause) if causes else chains[-1]
+    told = chain.raised[-1] if causes else _about_peers(chain)[-1]
     message = _cut(" ".join(line.strip() for line in told[: 1 + _CONTINUED]))
-    return Reading(message, peer_lost=not causes, killed_by=killed_by)
+    return Reading(message, peer_lost=not causes, lines=own, chain=chain, root_cause=root_cause)
 
 
-def _root_cause(lines: Sequence[str]) -> int | None:
-    """The signal in the last part of torchrun's summary, which is about the worker that failed first."""
-    found = None
+def _cause(causes: list[Chain], root_cause: RootCause | None) -> Chain:
+    """The exception that ended the program: the last one it printed. Of several workers under torchrun it is that of the worker that
+    failed first; where lines do not say whose they are, the first one."""
+    if root_cause is None:
+        return causes[-1]
+    its = [chain for chain in causes if chain.rank is not None and chain.rank == root_cause.rank]
+    return its[-1] if its else causes[0]
+
+
+def _silent(root_cause: RootCause | None) -> str:
+    if root_cause is None:
+        return ""
+    return f"ended by signal {-root_cause.code}" if root_cause.code < 0 else f"ended with exit code {root_cause.code} and printed no error"
+
+
+def _root_cause(lines: Sequence[str]) -> RootCause | None:
+    """What the last part of torchrun's summary says, which is about the worker that failed first."""
+    begins = max((at for at, line in enumerate(lines) if line.startswith("Root Cause")), default=None)
+    if begins is None:
+        return None
+    part = lines[begins:]
+    codes = [int(match[1]) for line in part if (match := _EXIT_CODE.match(line))]
+    ranks = [int(match[1]) for line in part if (match := _RANK.match(line))]
+    return RootCause(ranks[0] if ranks else None, codes[0]) if codes else None
+
+
+def _without_launcher(lines: Sequence[str]) -> list[str]:
+    """The lines less torchrun's own: its log, its traceback and its summary between two banners."""
+    kept: list[str] = []
+    banners = 0
     for line in lines:
-        if line.startswith("Root Cause"):
-            found = None
-        elif match := _EXIT_CODE.match(line):
-            found = int(match[1])
-    return found
+        if banners:
+            banners -= bool(_BANNER.match(line))
+        elif _LAUNCHER.search(line) and _EXCEPTION.match(line):
+            banners = 2
+            while kept and kept[-1] != _HEADER:  # its traceback
+                kept.pop()
+            kept = kept[:-1]
+        elif not _LAUNCHER_LOG.match(line):
+            kept.append(line)
+    return kept
 
 
 def _about_peers(chain: Chain) -> list[Raised]:
-    return [raised for raised in chain if _PEER_LOST.search("\n".join(raised))]
+    return [raised for raised in chain.raised if _PEER_LOST.search("\n".join(raised))]
 
 
-def _exceptions(lines: Sequence[str]) -> list[Chain]:
+def _exceptions(marked: Sequence[str]) -> list[Chain]:
     chains: list[Chain] = []
     in_traceback = in_message = chained = False
-    for line in lines:
+    frames: list[str] = []
+    for line, rank in map(_unmarked, marked):
         if line.startswith(_CHAINED):
             chained, in_message = True, False
         elif line == _HEADER:
-            in_traceback, in_message = True, False
+            in_traceback, in_message, frames = True, False, []
+        elif in_traceback and (frame := _FRAME.match(line)):
+            frames.append(frame[1])
         elif line and not line.startswith(" ") and (in_traceback or _EXCEPTION.match(line)):
-            in_traceback = False
-            in_message = not _LAUNCHER.search(line)
-            if in_message and chained and chains:
-                chains[-1].append([line])
-            elif in_message:
-                chains.append([[line]])
-            chained = False
+            in_traceback, in_message = False, True
+            if not (chained and chains):
+                chains.append(Chain(rank, []))
+            chains[-1].raised.append([line])
+            chains[-1].at_import = bool(frames) and set(frames) == {"<module>"}
+            chained, frames = False, []
         elif in_message and line:
-            chains[-1][-1].append(line)
+            chains[-1].raised[-1].append(line)
     return chains
+
+
+def _unmarked(line: str) -> tuple[str, int | None]:
+    match = _RANK_MARK.match(line)
+    return (line[match.end() :], int(match[1])) if match else (line, None)
 
 
 def _cut(text: str) -> str:

@@ -25,6 +25,7 @@ from muster_trainer.supervisor import last_words, stacks
 from muster_trainer.supervisor.environment import Launch, plan
 from muster_trainer.supervisor.events import EventLog, EventReader
 from muster_trainer.supervisor.last_words import LastWords
+from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.observations import Observations
 from muster_trainer.supervisor.outcome import STOPPED, End, judge, meaning
 from muster_trainer.supervisor.output import Output
@@ -113,11 +114,12 @@ def _tell(words: LastWords, environ: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended, at `time` (Unix seconds); `asked` says that it had been told to before."""
+    """A process that has ended at `time` (Unix seconds), `seconds` after its start; `asked` says that it had been asked to before."""
 
     process: Process
     asked: bool
     time: float
+    seconds: float
 
 
 @dataclass
@@ -170,7 +172,7 @@ class Replica:
         self._stops_seen = 0
         self._stacks: list[dict[str, Any]] = []
         self._held_until = 0.0
-        self._moved = time.monotonic()
+        self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> LastWords:
@@ -227,7 +229,8 @@ class Replica:
             else:
                 self._inbox.drain()
         asked = self._ending.termed or self._ending.killed
-        ended = [Ended(process, asked, time.time()) for process in reap(self._processes)]
+        lived = time.monotonic() - self._started
+        ended = [Ended(process, asked, time.time(), lived) for process in reap(self._processes)]
         self._ends += ended
         self._publish()
         return ended
@@ -332,7 +335,14 @@ class Replica:
             asked=ended.asked,
             tail=self._output.tail(process.rank, seconds=seconds),
             error=self._observed.errors.get(process.rank),
+            starting=self._is_starting(ended),
         )
+
+    def _is_starting(self, ended: Ended) -> bool:
+        """Whether the user's own program had reported no step and no commit when it ended. Later attempts do not count: it may have run
+        before, perhaps on another node."""
+        silent = self._moved == self._started
+        return self._replica.attempt == 0 and silent and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
 
     def _last_words(self) -> LastWords:
         ends = [self._end(ended) for ended in self._ends]

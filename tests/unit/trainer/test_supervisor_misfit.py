@@ -1,0 +1,109 @@
+"""Which failures no retry mends, and which may be anything."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_trainer.contract import ExitCode
+from muster_trainer.supervisor.misfit import misfit
+from muster_trainer.supervisor.outcome import End, describe, meaning
+from muster_trainer.supervisor.output_tail import read_tail
+
+ARGPARSE = (
+    "import argparse\nparser = argparse.ArgumentParser(prog='train.py')\nparser.add_argument('--lr', type=float)\nparser.parse_args()\n"
+)
+CLICK = "import click\n@click.command()\n@click.option('--lr')\ndef main(lr): ...\nmain()\n"
+LATE = "def main():\n    import missing_one\nmain()\n"
+CAUGHT = "try:\n    import missing_one\nexcept ImportError:\n    raise SystemExit('no missing_one, so nothing to do')\n"
+
+
+def end_of(*command: str, folder: Path, starting: bool = True) -> End:
+    """How a real process ends."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return End(0, done.returncode, None, asked=False, tail=(done.stdout + done.stderr).splitlines(), starting=starting)
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "named"),
+    [
+        pytest.param((sys.executable, "train.py"), "import missing_one.part\n", "'missing_one'", id="a module"),
+        pytest.param((sys.executable, "train.py"), "import own\n", "'missing_one'", id="a module that another one imports"),
+        pytest.param((sys.executable, "nowhere.py"), "", "nowhere.py", id="a program file"),
+        pytest.param((sys.executable, "-m", "missing_one"), "", "'missing_one'", id="a module as program"),
+        pytest.param((sys.executable, "-m", "missing_one.part"), "", "'missing_one.part'", id="a module of a package as program"),
+        pytest.param(("sh", "-c", "no-such-program --lr 1"), "", "'no-such-program'", id="a command of sh"),
+        pytest.param(("bash", "-c", "no-such-program"), "", "'no-such-program'", id="a command of bash"),
+        pytest.param(("bash", "-c", "./train.py"), "", "'./train.py'", id="a file that is not executable"),
+        pytest.param(("bash", "-c", "./nowhere.sh"), "", "'./nowhere.sh'", id="a file of bash"),
+        pytest.param(("sh", "nowhere.sh"), "", "nowhere.sh", id="a script of sh"),
+        pytest.param(("env", "no-such-program"), "", "'no-such-program'", id="a command of env"),
+        pytest.param((sys.executable, "train.py", "--epochs", "1"), ARGPARSE, "unrecognized arguments: --epochs 1", id="argparse"),
+        pytest.param((sys.executable, "train.py", "--lr", "x"), ARGPARSE, "argument --lr: invalid float value: 'x'", id="a value"),
+        pytest.param((sys.executable, "train.py", "--epochs", "1"), CLICK, "--epochs", id="click"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named_and_never_retried(tmp_path: Path, command: tuple[str, ...], source: str, named: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "own.py").write_text("import missing_one\n")
+    end = end_of(*command, folder=tmp_path)
+    assert meaning(end) == ExitCode.BAD_CONFIGURATION, end.tail
+    assert named in describe(end)
+    assert "\n" not in describe(end)
+
+
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [
+        pytest.param((sys.executable, "train.py"), LATE, id="a module that a function imports"),
+        pytest.param((sys.executable, "train.py"), CAUGHT, id="a module that the program can do without"),
+        pytest.param((sys.executable, "train.py"), "raise ModuleNotFoundError('No module named here')", id="an error of that name"),
+        pytest.param((sys.executable, "train.py"), "open('data.csv')", id="a file that the program opens"),
+        pytest.param((sys.executable, "train.py"), "raise SystemExit(2)", id="exit code 2"),
+        pytest.param((sys.executable, "train.py"), "print('usage: x'); raise SystemExit('train.py: error: disk')", id="another code"),
+        pytest.param(("sh", "-c", "exit 127"), "", id="exit code 127"),
+        pytest.param(("sh", "-c", "no-such-program; exit 3"), "", id="a command whose failure did not end the program"),
+    ],
+)
+def test_what_may_be_anything_stays_a_failure_of_the_application(tmp_path: Path, command: tuple[str, ...], source: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert meaning(end_of(*command, folder=tmp_path)) == ExitCode.USER_ERROR
+
+
+def test_a_process_that_had_done_something_is_not_judged_by_this(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import missing_one\n")
+    end = end_of(sys.executable, "train.py", folder=tmp_path, starting=False)
+    assert meaning(end) == ExitCode.USER_ERROR
+    assert describe(end) == "rank 0: ModuleNotFoundError: No module named 'missing_one'"
+
+
+def test_under_torchrun_the_workers_exit_code_counts() -> None:
+    """The output of torchrun 2.15 for a program that refuses an argument, with the frames of its traceback left out."""
+    lines = [
+        "usage: train.py [-h] [--lr LR]",
+        "train.py: error: unrecognized arguments: --bad 1",
+        "Traceback (most recent call last):",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "=" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : 2 (pid: 4440) ",
+        "=" * 60,
+    ]
+    end = End(0, 1, None, asked=False, tail=lines, starting=True)
+    assert meaning(end) == ExitCode.BAD_CONFIGURATION
+    assert describe(end) == "rank 1: train.py does not take these arguments: unrecognized arguments: --bad 1"
+
+
+LINES = st.lists(st.text(max_size=60) | st.sampled_from(["usage: x", "x: error: y", "sh: 1: a: not found", "python: No module named a"]))
+
+
+@given(LINES, st.integers(-64, 255))
+def test_any_output_can_be_judged(lines: Sequence[str], code: int) -> None:
+    sentence = misfit(read_tail(lines), code)
+    assert sentence is None or sentence
