@@ -19,7 +19,7 @@ def write(page: Page, target: Path) -> None:
     from muster.report.page import as_html
 
     try:
-        target.write_text(as_html(page), encoding="utf-8")
+        target.write_text(as_html(page), encoding="utf-8", errors="backslashreplace")
     except ReportError as error:
         raise RefusalError(str(error)) from error
     except OSError as error:

@@ -10,6 +10,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -25,6 +26,10 @@ SERIES = tuple(f"series-{number}" for number in range(1, 7))
 ROLES = ("ink", "grid", "paper", "line", "faint", "mark", *SERIES, *(kind.value for kind in Kind))
 """What a colour of a plot may be: the names of the style sheet's variables."""
 PLACEHOLDER = {role: f"#0101{number:02x}" for number, role in enumerate(ROLES)}
+_ROLE = {colour: role for role, colour in PLACEHOLDER.items()}
+_PLACEHOLDER = re.compile("|".join(_ROLE))
+_TAG = re.compile("<[a-z][^>]*>")
+"""Colours stand in attributes; the same characters in a label are text."""
 
 WIDE, NARROW = 9.0, 4.6
 """Inches of a plot on a page and on a phone, of which each page holds both."""
@@ -115,8 +120,10 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
+        "text.parse_math": False,  # labels are names and messages, whatever they hold
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser draws the text, with fonts of its own
         figure = Figure(figsize=(width, plot.height), layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
@@ -132,7 +139,14 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
     text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 width="100%"', text, count=1)
-    return Markup(re.sub("#0101([0-9a-f]{2})", lambda match: f"var(--{ROLES[int(match[1], 16)]})", text))
+    return Markup(_TAG.sub(lambda tag: _PLACEHOLDER.sub(lambda colour: f"var(--{_ROLE[colour[0]]})", tag[0]), text))
+
+
+def printable(text: str) -> str:
+    """The text with spaces for white space, and escapes for what cannot be drawn: control characters, and halves of surrogate pairs."""
+    return "".join(
+        letter if letter.isprintable() else " " if letter.isspace() else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
@@ -141,6 +155,7 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
         axes.plot(*zip(*line.points, strict=True), color=colour, linewidth=line.width, marker="o", markevery=dots)
     if plot.log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
     elif not plot.x_ticks and min(x for line in plot.lines for x, _ in line.points) >= 0:
         axes.set_xlim(left=0)
     if plot.whole_x:
@@ -148,11 +163,11 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
     _scale_y(axes, plot)
     for x, label in plot.marks:
         _mark(axes, x, label)
-    axes.set_xlabel(plot.x_label)
-    axes.set_ylabel(plot.y_label)
+    axes.set_xlabel(printable(plot.x_label))
+    axes.set_ylabel(printable(plot.y_label))
     _name_ends(axes, [line for line in plot.lines if line.label], wrap=LABEL_WRAP[width])
     if plot.x_ticks:
-        _name_ticks(axes, plot.x_ticks)
+        _name_ticks(axes, {x: printable(name) for x, name in plot.x_ticks.items()})
 
 
 def _alone(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -201,7 +216,7 @@ def _name_ends(axes: Any, lines: Sequence[Line], *, wrap: int) -> None:
     above = float("-inf")
     ends = [(next((point for point in reversed(line.points) if math.isfinite(point[1])), None), line) for line in lines]
     for (x, y), line in sorted(((end, line) for end, line in ends if end), key=lambda found: found[0][1]):
-        label = textwrap.fill(line.label, wrap)
+        label = textwrap.fill(printable(line.label), wrap)
         half = LINE_HEIGHT * LABEL_SIZE * (1 + label.count("\n")) / 2
         at = axes.transData.transform((x, y))[1] * scale
         place = max(at, above + half)
@@ -213,7 +228,7 @@ def _mark(axes: Any, x: float, label: str) -> None:
     axes.axvline(x, color=PLACEHOLDER["mark"], linewidth=1.1, linestyle=(0, (4, 3)))
     late = x > sum(axes.get_xlim()) / 2
     axes.annotate(
-        label,
+        printable(label),
         (x, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(-4 if late else 4, 0),
@@ -232,12 +247,20 @@ def _draw_bars(axes: Any, plot: Bars, width: float) -> None:
         for begin, length, colour, words in bar.segments:
             axes.barh(row, length, left=begin, height=0.6, color=PLACEHOLDER[colour], linewidth=0)
             if words and len(words) < room * length / end:
-                axes.text(begin + length / 2, row, words, ha="center", va="center", fontsize=LABEL_SIZE, color=PLACEHOLDER["paper"])
+                axes.text(
+                    begin + length / 2, row, printable(words), ha="center", va="center", fontsize=LABEL_SIZE, color=PLACEHOLDER["paper"]
+                )
         tail = max((begin + length for begin, length, _, _ in bar.segments), default=0.0)
         axes.annotate(
-            bar.note, (tail, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=LABEL_SIZE, annotation_clip=False
+            printable(bar.note),
+            (tail, row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=LABEL_SIZE,
+            annotation_clip=False,
         )
-    axes.set_yticks(range(len(plot.bars)), [textwrap.fill(bar.label, LABEL_WRAP[width]) for bar in plot.bars])
+    axes.set_yticks(range(len(plot.bars)), [textwrap.fill(printable(bar.label), LABEL_WRAP[width]) for bar in plot.bars])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(plot.x_label)
+    axes.set_xlabel(printable(plot.x_label))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from itertools import pairwise
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from muster.report.plots import FONT_SIZE, NARROW, WIDE, Line, Lines, svg
+from muster.report.plots import FONT_SIZE, NARROW, ROLES, WIDE, Bar, Bars, Line, Lines, printable, svg
 
 TEXT = re.compile(r'<text style="([^"]*)" x="([-.\d]+)"[^>]*>([^<]+)</text>')
 DOT = re.compile(r'<use [^>]*style="fill: var\(--line\)')
@@ -59,3 +62,55 @@ def test_steps_are_whole_numbers(count: int) -> None:
     along = [word for style, _, word in found if "middle" in style and word not in ("step", "loss")]
     assert along
     assert all(word.isdigit() for word in along)
+
+
+HOSTILE = [
+    "#0101ff",
+    "#010101",
+    "$\\frac{",
+    "$x^2$",
+    "\\alpha",
+    "<b> & '\"",
+    "a\x00b\x1b[2J\x07",
+    "\ud800",
+    "\u202eabc",
+    "\u3000",
+    "\U0001f680",
+    "]]>",
+    "-->",
+]
+labels = st.sampled_from(HOSTILE) | st.text(min_size=1, max_size=20)
+
+
+def shown(drawn: str) -> str:
+    """All text of a drawing, without the line breaks that long labels get."""
+    return "".join(html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawn)).replace(" ", "")
+
+
+def check(drawn: str, *texts: str) -> None:
+    """Every text is there as it is, and every colour is one of the style sheet."""
+    drawn.encode()
+    assert all(printable(text).replace(" ", "") in shown(drawn) for text in texts)
+    assert set(re.findall(r"var\(--([^)]*)\)", re.sub(r"<text.*?</text>", "", drawn))) <= set(ROLES)
+    assert not re.search("#0101[0-9a-f]{2}", " ".join(re.findall("<[a-z][^>]*>", drawn)))
+
+
+@settings(deadline=None, max_examples=20)
+@given(labels, labels, labels, labels)
+@example(*HOSTILE[:4])
+@example("$", "$$", "\x7f", "#0101")
+def test_a_plot_of_lines_shows_any_label_as_it_is(name: str, mark: str, tick: str, axis: str) -> None:
+    lines = [Line([(1.0, 1.0), (2.0, 3.0)], name)]
+    check(svg(Lines(axis, "s", lines, marks=[(1.5, mark)]), WIDE), axis, mark, name)
+    check(svg(Lines("x", axis, lines, x_ticks={1.0: tick, 2.0: "2"}), WIDE), tick, axis, name)
+
+
+@settings(deadline=None, max_examples=20)
+@given(labels, labels, labels)
+@example(*HOSTILE[:3])
+def test_a_plot_of_bars_shows_any_label_as_it_is(name: str, words: str, note: str) -> None:
+    check(svg(Bars("s", [Bar(name, [(0.0, 10.0, "series-1", words)], note)], {"series-1": name}), WIDE), name, words, note)
+
+
+def test_a_logarithmic_axis_without_names_has_plain_numbers() -> None:
+    assert {"1", "10", "100"} <= set(words(Lines("bytes", "s", [Line([(1.0, 1.0), (100.0, 2.0)])], log_x=True)))
