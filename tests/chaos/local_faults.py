@@ -79,10 +79,10 @@ def kill_all(job: LocalJob) -> int:
 
 def kill_operator(job: LocalJob) -> int:
     """`muster run` itself; its guard has the rest save and end, and the user starts it again."""
-    uid = job.uid
+    mark = job.place.mark
     job.process.kill()
     job.process.communicate()
-    wait_until(lambda: not marked(RUN_MARK, uid), "all processes to end", SECONDS)
+    wait_until(lambda: not marked(RUN_MARK, mark), "all processes to end", SECONDS)
     job.start("--resume")
     return 1
 

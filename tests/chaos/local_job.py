@@ -74,10 +74,6 @@ class LocalJob:
         return self.place.run / "checkpoints" / "default" / "tiny"
 
     @property
-    def uid(self) -> str:
-        return str(yaml.safe_load((self.place.run / "job.yaml").read_text())["metadata"]["uid"])
-
-    @property
     def clock(self) -> Path:
         return self.place.folder / "clock"
 

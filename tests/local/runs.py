@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import yaml
 
+from muster.local.rundir import mark_of
 from muster.local.sweep import RUN_MARK, marked
 
 DEADLINE = 120.0
@@ -134,8 +135,13 @@ class Place:
 
     def assert_nothing_left(self) -> None:
         for path in self.folder.glob("runs/*/job.yaml"):
-            uid = yaml.safe_load(path.read_text())["metadata"]["uid"]
-            wait_until(lambda uid=uid: not marked(RUN_MARK, uid), f"processes of the run in {path.parent} to end")
+            mark = mark_in(path.parent)
+            wait_until(lambda mark=mark: not marked(RUN_MARK, mark), f"processes of the run in {path.parent} to end")
+
+    @property
+    def mark(self) -> str:
+        """What all processes of the run carry."""
+        return mark_in(self.run)
 
     def status(self) -> dict[str, Any]:
         try:
@@ -177,6 +183,11 @@ class Place:
 
     def logs(self) -> str:
         return "".join(path.read_text() for path in sorted(self.run.glob("attempts/*/*/log.txt")))
+
+
+def mark_in(run: Path) -> str:
+    """The mark of the run in this directory."""
+    return mark_of(run, yaml.safe_load((run / "job.yaml").read_text())["metadata"]["uid"])
 
 
 def losses(run: Path) -> dict[int, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
-from runs import TRAIN, Place, finish, has_ended, job, losses, wait_until
+from runs import TRAIN, Place, finish, has_ended, job, losses, mark_in, wait_until
 
 from muster.local.sweep import RUN_MARK, marked
 from muster.report.history import read_history
@@ -82,10 +83,10 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: P
     place.write(job())
     with place.running("job.yaml") as run:
         place.wait_for_commit()
-        uid = yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"]
-        assert marked(RUN_MARK, uid)
+        uid, mark = _uid(place), place.mark
+        assert marked(RUN_MARK, mark)
         os.kill(run.pid, signal.SIGKILL)
-        wait_until(lambda: not marked(RUN_MARK, uid), "the guard to end all processes")
+        wait_until(lambda: not marked(RUN_MARK, mark), "the guard to end all processes")
         assert int((place.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
     code, output = place.muster_run("job.yaml", "--resume")
     assert code == 0, output
@@ -93,7 +94,7 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: P
     status = place.status()
     assert [record["attempt"] for record in status["attempts"]] == [0, 1]
     assert status["attempts"][1]["stepResumed"] >= 5
-    assert yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"] == uid
+    assert _uid(place) == uid
 
 
 def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_it_is_resumed(place: Place) -> None:
@@ -127,11 +128,52 @@ def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(pla
         guard.kill()
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-        before = {process.pid for process in marked(RUN_MARK, _uid(place))}
+        before = {process.pid for process in marked(RUN_MARK, place.mark)}
         assert before
         with place.running("job.yaml", "--resume"):
             wait_until(lambda: place.status()["attempt"] == 1, "the second attempt")
-            assert not before & {process.pid for process in marked(RUN_MARK, _uid(place))}
+            assert not before & {process.pid for process in marked(RUN_MARK, place.mark)}
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--fresh"]])
+def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(place: Place, options: list[str]) -> None:
+    place.write(job(trainer={"script": "train.py 20000 0.01"}))
+    copy = place.folder / "runs" / "copy"
+    with place.running("job.yaml"):
+        place.wait_for_commit()
+        copy.mkdir()
+        for name in ("job.yaml", "status.json", "lock"):
+            shutil.copy(place.run / name, copy)
+        processes = {psutil.Process(place.pid_of(replica)) for replica in ("worker-0", "worker-1")}
+        second = place.start("job.yaml", "--run-dir", "runs/copy", *options)
+        try:
+            if options:
+                wait_until(lambda: len(marked(RUN_MARK, mark_in(copy))) >= 4, "the run of the copy")
+                second.send_signal(signal.SIGINT)
+            assert finish(second)[0] in ((21, 22) if options else (11,))
+        finally:
+            second.kill()
+        assert not any(has_ended(process) for process in processes)
+        step = place.step()
+        wait_until(lambda: place.step() > step, "more steps of the first run")
+        assert place.status()["attempt"] == 0
+
+
+def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(place: Place) -> None:
+    place.write(job(trainer={"script": "train.py 20000 0.01"}))
+    with place.running("job.yaml") as run:
+        place.wait_for_commit()
+        guard = next(child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline())
+        os.kill(run.pid, signal.SIGSTOP)  # so that it does not replace the guard
+        guard.kill()
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        left = {process.pid for process in marked(RUN_MARK, place.mark)}
+        code, output = finish(place.start("job.yaml"))
+        assert code == 11, output
+        assert left == {process.pid for process in marked(RUN_MARK, place.mark)}
+        with place.running("job.yaml", "--resume"):
+            wait_until(lambda: place.status()["attempt"] == 1, "the second attempt")
 
 
 def test_a_killed_guard_is_replaced(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""`python -m muster.local.guard RUN SECONDS`: ends what a run leaves behind, should `muster run` die in whatever way.
+"""`python -m muster.local.guard MARK SECONDS`: ends what a run leaves behind, should `muster run` die in whatever way.
 
 It holds the reading end of a pipe whose other end only `muster run` has. When that end closes, by an orderly end or by
 SIGKILL, everything that carries the run's mark gets SIGTERM, SECONDS to
@@ -14,13 +14,13 @@ import sys
 from muster.local.sweep import RUN_MARK, sweep
 
 
-def main(run: str, grace_seconds: float) -> int:
+def main(mark: str, grace_seconds: float) -> int:
     """Waits for the end of standard input, then sweeps."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
         pass
-    return 1 if sweep(RUN_MARK, run, grace_seconds=grace_seconds) else 0
+    return 1 if sweep(RUN_MARK, mark, grace_seconds=grace_seconds) else 0
 
 
 if __name__ == "__main__":

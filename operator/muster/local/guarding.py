@@ -14,10 +14,10 @@ FAREWELL_SECONDS = 15.0
 
 
 class Guard:
-    """The guard of the run with this uid. One that is killed is replaced; on leaving it is let go, and waited for."""
+    """The guard of the run whose processes carry `mark`. One that is killed is replaced; on leaving it is let go, and waited for."""
 
-    def __init__(self, run_uid: str, grace_seconds: float) -> None:
-        self._arguments = (run_uid, str(grace_seconds))
+    def __init__(self, mark: str, grace_seconds: float) -> None:
+        self._arguments = (mark, str(grace_seconds))
         self._watch: asyncio.Task[None] | None = None
         self._pipe = -1
         self._process: asyncio.subprocess.Process | None = None

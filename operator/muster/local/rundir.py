@@ -78,6 +78,10 @@ class RunDirectory:
         except OSError as error:
             raise StorageError(f"{replica}: cannot be made: {error.strerror}") from None
 
+    def mark(self, uid: str) -> str:
+        """What every process of the run with this uid carries in MUSTER_RUN."""
+        return mark_of(self.path, uid)
+
     def load(self) -> TrainingJob | None:
         """The run that the directory holds, None where it holds none yet. Raises ConfigurationError where it cannot be read."""
         job_file, status_file = self.path / "job.yaml", self.path / "status.json"
@@ -121,6 +125,16 @@ class RunDirectory:
 
     def release(self) -> None:
         self.lock.close()
+
+
+def mark_of(path: Path, uid: str) -> str:
+    """The mark of the processes of a run: its uid and the identity of its directory on this machine.
+
+    A copy of a directory holds the same uid. Without the identity, a run of the copy would end the processes of the original. A directory
+    that is renamed keeps its identity.
+    """
+    found = path.stat()
+    return f"{uid}/{found.st_dev:x}-{found.st_ino:x}"
 
 
 def open_run_directory(path: Path) -> RunDirectory:

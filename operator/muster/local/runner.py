@@ -87,6 +87,7 @@ class Runner:
         self._display = display
         self._host = Host(os.environ, sys.executable, os.cpu_count() or 1, settings.job_file.absolute().parent)
         self._runnable = localized(job, directory, cwd=settings.cwd, job_file=settings.job_file)
+        self._mark = directory.mark(job.metadata.uid)
         self._news = asyncio.Event()
         self._reports = Reports()
         self._table = ProcessTable(_now, self._news.set)
@@ -102,16 +103,15 @@ class Runner:
 
     async def run(self) -> ExitCode:
         """The whole run. Whatever happens, no process of it is left."""
-        uid = self._job.metadata.uid
         grace = min(LONGEST_GRACE, grace_seconds(self._job.spec, self._job.status))
-        async with Guard(uid, grace), self._channel:
+        async with Guard(self._mark, grace), self._channel:
             shown = asyncio.create_task(self._show_logs())
             try:
                 with _signals(self._stop, self._kill):
                     return await self._until_ended()
             finally:
                 shown.cancel()
-                await asyncio.to_thread(sweep, RUN_MARK, uid, grace_seconds=0.0 if self._killed.is_set() else grace)
+                await asyncio.to_thread(sweep, RUN_MARK, self._mark, grace_seconds=0.0 if self._killed.is_set() else grace)
                 await self._table.close()
                 self._release_ports()
                 self._display.close()
@@ -200,7 +200,7 @@ class Runner:
             "MUSTER_TERMINATION_LOG": str(identity.termination),
             "MUSTER_TOKEN_FILE": str(token),
             "MUSTER_TENSORBOARD_DIR": str(self._directory.tensorboard.absolute()),
-            RUN_MARK: self._job.metadata.uid,
+            RUN_MARK: self._mark,
         }
         size = self._job.status.world.size if self._job.status.world else 1
         launch = launch_of(pod, self._host, local=local, processes=size)

@@ -30,7 +30,7 @@ class Start:
 
 
 def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, again: str, say: Callable[[str], None]) -> Start:
-    """Takes the run directory and makes sure that nothing of an earlier `muster run` is left alive in it.
+    """Takes the run directory. Where the user takes up or replaces the run in it, ends what an earlier `muster run` left alive of that run.
 
     Raises ConfigurationError where the directory holds a run and neither `resume` nor `fresh` was asked for, and where another
     `muster run` has it. `again` is the command line without either.
@@ -38,19 +38,19 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
     directory = open_run_directory(path)
     try:
         run = directory.load() if not fresh else _load_if_whole(directory)
-        if run is not None:
-            _end_leftovers(run, say)
-        if fresh:
-            start = _start_over(job, run, directory, now, say)
-        elif run is None:
-            start = Start(new_run(job, now), directory)
-        elif resume:
-            start = _go_on(job, run, directory, now)
-        else:
+        if run is not None and not (fresh or resume):
             raise ConfigurationError(
                 f"{path}: holds a run of {run.metadata.name} that is {standing(run)}; "
                 f"go on with it: {again} --resume, or move it aside and start over: {again} --fresh"
             )
+        if run is not None:
+            _end_leftovers(run, directory, say)
+        if fresh:
+            start = _start_over(job, run, directory, now, say)
+        elif run is None:
+            start = Start(new_run(job, now), directory)
+        else:
+            start = _go_on(job, run, directory, now)
         if not start.finished:
             _write(start)
         return start
@@ -79,11 +79,12 @@ def _load_if_whole(directory: RunDirectory) -> TrainingJob | None:
         return None
 
 
-def _end_leftovers(run: TrainingJob, say: Callable[[str], None]) -> None:
+def _end_leftovers(run: TrainingJob, directory: RunDirectory, say: Callable[[str], None]) -> None:
     grace = min(10.0, grace_seconds(run.spec, run.status))
-    left = sweep(RUN_MARK, run.metadata.uid, grace_seconds=grace)
+    mark = directory.mark(run.metadata.uid)
+    left = sweep(RUN_MARK, mark, grace_seconds=grace)
     if left:
-        say(f"{left} processes of an earlier run cannot be ended; look for MUSTER_RUN={run.metadata.uid} in their environment")
+        say(f"{left} processes of an earlier run cannot be ended; look for {RUN_MARK}={mark} in their environment")
 
 
 def _start_over(job: TrainingJob, run: TrainingJob | None, directory: RunDirectory, now: datetime, say: Callable[[str], None]) -> Start:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 
 RUN_MARK = "MUSTER_RUN"
-"""The environment variable that holds the uid of the run."""
+"""The environment variable that names the run and its directory (`rundir.mark_of`)."""
 REPLICA_MARK = "MUSTER_POD_UID"
 """The one that holds the uid of the replica."""
 LOOK_SECONDS = 0.05  # between two looks, while processes take their time to end
