@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from muster.admission.bounds import out_of_bounds
 from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
@@ -37,6 +38,7 @@ def problems(job: TrainingJob) -> list[Problem]:
     strategy = STRATEGIES[spec.strategy]
     found = [
         *_name_problems(job),
+        *_bounds_problems(spec),
         *_trainer_problems(spec.trainer),
         *_checkpoint_problems(spec.checkpoint),
         *_managed_by_problems(spec),
@@ -61,6 +63,14 @@ def _name_problems(job: TrainingJob) -> Iterable[Problem]:
         yield Problem(
             "metadata.namespace", f"must be at most 63 lower-case letters, digits and '-', not {namespace!r}{_label_of(namespace)}"
         )
+
+
+def _bounds_problems(spec: TrainingJobSpec) -> Iterable[Problem]:
+    templates = {f"spec.roles.{name.value}.template": role.template for name, role in spec.roles.named().items()}
+    for field, value in {"spec.trainer.config": spec.trainer.config, **templates}.items():
+        message = out_of_bounds(value)
+        if message is not None:
+            yield Problem(field, message)
 
 
 def _label_of(name: str) -> str:

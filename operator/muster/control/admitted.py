@@ -6,12 +6,14 @@ A job that cannot be read, or not be accepted, still gets an answer: the last ve
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from muster.admission.bounds import bounded, left_out
 from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
@@ -31,6 +33,8 @@ from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 _MOST_REPAIRS = 100
+
+log = logging.getLogger("muster.admission")
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,23 @@ class Admission:
         status = readable_status(obj.get("status"))
         judged = self._judged.get(metadata.uid)
         if judged is None or judged.generation != metadata.generation:
-            judged = self._judged[metadata.uid] = self._judge(obj, metadata, status, last=judged)
+            judged = self._judged[metadata.uid] = self._answered(obj, metadata, status, last=judged)
         return Admitted(TrainingJob(metadata=metadata, spec=judged.spec, status=status), judged.problems, judged.form)
 
     def forget(self, uid: str) -> None:
         """The job is no more."""
         self._judged.pop(uid, None)
+
+    def _answered(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Judged | None) -> _Judged:
+        """The judgement, also where there is a job that a check of ours breaks on: it is not valid, and its user is told."""
+        try:
+            return self._judge(obj, metadata, status, last=last)
+        except Exception as error:
+            log.exception("%s/%s cannot be read", metadata.namespace, metadata.name)
+            good = last.good if last else None
+            chosen = (good if records.is_open(status) else None) or _stand_in(obj.get("spec"))
+            message = f"cannot be read ({type(error).__name__}): simplify it; the operator's log says where it stopped"
+            return _Judged(metadata.generation, chosen, (Problem("spec", message),), good=good, form=self._form(chosen))
 
     def _judge(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Judged | None) -> _Judged:
         good = last.good if last else None
@@ -94,6 +109,9 @@ class Admission:
         return form_of(spec, self._defaults.template)
 
     def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
+        raw = bounded(raw)
+        if found := left_out(raw):
+            return None, found
         try:
             return self._defaults.applied(TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False)), []
         except ValidationError as error:

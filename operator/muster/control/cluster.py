@@ -31,6 +31,17 @@ class Child:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """An object that nothing can be done for, since it cannot be read."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Listing:
     """Everything there is for a number of jobs at one moment."""
 
@@ -39,6 +50,7 @@ class Listing:
     services: tuple[Object, ...]
     policies: tuple[Object, ...] | None
     """Network policies; None where this installation makes none."""
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class Cluster(Protocol):

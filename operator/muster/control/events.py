@@ -13,7 +13,7 @@ from datetime import datetime
 from muster.api.constants import API_VERSION, CONTROLLER, KIND
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
-from muster.control.cluster import Object
+from muster.control.cluster import Object, Unreadable
 from muster.lifecycle.phases import spelled
 
 _LONGEST = 1000  # of the 1,024 bytes that the API server takes
@@ -59,17 +59,36 @@ def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happe
 
 def event_of(job: TrainingJob, happening: Happening, now: datetime) -> Object:
     """The Event's manifest."""
-    told = f"{job.metadata.uid} {happening.reason} {happening.mark}"
+    metadata = job.metadata
+    subject = {"apiVersion": API_VERSION, "kind": KIND, "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
+    return _event(subject, happening, now)
+
+
+def event_of_unreadable(unreadable: Unreadable, now: datetime) -> Object:
+    """The manifest of an Event on an object that cannot be read."""
+    version = {"TrainingJob": API_VERSION, "NetworkPolicy": "networking.k8s.io/v1"}.get(unreadable.kind, "v1")
+    message = f"Muster cannot read this {unreadable.kind} and ignores it: {unreadable.reason}. Correct it, or delete it."
+    subject = {
+        "apiVersion": version,
+        "kind": unreadable.kind,
+        "namespace": unreadable.namespace,
+        "name": unreadable.name,
+        "uid": unreadable.uid,
+    }
+    return _event(subject, Happening("Unreadable", message, mark=unreadable.reason, warning=True), now)
+
+
+def _event(subject: Object, happening: Happening, now: datetime) -> Object:
+    told = f"{subject['uid']} {happening.reason} {happening.mark}"
     time = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    subject = {"apiVersion": API_VERSION, "kind": KIND, "namespace": job.metadata.namespace}
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{job.metadata.name}.{hashlib.sha256(told.encode()).hexdigest()[:16]}",
-            "namespace": job.metadata.namespace,
+            "name": f"{subject['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}",
+            "namespace": subject["namespace"],
         },
-        "involvedObject": {**subject, "name": job.metadata.name, "uid": job.metadata.uid},
+        "involvedObject": subject,
         "reason": happening.reason,
         "message": happening.message[:_LONGEST].encode()[:_LONGEST].decode(errors="ignore"),
         "type": "Warning" if happening.warning else "Normal",

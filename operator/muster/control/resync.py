@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from muster.control.cluster import Cluster
+from muster.control.cluster import Cluster, Object
 from muster.control.errors import ClusterError
+from muster.control.events import event_of_unreadable
 from muster.control.queue import WorkQueue
 from muster.control.store import Store
 
@@ -23,14 +24,25 @@ log = logging.getLogger("muster.resync")
 
 
 class Resync:
-    """Lists, corrects the caches, and queues every job. `seconds` lie between two rounds."""
+    """Lists, corrects the caches, and queues every job. `seconds` lie between two rounds. `tell` gets an Event on each object that cannot
+    be read."""
 
-    def __init__(self, cluster: Cluster, store: Store, *, queue: WorkQueue, now: Callable[[], datetime], seconds: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        *,
+        queue: WorkQueue,
+        now: Callable[[], datetime],
+        seconds: float,
+        tell: Callable[[Object], None] = lambda _: None,
+    ) -> None:
         self._cluster = cluster
         self._store = store
         self._queue = queue
         self._now = now
         self._seconds = seconds
+        self._tell = tell
         self._wanted = asyncio.Event()
         self.last: datetime | None = None
 
@@ -38,19 +50,24 @@ class Resync:
         """One round. Raises ClusterError where the API server does not answer; the caches stay as they are."""
         before = self._store.uids
         listing = await self._cluster.list_all()
+        for each in set(listing.unreadable) - set(self._store.unreadable):
+            log.error("%s %s/%s cannot be read and is passed over: %s", each.kind, each.namespace, each.name, each.reason)
+            self._tell(event_of_unreadable(each, self._now()))
         self._store.replace(listing, before=before)
         self.last = self._now()
         for key in self._store.keys:
             self._queue.add(key)
 
     async def until_listed(self) -> None:
-        """The first round, tried again until it is done: before it nothing is known."""
+        """The first round, tried again until it is done: before it nothing is known. No error ends it."""
         while True:
             try:
                 return await self.once()
             except ClusterError as error:
                 log.warning("jobs and pods cannot be listed: %s", error)
-                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                log.exception("jobs and pods cannot be listed")
+            await asyncio.sleep(RETRY_SECONDS)
 
     def soon(self) -> None:
         """The next round begins now; one that is under way may have seen too little."""
@@ -63,3 +80,4 @@ class Resync:
                 await asyncio.wait_for(self._wanted.wait(), self._seconds)
             self._wanted.clear()
             await self.until_listed()
+            await asyncio.sleep(RETRY_SECONDS)  # a watch that keeps losing its place must not list all the time

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 
-from muster.control.cluster import Child, Listing, Object, owner_of
+from muster.admission.bounds import bounded
+from muster.api.constants import ORPHAN_FINALIZER
+from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 
 _GONE_KEPT = 20_000  # uids of deleted objects: a list that was on its way when they went must not bring them back
 
@@ -16,6 +18,20 @@ _GONE_KEPT = 20_000  # uids of deleted objects: a list that was on its way when 
 def key_of(obj: Object) -> str:
     """namespace/name"""
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+_METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+
+
+def slim(job: Object) -> Object:
+    """The job without what nobody reads: labels, managed fields and the like, and parts of its spec that are out of bounds.
+
+    A tenant's object of a megabyte can take fifty in memory.
+    """
+    metadata = {name: job["metadata"][name] for name in _METADATA_READ if name in job["metadata"]}
+    if ORPHAN_FINALIZER in (job["metadata"].get("finalizers") or ()):
+        metadata["finalizers"] = [ORPHAN_FINALIZER]
+    return {**job, "metadata": metadata, "spec": bounded(job.get("spec"))}
 
 
 def version_of(obj: Object) -> int:
@@ -36,6 +52,8 @@ class Store:
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._echoes: dict[str, float] = {}
         self._heard: dict[str, int] = {}
+        self.unreadable: tuple[Unreadable, ...] = ()
+        """What the last list could not read."""
 
     @property
     def keys(self) -> list[str]:
@@ -61,8 +79,7 @@ class Store:
         known = self._jobs.get(key)
         if uid in self._gone or (known is not None and version_of(known) > version_of(job)):
             return
-        job["metadata"].pop("managedFields", None)
-        self._jobs[key] = job
+        self._jobs[key] = slim(job)
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
@@ -106,6 +123,8 @@ class Store:
     def replace(self, listing: Listing, *, before: frozenset[str]) -> None:
         """What a live list of everything showed. `before`: the uids known when it was asked for."""
         listed = {job["metadata"]["uid"] for job in listing.jobs} | {child.view.uid for child in listing.children}
+        listed |= {each.uid for each in listing.unreadable}
+        self.unreadable = listing.unreadable
         for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in before - listed]:
             self.drop_job(job)
         for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in before - listed]:
@@ -115,7 +134,7 @@ class Store:
         self._services = {key: uid for key, uid in services.items() if listing.policies is None or guarded.get(key) == uid}
         for job in listing.jobs:
             known = self._jobs.get(key_of(job))
-            if known is None or version_of(known) != version_of(job):  # kopf keeps what it has told us: that is not to be had twice
+            if known is None or version_of(known) != version_of(job):
                 self.put_job(job)
         for child in listing.children:
             self.put_child(child)

@@ -1,8 +1,4 @@
-"""What the watches say goes into the caches, and the job that it concerns into the queue; nothing here waits. And kopf's handlers.
-
-Of these only `on.event`: it writes no annotation and no finalizer. `on.create` and its like would patch every object; timers and daemons
-would keep users from deleting jobs while the operator is away.
-"""
+"""What the watches say goes into the caches, and the job that it concerns into the queue; nothing here waits. And kopf's handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from muster.api.constants import GROUP, JOB_NAME_LABEL, PLURAL, VERSION
+from muster.api.constants import JOB_NAME_LABEL
 from muster.control.cluster import Child, owner_of
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
@@ -34,7 +30,7 @@ class Watched:
         self._store = store
         self._queue = queue
 
-    def job(self, kind: str | None, job: dict[str, Any]) -> None:
+    def job(self, kind: str, job: dict[str, Any]) -> None:
         self._store.heard(job["metadata"]["uid"], version_of(job))
         known = self._store.job(key_of(job))
         if kind == "DELETED":
@@ -45,10 +41,10 @@ class Watched:
             self._queue.add(key_of(job))  # what we wrote ourselves is known by now, most of the time
 
     def pod(self, kind: str, pod: dict[str, Any]) -> None:
-        self._store.heard(pod["metadata"]["uid"], version_of(pod))
         child = child_of(pod)
         if child is None:
             return
+        self._store.heard(child.view.uid, child.version)
         if kind == "DELETED":
             self._store.drop_child(child.key, child.view.uid)
         else:
@@ -77,7 +73,7 @@ def _urgent(child: Child) -> bool:
 
 
 def register(registry: kopf.OperatorRegistry) -> None:
-    """Puts the handlers into a registry. Their `memo.watched` is a `Watched`; `memo.start` and `memo.stop` are coroutine functions."""
+    """Puts the handlers into a registry. Their `memo.start` and `memo.stop` are coroutine functions."""
 
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
@@ -91,7 +87,3 @@ def register(registry: kopf.OperatorRegistry) -> None:
     @kopf.on.cleanup(registry=registry)
     async def stop(memo: Any, **_: Any) -> None:
         await memo.stop()
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def job_event(event: Any, memo: Any, **_: Any) -> None:
-        memo.watched.job(event["type"], event["object"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import kopf
 
+from muster.api.constants import JOB_NAME_LABEL
 from muster.api.status import AttemptRecord
 from muster.control.errors import ClusterError, ConflictError, NotFoundError
 from muster.control.herald import Herald
@@ -30,7 +31,7 @@ from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.handlers import Watched, register
 from muster.kubernetes.leader import Lease
 from muster.kubernetes.probes import Probes
-from muster.kubernetes.watches import ChildWatch
+from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
 from muster.render.environment import Coordinator
 
@@ -40,7 +41,7 @@ STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of wh
 DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
 CERTIFICATE_SECONDS = 2.0
-SETTLED_SECONDS = 15.0  # by then kopf has told of thousands of jobs
+SETTLED_SECONDS = 15.0  # by then the watches have told of thousands of jobs
 AWAY = (0, 502, 503, 504)
 """Statuses that say that nobody answers, or that only somebody in front of the API server does, for want of it."""
 
@@ -94,7 +95,9 @@ class Operator:
         self._reconciler = Reconciler(self._surroundings())
         self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
         self._watched = Watched(self._store, self._queue)
-        self._resync = Resync(gateway, self._store, queue=self._queue, now=_now, seconds=configuration.resync_seconds)
+        self._resync = Resync(
+            gateway, self._store, queue=self._queue, now=_now, seconds=configuration.resync_seconds, tell=self._herald.tell
+        )
         self._channel = (
             ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports, admit=self._reconciler.job_of)
             if place.address
@@ -133,7 +136,7 @@ class Operator:
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
         register(registry)
-        memo = kopf.Memo(watched=self._watched, start=self._start, stop=self._stop)
+        memo = kopf.Memo(start=self._start, stop=self._stop)
         namespaces = self._configuration.namespaces
         where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
         await kopf.operator(registry=registry, memo=memo, standalone=True, stop_flag=self._ending, **where)
@@ -146,7 +149,7 @@ class Operator:
             self._spawn(self._stay_reachable())
         self._spawn(self._resync.run())
         self._spawn(self._herald.run())
-        for watch in self._child_watches():
+        for watch in self._watches():
             self._spawn(watch.run())
         self._queue.start(self._configuration.workers)
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
@@ -157,10 +160,12 @@ class Operator:
         task.add_done_callback(lambda _: self._ending.set())
         self._tasks.append(task)
 
-    def _child_watches(self) -> Iterator[ChildWatch]:
+    def _watches(self) -> Iterator[Watch]:
+        for path in self._gateway.job_folders:
+            yield Watch(self._gateway, path, hear=self._watched.job, lost=self._resync.soon)
         for plural, hear in (("pods", self._watched.pod), ("services", self._watched.service)):
             for path in self._gateway.folders("/api/v1", plural):
-                yield ChildWatch(self._gateway, path, hear=hear, lost=self._resync.soon)
+                yield Watch(self._gateway, path, hear=hear, lost=self._resync.soon, labels=JOB_NAME_LABEL)
 
     async def _stop(self) -> None:
         self._ending.set()  # what kopf has waiting for it would hold up its end for five seconds
@@ -258,6 +263,7 @@ class Operator:
             Gauge("workqueue_depth", "Jobs that are due", lambda: float(self._queue.depth)),
             Gauge("muster_failing_jobs", "Jobs whose last pass could not be finished", lambda: float(self._queue.failing)),
             Gauge("muster_supervisors", "Pods whose supervisors report", lambda: float(len(self._reports))),
+            Gauge("muster_unreadable_objects", "Objects that cannot be read, and are ignored until they are corrected", self._unreadable),
             Gauge("muster_resync_timestamp_seconds", "When everything was last listed", self._last_resync),
             self._figures.wait,
             self._figures.work,
@@ -284,6 +290,9 @@ class Operator:
             if status.get("goodput") and status.get("phase") not in ("Succeeded", "Failed"):
                 found[("job", name), ("namespace", namespace)] = float(status["goodput"].get("ratio", 0.0))
         return found
+
+    def _unreadable(self) -> dict[Labels, float]:
+        return {(("kind", each.kind), ("name", each.name), ("namespace", each.namespace)): 1.0 for each in self._store.unreadable}
 
     def _last_resync(self) -> float:
         return self._resync.last.timestamp() if self._resync.last else 0.0

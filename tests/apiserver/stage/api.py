@@ -45,11 +45,12 @@ class Api:
         return cls(cluster["server"], user["token"], cluster["certificate-authority"])
 
     def request(self, verb: str, path: str, body: Any = None, *, content: str = "application/json") -> Object:
-        """The object in the answer. Raises ApiError."""
+        """The object in the answer; {"text": ...} where it is too deep for Python. A body of bytes is sent as it is. Raises ApiError."""
+        sent = body if isinstance(body, bytes | None) else json.dumps(body)
         for last in (False, True):
             connection = self._connection()
             try:
-                connection.request(verb, path, None if body is None else json.dumps(body), self._headers(content))
+                connection.request(verb, path, sent, self._headers(content))
                 answer = connection.getresponse()
                 text = answer.read()
                 break
@@ -57,7 +58,10 @@ class Api:
                 self._own.connection = None  # an idle connection may have been closed
                 if last:
                     raise
-        result: Object = json.loads(text) if text.startswith(b"{") else {"message": text.decode(errors="replace")}
+        try:
+            result: Object = json.loads(text) if text.startswith(b"{") else {"message": text.decode(errors="replace")}
+        except RecursionError:
+            result = {"text": text.decode()}
         if answer.status >= 300:
             raise ApiError(answer.status, str(result.get("message")))
         return result

@@ -74,8 +74,7 @@ class Cluster:
 
     def empty(self, namespace: str) -> None:
         """Removes jobs, pods and services, as the garbage collector would if there were one."""
-        for job in self.admin.items(JOBS.format(namespace)):
-            self.admin.delete(f"{JOBS.format(namespace)}/{job['metadata']['name']}")
+        self.admin.delete(JOBS.format(namespace))
         for pod in self.admin.items(f"/api/v1/namespaces/{namespace}/pods"):
             self.admin.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
         for service in self.admin.items(f"/api/v1/namespaces/{namespace}/services"):

@@ -67,6 +67,10 @@ class OperatorProcess:
     def figures(self) -> str:
         return _get(f"http://127.0.0.1:{self.metrics}/metrics")[1]
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def trusted(self) -> ssl.SSLContext:
         """For a client of its coordination channel, which knows it by another name than this test does."""
         secret = self._cluster.admin.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/secrets/{self._secret}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,3 +100,32 @@ def test_what_the_installation_gives_to_every_job_needs_no_permission_of_its_pol
     assert judge.admit(obj(GOOD)).problems == ()
     own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
     assert [problem.field for problem in judge.admit(obj(own, generation=2)).problems] == ["spec.checkpoint.storage.persistentVolumeClaim"]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("config", [deep(100), deep(600), deep(5_000), {"x": [[]] * 340_000}, {"x": "y" * 10**6}])
+def test_a_configuration_out_of_bounds_is_refused_by_name_before_anything_walks_it(config: dict[str, Any]) -> None:
+    admitted = admission().admit(obj({**GOOD, "trainer": {"task": "digits", "config": config}}))
+    assert [problem.field for problem in admitted.problems] == ["spec.trainer.config"]
+
+
+def test_a_job_that_a_check_breaks_on_is_not_valid_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: Any) -> Any:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    judge = admission()
+    assert judge.admit(obj(GOOD)).problems == ()
+    monkeypatch.setattr("muster.control.admitted.problems", breaks)
+    [problem] = judge.admit(obj(GOOD, generation=2)).problems
+    assert problem.field == "spec"
+    assert "cannot be read (RecursionError)" in problem.message
+    running = judge.admit(obj(GOOD, generation=3, status=RUNNING))
+    assert running.job.spec.trainer.task == "digits", "what runs goes on as it was"
+    monkeypatch.undo()
+    assert judge.admit(obj(GOOD, generation=4)).problems == ()

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.admission.bounds import MAX_BYTES, LeftOut
 from muster.api.spec import RoleName
-from muster.control.cluster import Child, Listing
-from muster.control.store import Store
+from muster.control.cluster import Child, Listing, Unreadable
+from muster.control.store import Store, slim, version_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
 KEY = "default/digits"
@@ -36,7 +37,7 @@ def test_the_latest_version_stays_whatever_the_order(versions: list[int]) -> Non
     assert [known.version for known in store.children(KEY)] == [6]
     known = store.job(KEY)
     assert known is not None
-    assert known["metadata"]["resourceVersion"] == "6"
+    assert version_of(known) == 6
 
 
 def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -> None:
@@ -71,12 +72,15 @@ def test_whichever_way_a_pod_goes_it_is_told() -> None:
 
 
 def test_a_list_replaces_only_what_has_changed() -> None:
-    store, known, newer = Store(lambda: 0.0), job(version=3), job(version=4)
-    store.put_job(known)
+    store = Store(lambda: 0.0)
+    store.put_job(job(version=3))
+    known = store.job(KEY)
     store.replace(Listing((job(version=3),), (), (), None), before=store.uids)
     assert store.job(KEY) is known
-    store.replace(Listing((newer,), (), (), None), before=store.uids)
-    assert store.job(KEY) is newer
+    store.replace(Listing((job(version=4),), (), (), None), before=store.uids)
+    newer = store.job(KEY)
+    assert newer is not None
+    assert version_of(newer) == 4
 
 
 def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None:
@@ -114,3 +118,26 @@ def test_an_echo_may_come_before_the_answer_to_the_write() -> None:
     store.expect("job", 8)
     now = 1010.0
     assert store.silence() == 10
+
+
+def test_of_a_job_only_what_is_read_is_kept() -> None:
+    large = {"epochs": 3, "x": ["y" * MAX_BYTES]}
+    metadata = {**job()["metadata"], "annotations": {"huge": "x"}, "labels": {"a": "b"}, "finalizers": ["mine", "orphan"]}
+    kept = slim({"kind": "TrainingJob", "metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits", "config": large}}})
+    assert set(kept["metadata"]) == {"name", "namespace", "uid", "resourceVersion", "finalizers"}
+    assert kept["metadata"]["finalizers"] == ["orphan"]
+    assert isinstance(kept["spec"]["trainer"]["config"], LeftOut)
+    assert (kept["spec"]["strategy"], kept["spec"]["trainer"]["task"]) == ("DDP", "digits")
+    assert slim(kept) == kept
+
+
+def test_a_job_that_a_list_cannot_read_stays_as_it_was_known() -> None:
+    store = Store(lambda: 0.0)
+    store.put_job(job())
+    unreadable = Unreadable("TrainingJob", "default", "digits", "job", "too odd")
+    store.replace(Listing((), (), (), None, (unreadable,)), before=store.uids)
+    assert store.job(KEY) is not None
+    assert store.unreadable == (unreadable,)
+    store.replace(Listing((), (), (), None), before=store.uids)
+    assert store.job(KEY) is None
+    assert store.unreadable == ()

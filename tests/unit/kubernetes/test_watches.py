@@ -1,4 +1,4 @@
-"""The watches of pods and services, against an API server of a page: nothing is missed without being said, and none gives up."""
+"""The watches, against an API server of a page: nothing is missed without being said, and none gives up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubernetes.aio import client
 
 from muster.control.queue import Delays
 from muster.kubernetes.gateway import Gateway
-from muster.kubernetes.watches import ChildWatch
+from muster.kubernetes.watches import Watch
 
 LIMIT = 10.0
 PATH = "/api/v1/pods"
@@ -60,7 +60,9 @@ def watched(
             raise KeyError("labels")
 
     async def watch(gateway: Gateway) -> None:
-        watch = ChildWatch(gateway, PATH, hear=hear, lost=lambda: lost.append(len(server.asked)), delays=Delays(0.001, 0.01))
+        watch = Watch(
+            gateway, PATH, hear=hear, labels="muster.dev/job-name", lost=lambda: lost.append(len(server.asked)), delays=Delays(0.001, 0.01)
+        )
         task = asyncio.create_task(watch.run())
         async with asyncio.timeout(LIMIT):
             while not until(heard, lost):  # noqa: ASYNC110 - what is waited for is lists that grow
@@ -117,5 +119,5 @@ def test_it_outlives_refusals_broken_lines_and_objects_that_cannot_be_taken_in()
     server = WatchServer(500, 403, [event("ADDED", 5, "odd"), event("ADDED", 6, "a"), "<html>"], 503, [event("MODIFIED", 8, "a")])
     heard, lost = watched(server, lambda heard, _: ("MODIFIED", "a") in heard, broken="odd")
     assert heard == [("ADDED", "odd"), ("ADDED", "a"), ("MODIFIED", "a")]
-    assert lost == []
+    assert lost == [3, 3]  # the odd object and the broken line: a list shows what they were
     assert [asked["resourceVersion"] for asked in server.asked] == ["0", "0", "0", "6", "6"]

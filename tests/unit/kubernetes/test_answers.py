@@ -1,0 +1,144 @@
+"""Answers of the API server: whatever they hold, they become an object or a ClusterError, and no object hides another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.aio import client
+
+from muster.control.cluster import Listing
+from muster.control.errors import ClusterError, NotFoundError, UnavailableError
+from muster.kubernetes import gateway as gateway_module
+from muster.kubernetes.answers import DEPTH, UnreadableAnswerError, parsed, refusal, shallow
+from muster.kubernetes.gateway import Gateway
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.sampled_from('ab"\\[]{}'), max_size=4), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+def emptied(value: Any, depth: int) -> Any:
+    """What `shallow` is to do."""
+    if isinstance(value, dict):
+        return {} if depth == 1 else {key: emptied(inner, depth - 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [] if depth == 1 else [emptied(inner, depth - 1) for inner in value]
+    return value
+
+
+@given(anything, st.integers(1, 5), st.sampled_from([None, 1]), st.booleans())
+def test_only_what_lies_below_the_level_is_emptied(value: Any, depth: int, indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+    assert json.loads(shallow(text, depth)) == emptied(value, depth)
+
+
+@given(st.binary(max_size=200) | st.text(st.sampled_from('[]{}"\\,:a1'), max_size=60).map(str.encode))
+def test_text_that_is_no_object_is_a_cluster_error(text: bytes) -> None:
+    with suppress(ClusterError):
+        assert isinstance(asyncio.run(parsed(text)), dict)
+
+
+@pytest.mark.parametrize("levels", [1_000, 1_100, 10_000, 200_000])
+def test_an_object_beside_a_deep_one_is_read_and_so_is_the_metadata_of_the_deep_one(levels: int) -> None:
+    deep = '{"metadata":{"name":"deep"},"spec":' + '{"a":' * levels + "1" + "}" * levels + ',"status":{"phase":"Pending"}}'
+    text = f'{{"items":[{deep},{{"metadata":{{"name":"honest"}}}}],"metadata":{{"continue":"more"}}}}'
+    answer = asyncio.run(parsed(text.encode()))
+    assert [each["metadata"]["name"] for each in answer["items"]] == ["deep", "honest"]
+    assert answer["items"][0]["status"] == {"phase": "Pending"}
+    assert answer["metadata"] == {"continue": "more"}
+    assert DEPTH > 32
+
+
+@pytest.mark.parametrize("text", [b"", b"<html>", b"[1]", b"3", b'{"a":', b"[" * 5_000, b"[" * 5_000 + b"]" * 5_000])
+def test_what_is_no_object_is_never_taken_for_one(text: bytes) -> None:
+    with pytest.raises(UnreadableAnswerError):
+        asyncio.run(parsed(text))
+    assert isinstance(asyncio.run(refusal(404, text)), NotFoundError)
+    assert isinstance(asyncio.run(refusal(503, text)), UnavailableError)
+
+
+# lists
+
+
+class ListServer:
+    """Lists jobs as the API server does: by pages, and as PartialObjectMetadataList. `texts` are the jobs' JSON by name."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+        self.limits: list[int] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if not request.path.endswith("/trainingjobs"):
+            return web.json_response({"items": [], "metadata": {}})
+        limit, begin = int(request.query["limit"]), int(request.query.get("continue", "0"))
+        self.limits.append(limit)
+        names = list(self.texts)[begin : begin + limit]
+        if "PartialObjectMetadataList" in request.headers["Accept"]:
+            items = [json.dumps({"metadata": metadata(name)}) for name in names]
+        else:
+            items = [self.texts[name] for name in names]
+        more = {"continue": str(begin + limit)} if begin + limit < len(self.texts) else {}
+        return web.Response(text=f'{{"items":[{",".join(items)}],"metadata":{json.dumps(more)}}}', content_type="application/json")
+
+
+def metadata(name: str) -> dict[str, str]:
+    return {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "7"}
+
+
+def text_of(name: str, **spec: Any) -> str:
+    return json.dumps({"kind": "TrainingJob", "metadata": metadata(name), "spec": spec})
+
+
+def listed(server: ListServer) -> Listing:
+    async def scene(gateway: Gateway) -> Listing:
+        return await gateway.list_all()
+
+    return asyncio.run(serving(server, scene))
+
+
+async def serving(server: ListServer, scene: Callable[[Gateway], Awaitable[Listing]]) -> Listing:
+    app = web.Application()
+    app.router.add_get("/{path:.*}", server.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")) as api:
+            return await scene(Gateway(api))
+    finally:
+        await runner.cleanup()
+
+
+def test_objects_that_cannot_be_read_are_named_and_hide_no_other() -> None:
+    names = [f"job-{number}" for number in range(60)]
+    random.Random(5).shuffle(names)
+    texts = {name: text_of(name) for name in names}
+    broken = {names[3]: "{nonsense", names[30]: "]", names[59]: '{"metadata":{"name":"x"}}'}
+    found = listed(ListServer({**texts, **broken}))
+    assert {job["metadata"]["name"] for job in found.jobs} == set(names) - set(broken)
+    assert {(each.kind, each.name) for each in found.unreadable} >= {("TrainingJob", names[3]), ("TrainingJob", names[30])}
+    assert len(found.unreadable) == 3
+
+
+def test_pages_are_so_small_that_large_objects_fit_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "LARGEST_PAGE", 100_000)
+    large = {f"large-{number}": text_of(f"large-{number}", strategy="x" * 40_000) for number in range(10)}
+    small = {f"small-{number}": text_of(f"small-{number}") for number in range(300)}
+    server = ListServer({**large, **small})
+    found = listed(server)
+    assert len(found.jobs) == 310
+    assert found.unreadable == ()
+    assert server.limits[0] > 1
+    assert max(server.limits[1:10]) <= 3
+    assert max(server.limits) == gateway_module.PAGE, "small objects come by large pages again"
