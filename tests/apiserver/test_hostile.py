@@ -178,8 +178,8 @@ def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs
         runs(jobs, "after", seconds=60)
 
 
-LARGE = 12
-ENOUGH_MIB = 400  # kept whole, the jobs would take 600 MiB, and the chart's limit is 1,024
+LARGE = 9
+ENOUGH_MIB = 400  # kept whole, the jobs would take 500 MiB, and the chart's limit is 1,024
 
 
 def most_memory_mib(operator: OperatorProcess) -> float:
