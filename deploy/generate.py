@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "muster"
 CRD = Path("muster.dev_trainingjobs.yaml")
 NAMESPACE = "muster-system"
-KUBERNETES = "1.29.0"
+KUBERNETES = "1.30.0"
 BEGIN, END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
 
 NAMESPACE_OBJECT = f"""\

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.apiserver.stage.api import Object, until
-from tests.apiserver.stage.cluster import Cluster
+import pytest
+from tests.apiserver.stage.api import JOBS, Api, ApiError, Object, until
+from tests.apiserver.stage.cluster import RELEASE_NAMESPACE, Cluster
 from tests.apiserver.stage.jobs import Jobs, condition, job
-from tests.apiserver.stage.kubelet import Nodes
+from tests.apiserver.stage.kubelet import PODS, Nodes
 from tests.apiserver.stage.operators import operating
 
 
@@ -73,3 +74,193 @@ def test_a_policy_that_becomes_stricter_leaves_a_running_job_alone(cluster: Clus
         jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}")
         until(lambda: jobs.status("digits")["restarts"]["total"] == 1 and len(jobs.pods("digits")) == 2, "the job recovers")
         assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}"
+JOBS_ONLY = {"apiGroups": ["muster.dev"], "resources": ["trainingjobs"], "verbs": ["create", "get", "update", "patch"]}
+TRY = "?dryRun=All"
+
+
+def author(cluster: Cluster, namespace: str, *rules: Object) -> Api:
+    """Somebody with these rights in the namespace, and no others."""
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tenant"}}
+    cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", body)
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "tenant"}, "rules": list(rules)}
+    cluster.admin.create(f"{RBAC.format(namespace)}/roles", role)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}],
+    }
+    cluster.admin.create(f"{RBAC.format(namespace)}/rolebindings", binding)
+    tenant = token_of(cluster, namespace, "tenant")
+    until(lambda: answer(tenant, JOBS.format(namespace), job("probe")) == "", "the tenant's rights hold")
+    return tenant
+
+
+def token_of(cluster: Cluster, namespace: str, account: str) -> Api:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", body)
+    return Api(cluster.admin.server, made["status"]["token"], cluster.admin.authority)
+
+
+def answer(caller: Api, folder: str, body: Object) -> str:
+    """What the API server says to a creation that is only tried; empty: it would be done."""
+    try:
+        caller.create(folder + TRY, body)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def secretly(name: str) -> Object:
+    return job(name, checkpoint={"storage": {"uri": "s3://bucket", "secretRef": {"name": "s3"}}})
+
+
+FROM_SECRET = {"valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}
+BEYOND: dict[str, tuple[Object, str]] = {
+    "a service account": (templated("x", serviceAccountName="powerful"), "create tokens of service account powerful"),
+    "a service account by its old name": (templated("x", serviceAccount="powerful"), "service account powerful"),
+    "a token": (templated("x", automountServiceAccountToken=True), "spec.roles: a template"),
+    "a Secret for checkpoints": (secretly("x"), "get Secret s3"),
+    "a Secret as a volume": (templated("x", volumes=[{"name": "v", "secret": {"secretName": "db"}}]), "spec.roles: a template"),
+    "a Secret in a variable": (
+        templated("x", containers=[{"name": "trainer", "env": [{"name": "A", **FROM_SECRET}]}]),
+        "spec.roles: a template",
+    ),
+    "a Secret as an environment": (
+        templated("x", initContainers=[{"name": "i", "image": "i", "envFrom": [{"secretRef": {"name": "db"}}]}]),
+        "spec.roles: a template",
+    ),
+    "a priority class": (job("x", scheduling={"priorityClassName": "vip"}), "priorityClassName"),
+    "a folder of the node": (templated("x", volumes=[{"name": "v", "hostPath": {"path": "/"}}]), "spec.roles: a template"),
+    "the node's network": (templated("x", hostNetwork=True), "spec.roles: a template"),
+    "a node": (templated("x", nodeName="control-plane-1"), "spec.roles: a template"),
+    "every taint": (templated("x", tolerations=[{"operator": "Exists"}]), "spec.roles: a template"),
+    "privileges": (templated("x", containers=[{"name": "trainer", "securityContext": {"privileged": True}}]), "spec.roles: a template"),
+    "no security context": (templated("x", **{"$patch": "replace"}), "spec.roles: a template"),
+}
+
+
+def test_an_author_of_jobs_gets_nothing_by_a_job_that_the_api_server_would_refuse_otherwise(cluster: Cluster, namespace: str) -> None:
+    tenant = author(cluster, namespace, JOBS_ONLY)
+    folder = JOBS.format(namespace)
+    until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
+    for what, (attack, words) in BEYOND.items():
+        said = answer(tenant, folder, attack)
+        assert said.startswith("403"), (what, said)
+        assert words in said, (what, said)
+        assert f"system:serviceaccount:{namespace}:tenant" in said
+    template = {"nodeSelector": {"pool": "gpu"}, "volumes": [{"name": "scratch", "emptyDir": {}}]}
+    for honest in (job("x"), templated("x", **template), job("x", checkpoint={"storage": {"persistentVolumeClaim": {"claimName": "c"}}})):
+        assert answer(tenant, folder, honest) == ""
+
+
+def test_an_author_who_has_a_right_may_use_it_by_a_job(cluster: Cluster, namespace: str) -> None:
+    secret = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s3"], "verbs": ["get"]}
+    account = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["train"], "verbs": ["create"]}
+    tenant = author(cluster, namespace, JOBS_ONLY, secret, account)
+    folder = JOBS.format(namespace)
+    until(lambda: answer(tenant, folder, templated("x", serviceAccountName="other")), "the policy is in force")
+    assert answer(tenant, folder, secretly("x")) == ""
+    assert answer(tenant, folder, templated("x", serviceAccountName="train")) == ""
+
+
+def test_an_author_who_may_create_pods_may_use_everything_by_a_job(cluster: Cluster, namespace: str) -> None:
+    tenant = author(cluster, namespace, JOBS_ONLY, {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]})
+    assert {what: said for what, (attack, _) in BEYOND.items() if (said := answer(tenant, JOBS.format(namespace), attack))} == {}
+
+
+def test_who_may_only_change_a_job_can_suspend_it_but_not_have_its_secret(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
+    tenant = author(cluster, namespace, JOBS_ONLY)
+    until(lambda: answer(tenant, JOBS.format(namespace), secretly("x")), "the policy is in force")
+    jobs.submit(secretly("theirs"))
+    tenant.patch(jobs.path("theirs"), {"spec": {"suspend": True}})
+    tenant.patch(jobs.path("theirs"), {"metadata": {"labels": {"team": "ml"}}})
+    with pytest.raises(ApiError, match="get Secret s3"):
+        tenant.patch(jobs.path("theirs"), {"spec": {"trainer": {"task": None, "command": ["env"]}}})
+    tenant.patch(jobs.path("theirs"), {"spec": {"suspend": False}})
+
+
+# the operator's own account
+
+
+OWNER = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "x", "uid": "1", "controller": True}
+LABELS = {"muster.dev/job-name": "x", "muster.dev/job-uid": "1"}
+
+
+def child(kind: str, spec: Object, *, api: str = "v1", owners: tuple[Object, ...] = (OWNER,), labels: Any = LABELS) -> Object:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x", "labels": labels, "ownerReferences": list(owners)}, "spec": spec}
+
+
+def pod(**spec: Any) -> Object:
+    return child("Pod", {"containers": [{"name": "trainer", "image": "x"}], **spec})
+
+
+def service(**spec: Any) -> Object:
+    return child("Service", {"ports": [{"port": 80}], **spec})
+
+
+def policy(selector: Object) -> Object:
+    return child("NetworkPolicy", {"podSelector": selector}, api="networking.k8s.io/v1")
+
+
+SERVICES = "/api/v1/namespaces/{}/services"
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
+BARE = {"containers": [{"name": "a", "image": "a"}]}
+DEPLOYED = {**OWNER, "kind": "ReplicaSet", "apiVersion": "apps/v1"}
+FENCED: dict[str, tuple[str, str, Object, str]] = {
+    "a pod of no job": (PODS, "", child("Pod", BARE, owners=()), "TrainingJob as its controller"),
+    "a pod of a Deployment": (PODS, "", child("Pod", BARE, owners=(DEPLOYED,)), "TrainingJob as its controller"),
+    "a pod without a label": (PODS, "", child("Pod", BARE, labels={}), "label muster.dev/job-name"),
+    "a pod of the cluster": (PODS, "kube-system", pod(), "namespaces of the cluster"),
+    "a pod with the operator's account": (PODS, RELEASE_NAMESPACE, pod(serviceAccountName="muster"), "neither a service account nor"),
+    "a pod with the operator's Secret": (
+        PODS,
+        RELEASE_NAMESPACE,
+        pod(volumes=[{"name": "v", "secret": {"secretName": "muster-coordination"}}]),
+        "neither a service account nor",
+    ),
+    "a service with an address": (SERVICES, "", service(), "headless"),
+    "a service with somebody's address": (SERVICES, "", service(clusterIP="None", externalIPs=["10.0.0.1"]), "headless"),
+    "a service that leads away": (SERVICES, "", service(type="ExternalName", externalName="example.com"), "headless"),
+    "a policy for pods of others": (POLICIES, "", policy({}), "pods of a job"),
+}
+
+
+@pytest.fixture
+def hijacker(cluster: Cluster, namespace: str) -> Api:
+    """Somebody with the token of the operator's service account."""
+    for place in (RELEASE_NAMESPACE, "kube-system"):  # no controller makes them here
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        cluster.admin.apply(f"/api/v1/namespaces/{place}/serviceaccounts/default", account)
+    caller = token_of(cluster, RELEASE_NAMESPACE, "muster")
+    until(lambda: answer(caller, PODS.format(namespace), child("Pod", BARE, owners=())), "the policy is in force")
+    return caller
+
+
+def test_the_operators_account_creates_nothing_but_what_jobs_need(cluster: Cluster, namespace: str, hijacker: Api) -> None:
+    for what, (folder, where, attack, words) in FENCED.items():
+        said = answer(hijacker, folder.format(where or namespace), attack)
+        assert words in said, (what, said)
+        assert words not in answer(cluster.admin, folder.format(where or namespace), attack), "others are not concerned"
+    for where in (namespace, RELEASE_NAMESPACE):
+        assert answer(hijacker, PODS.format(where), pod()) == ""
+        assert answer(hijacker, SERVICES.format(where), service(clusterIP="None")) == ""
+        assert answer(hijacker, POLICIES.format(where), policy({"matchLabels": LABELS})) == ""
+
+
+def test_the_operators_account_deletes_nothing_of_others(cluster: Cluster, namespace: str, hijacker: Api, jobs: Jobs) -> None:
+    victim = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim"}, "spec": BARE}
+    cluster.admin.create(PODS.format(namespace), victim)
+    cluster.admin.create(SERVICES.format(namespace), {**service(), "metadata": {"name": "victim"}})
+    jobs.submit(job("running"))
+    jobs.submit(job("kept", ttlSecondsAfterFinished=60))
+    for path in (f"{PODS.format(namespace)}/victim", f"{SERVICES.format(namespace)}/victim", jobs.path("running"), jobs.path("kept")):
+        with pytest.raises(ApiError, match=r"label muster.dev/job-name|jobs that have ended"):
+            hijacker.request("DELETE", path)
+        cluster.admin.get(path)
+    cluster.admin.patch(jobs.path("kept") + "/status", {"status": {"phase": "Succeeded"}})
+    hijacker.request("DELETE", jobs.path("kept"))

@@ -17,13 +17,17 @@ VARIANTS: dict[str, Manifest] = {
     "highly available": {
         "operator": {"replicas": 2, "priorityClassName": "system-cluster-critical", "env": {"HTTPS_PROXY": "http://proxy:3128", "N": 1}},
         "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
-        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
+        "networkPolicy": {
+            "apiServerCIDRs": ["10.0.0.1/32"],
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+        },
     },
     "own registry": {
         "image": {"registry": "registry.example.com/ml/", "pullPolicy": "Always", "pullSecrets": [{"name": "registry"}]},
         "operator": {"image": {"tag": "1.2.3", "digest": "sha256:" + "a" * 64}},
         "jobDefaults": {"images": {"pytorch": {"tag": "nightly"}}, "imagePullSecrets": [{"name": "registry"}]},
         "commonLabels": {"team": "ml"},
+        "jobPolicy": {"serviceAccounts": ["train"], "volumes": [], "templates": "Restricted", "maxReplicasPerJob": 64},
     },
     "GPU nodes": {
         "jobDefaults": {
@@ -40,5 +44,6 @@ VARIANTS: dict[str, Manifest] = {
         "serviceAccount": {"create": False, "name": "given"},
         "networkPolicy": {"enabled": False},
         "metrics": {"service": {"enabled": False}},
+        "admissionPolicies": {"requester": False, "operator": False},
     },
 }

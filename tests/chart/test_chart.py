@@ -12,10 +12,12 @@ import pytest
 import yaml
 from chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
 
-from muster.admission.job_policy import UNLIMITED
+from muster.admission.job_policy import CONTAINER_FIELDS, POD_FIELDS, PORT_FIELDS, UNLIMITED
 from muster.api.constants import RESERVED_ENV_NAMES, is_reserved_env
 from muster.kubernetes.configuration import Configuration
 from muster.strategies.base import Framework
+
+POD_FIELDS_OF_AUTHORS = tuple(field for field in POD_FIELDS if field != "priorityClassName")
 
 
 def only(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -99,6 +101,24 @@ def test_the_job_policy_reaches_the_operators_configuration_and_limits_nothing_b
     assert (policy.templates, policy.max_replicas_per_job, policy.max_jobs_per_namespace) == ("Restricted", 8, 0)
 
 
+def test_authors_without_the_right_to_create_pods_get_what_a_restricted_template_may_have(render: Render) -> None:
+    policy = only(render(), "ValidatingAdmissionPolicy", "-requester")
+    text = " ".join(variable["expression"] for variable in policy["spec"]["variables"])
+    lists = [tuple(re.findall(r"'(\w+)'", found)) for found in re.findall(r"in (\[[^\]]*\])", text)]
+    assert set(lists) - {POD_FIELDS_OF_AUTHORS, CONTAINER_FIELDS, PORT_FIELDS} == {lists[1]}
+    assert lists[1][0] == "name", "what is left are the kinds of volumes"
+
+
+def test_the_admission_policies_can_be_left_out_and_know_the_operators_account_and_namespaces(render: Render) -> None:
+    off = render({"admissionPolicies": {"requester": False, "operator": False}})
+    assert not any("AdmissionPolicy" in kind for kind in kinds(off))
+    given = render({"serviceAccount": {"create": False, "name": "given"}, "watchNamespaces": ["team-a"]})
+    [condition] = only(given, "ValidatingAdmissionPolicy", "-operator")["spec"]["matchConditions"]
+    assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:muster-system:given'"
+    selector = only(given, "ValidatingAdmissionPolicyBinding", "-requester")["spec"]["matchResources"]["namespaceSelector"]
+    assert selector["matchExpressions"] == [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a"]}]
+
+
 def test_a_second_installation_manages_jobs_of_another_controller_name(render: Render) -> None:
     assert config(render())["controller"] == "muster.dev/operator"
     assert config(render({"controllerName": "muster.dev/second"}))["controller"] == "muster.dev/second"
@@ -134,6 +154,17 @@ def test_ports_that_are_named_in_services_probes_and_policies_exist(render: Rend
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} <= set(ports)
     assert config(manifests)["health"]["port"] == ports["health"]
     assert config(manifests)["metrics"]["port"] == ports["metrics"]
+
+
+def test_the_operator_reaches_the_api_server_at_the_addresses_that_are_given(render: Render) -> None:
+    def rule(values: Manifest) -> Manifest:
+        return dict(only(render(values), "NetworkPolicy")["spec"]["egress"][-1])
+
+    assert "to" not in rule({})
+    assert rule({"networkPolicy": {"apiServerCIDRs": ["10.0.0.1/32", "fd00::1/128"]}})["to"] == [
+        {"ipBlock": {"cidr": "10.0.0.1/32"}},
+        {"ipBlock": {"cidr": "fd00::1/128"}},
+    ]
 
 
 def test_selectors_match_the_operators_pods_and_nothing_that_users_may_change(render: Render) -> None:
