@@ -41,6 +41,10 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(60)
 """
+SPEAKS = """
+import os, sys
+os.write(int(os.environ["MUSTER_EVENTS_FD"]), b'{"event": "phase", "phase": "Training"}\\n')
+"""
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
 
 
@@ -184,15 +188,23 @@ def run(tmp_path: Path) -> Iterator[Run]:
     ],
 )
 def test_the_exit_code_of_a_process_becomes_the_replicas(run: Run, code: int, meaning: int, reason: str) -> None:
-    assert run.start(f"import sys\nsys.exit({code})\n").wait() == meaning
+    assert run.start(f"{SPEAKS}sys.exit({code})\n").wait() == meaning
     words = run.words()
     assert (words["code"], words["reason"], words["attempt"]) == (meaning, reason, 3)
     assert words["exitCode"] == (code or None)
 
 
 def test_a_process_that_exits_saved_because_its_peers_were_stopped_is_preempted(run: Run) -> None:
-    assert run.start("raise SystemExit(21)").wait() == 21
+    assert run.start(f"{SPEAKS}raise SystemExit(21)").wait() == 21
     assert run.words()["reason"] == "Preempted"
+
+
+@pytest.mark.parametrize("code", [10, 11, 20, 21, 22, 30, 31])
+def test_the_codes_of_the_contract_mean_nothing_where_a_program_sends_no_event(run: Run, code: int) -> None:
+    assert run.start(command=["sh", "-c", f"exit {code}"]).wait() == 10
+    words = run.words()
+    assert (words["reason"], words["exitCode"]) == ("UserError", code)
+    assert f"exit code {code}" in words["message"]
 
 
 def test_output_passes_through_with_the_rank_before_each_line(run: Run) -> None:
@@ -674,7 +686,7 @@ def test_a_coordinator_that_never_comes_to_an_end_does_not_hold_up_ours(run: Run
             thread.join()
 
 
-GIVES_UP = "import os\nprint('attempt', os.environ['MUSTER_ATTEMPT'], os.environ['MASTER_PORT'], flush=True)\nraise SystemExit(20)\n"
+GIVES_UP = SPEAKS + "print('attempt', os.environ['MUSTER_ATTEMPT'], os.environ['MASTER_PORT'], flush=True)\nraise SystemExit(20)\n"
 
 
 def follows(coordinator: Coordinator, **orders: Any) -> None:
@@ -748,6 +760,30 @@ def test_a_world_that_changes_as_planned_gives_the_processes_time_to_save(run: R
     run.wait()
 
 
+@pytest.mark.parametrize(("succeeded", "code"), [(True, 0), (False, 20)])
+def test_processes_that_still_run_when_the_job_is_over_are_ended_and_the_replica_with_them(
+    run: Run, coordinator: Coordinator, succeeded: bool, code: int
+) -> None:
+    follows(coordinator)
+    run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
+    run.printed("ready")
+    follows(coordinator, end=True, succeeded=succeeded)
+    assert run.wait() == code
+    words = run.words()
+    assert (words["attempt"], words["exitCode"], words["signal"]) == (3, None, None)
+
+
+def test_a_replica_that_saves_when_the_job_is_over_keeps_what_it_saved_and_is_not_taken_for_preempted(
+    run: Run, coordinator: Coordinator
+) -> None:
+    follows(coordinator)
+    run.start(SAVES_ON_SIGTERM, MUSTER_COORDINATOR=coordinator.url)
+    run.printed("ready")
+    follows(coordinator, end=True, graceSeconds=20.0)
+    assert run.wait() == 20
+    assert run.words()["commit"] == {"step": 7, "path": "step-7"}
+
+
 RESCUES = """
 import json, os, signal, threading, time
 def emit(event, **fields):
@@ -792,4 +828,4 @@ def test_a_coordinator_that_gives_no_orders_keeps_nobody_waiting(run: Run, coord
 
 def test_what_cannot_run_as_written_does_not_wait_for_another_attempt(run: Run, coordinator: Coordinator) -> None:
     follows(coordinator)
-    assert run.start("raise SystemExit(11)", MUSTER_COORDINATOR=coordinator.url).wait() == 11
+    assert run.start(f"{SPEAKS}raise SystemExit(11)", MUSTER_COORDINATOR=coordinator.url).wait() == 11

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,17 @@ def test_an_event_is_read_whole_however_it_arrives() -> None:
         os.write(write, line[10:] + line)
         assert [event["step"] for event in reader.read()] == [3, 3]
         assert reader.malformed == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "speaks"),
+    [(b'{"event": "step", "step": 1}', True), (b'{"event": "greeting"}', False), (b"step 1", False), (b'{"event": "step"', False)],
+)
+def test_a_process_speaks_the_contract_once_it_has_sent_an_event_of_it(line: bytes, speaks: bool) -> None:
+    with pipe() as (reader, write):
+        os.write(write, line + b"\n")
+        reader.read()
+        assert reader.speaks is speaks
 
 
 def test_rank_and_time_are_filled_in_where_a_script_leaves_them_out() -> None:

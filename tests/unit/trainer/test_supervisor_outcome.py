@@ -9,7 +9,7 @@ GLOO = "RuntimeError: [pair.cc:538] Connection closed by peer [127.0.0.1]:31415"
 TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', "    boom()"]
 
 
-def ended(code: int, rank: int = 0, *, asked: bool = False, tail: tuple[str, ...] = ()) -> End:
+def ended(code: int, rank: int = 0, *, asked: bool = False, tail: tuple[str, ...] = (), speaks: bool = True) -> End:
     """`code` as subprocess gives it: negative where a signal ended the process."""
     return End(
         rank=rank,
@@ -17,6 +17,7 @@ def ended(code: int, rank: int = 0, *, asked: bool = False, tail: tuple[str, ...
         signal=-code if code < 0 else None,
         asked=asked,
         tail=tail,
+        speaks=speaks,
     )
 
 
@@ -48,6 +49,25 @@ def outcome(
 )
 def test_an_end_has_one_meaning(end: End, code: int) -> None:
     assert meaning(end) == code
+
+
+@pytest.mark.parametrize("code", [int(code) for code in ExitCode if code])
+def test_a_code_of_the_contract_is_an_application_failure_where_the_process_does_not_speak_it(code: int) -> None:
+    end = ended(code, speaks=False)
+    assert meaning(end) == 10
+    assert outcome(end, own=True).code == 10
+    assert f"exit code {code}" in outcome(end, own=True).message
+    said = outcome(ended(code, speaks=False, tail=("curl: the requested URL returned an error",)), own=True).message
+    assert f"exit code {code}" in said
+    assert "the requested URL" in said
+
+
+def test_a_lost_peer_is_still_read_from_the_output_where_the_code_does_not_count() -> None:
+    assert meaning(ended(21, speaks=False, tail=(GLOO,))) == 20
+
+
+def test_a_program_that_does_not_speak_the_contract_has_not_saved_because_it_ends_with_21() -> None:
+    assert outcome(ended(21, asked=True, speaks=False), stop=True, own=True).code == 22
 
 
 def test_all_zero_is_completed() -> None:
@@ -116,7 +136,7 @@ def test_a_process_killed_when_the_grace_was_over_says_so() -> None:
 
 
 def test_the_error_event_of_a_rank_is_its_message() -> None:
-    end = End(rank=3, exit_code=31, signal=None, asked=False, tail=["noise"], error={"message": "disk full"})
+    end = End(rank=3, exit_code=31, signal=None, asked=False, tail=["noise"], error={"message": "disk full"}, speaks=True)
     assert outcome(end).message == "rank 3: disk full"
 
 

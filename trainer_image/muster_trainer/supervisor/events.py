@@ -15,6 +15,8 @@ LONGEST_LINE = 1 << 20
 CHUNK = 65536
 LARGEST_WHOLE = 2**53  # what JSON readers in general keep exact
 LARGEST_NUMBER = 1e300
+CONTRACT = frozenset({"fingerprint", "phase", "resumed", "step", "commit", "evaluation", "pace", "measurement", "notice", "error"})
+"""The events of the contract. A process that has sent one of them speaks the contract: its exit codes have the contract's meaning."""
 
 
 class EventReader:
@@ -27,6 +29,8 @@ class EventReader:
         self._rest = b""
         self.open = True
         self.malformed = 0
+        self.speaks = False
+        """Whether an event of the contract has arrived."""
 
     def fileno(self) -> int:
         return self._descriptor
@@ -66,6 +70,7 @@ class EventReader:
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             self.malformed += 1
             return None
+        self.speaks = self.speaks or event["event"] in CONTRACT
         if number(event.get("time")) is None:
             event["time"] = time.time()
         if whole(event.get("rank")) is None:

@@ -13,7 +13,8 @@ class Orders:
     """`world` is the environment to start the processes of `attempt` with, once all members of that world have reaped theirs.
 
     `grace` is how many seconds those of an older attempt get to save. `dump`: that attempt hung, and its stacks are wanted first.
-    `end`: nothing follows, the replica ends too.
+    `end`: the job is over, or this attempt is and no other follows: processes that still run are ended, and the replica ends too.
+    `succeeded`: the job is over because it has succeeded.
     """
 
     attempt: int
@@ -21,6 +22,7 @@ class Orders:
     world: Mapping[str, str] | None = None
     end: bool = False
     dump: bool = False
+    succeeded: bool = False
 
 
 def read_orders(reply: object) -> Orders | None:
@@ -31,4 +33,5 @@ def read_orders(reply: object) -> Orders | None:
     if attempt is None or grace is None:
         return None
     named = isinstance(world, dict) and all(isinstance(name, str) and isinstance(value, str) for name, value in world.items())
-    return Orders(attempt, max(0.0, grace), world if named else None, reply.get("end") is True, reply.get("dump") is True)
+    end, dump, succeeded = (reply.get(name) is True for name in ("end", "dump", "succeeded"))
+    return Orders(attempt, max(0.0, grace), world if named else None, end, dump, succeeded)

@@ -14,10 +14,12 @@ The first of these that holds decides:
    - else 22.
 3. All processes ended with 0: 0.
 
-A failure means what its exit code says where that is one of the contract. Any other code, and SIGABRT (how the
-frameworks' watchdogs end a process), means 20 where the end of the output shows that a peer was lost; else a code is
-10, and a signal n is 128+n. Shells end with 128+n when their child was ended by signal n, and torchrun's summary names
-the signal that a worker was ended by: both count as that signal.
+The contract's exit codes count only from a process that speaks the contract: the bundled trainer, and a program that has
+sent at least one event of the contract. Another program's 22 is just its 22 (`curl -f` ends with it). A failure means what
+its code says where that code counts. Any other code, and SIGABRT (how the frameworks' watchdogs end a process), means 20
+where the end of the output shows that a peer was lost; else a code is 10, and a signal n is 128+n. Shells end with 128+n
+when their child was ended by signal n, and torchrun's summary names the signal that a worker was ended by: both count as
+that signal.
 
 A process that ends in its first seconds because a module, a file or a command is missing, or because it does not take its
 arguments, is 11: no retry mends that (`misfit.py`).
@@ -44,7 +46,7 @@ class End:
     """How one process ended, in the order in which they did. `asked` says that we had asked it to end before.
 
     `tail` is the end of its output, `error` its last `error` event. `starting`: the user's own program, in the first attempt, ended
-    right after its start and had reported nothing.
+    right after its start and had reported nothing. `speaks` says that it speaks the contract.
     """
 
     rank: int
@@ -54,6 +56,13 @@ class End:
     tail: Sequence[str]
     error: Mapping[str, Any] | None = None
     starting: bool = False
+    speaks: bool = False
+
+    @property
+    def code(self) -> int | None:
+        """The contract's code that it ended with; None where it ended with none."""
+        counts = self.exit_code == ExitCode.COMPLETED or (self.speaks and self.exit_code in set(ExitCode))
+        return self.exit_code if counts else None
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: 
     if failures:
         culprit = next((end for end in failures if meaning(end) != ExitCode.PEER_LOST), failures[0])
         return Outcome(meaning(culprit), describe(culprit), culprit)
-    codes = {end.exit_code for end in ends}
+    codes = {end.code for end in ends}
     if stop_asked or "Stop" in commits or codes & set(STOPPED):
         return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits, saved=saved)
     return Outcome(ExitCode.COMPLETED, "completed", None)
@@ -82,7 +91,7 @@ def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: 
 def _stopped(
     ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool
 ) -> Outcome:
-    odd = next((end for end in ends if end.exit_code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
+    odd = next((end for end in ends if end.code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
     if "Stop" in commits or (odd is not None and (saved or "Final" in commits)):
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
     if ExitCode.PREEMPTED in codes and odd is None:
@@ -103,9 +112,9 @@ def _stopped(
 
 def meaning(end: End) -> int:
     """The contract's code for how a process ended."""
+    if end.code is not None:
+        return end.code
     code = end.exit_code or 0
-    if end.signal is None and code in set(ExitCode):
-        return code
     reading = read_tail(end.tail)
     if _misfit(end, reading):
         return ExitCode.BAD_CONFIGURATION
@@ -128,4 +137,6 @@ def describe(end: End) -> str:
     if end.signal is not None:
         how = f"ended by signal {end.signal} ({signal_name(end.signal)})"
         return f"rank {rank}: {how}, last output: {said}" if said else f"rank {rank}: {how}"
+    if said and end.code is None and end.exit_code in set(ExitCode):  # a reader who knows the contract must not read its meaning here
+        return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {said}"
     return f"rank {rank}: {said or f'ended with exit code {end.exit_code} and said nothing'}"

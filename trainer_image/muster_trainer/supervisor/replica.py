@@ -27,7 +27,7 @@ from muster_trainer.supervisor.events import EventLog, EventReader
 from muster_trainer.supervisor.last_words import LastWords
 from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.observations import Observations
-from muster_trainer.supervisor.outcome import STOPPED, End, judge, meaning
+from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter
@@ -232,6 +232,8 @@ class Replica:
         lived = time.monotonic() - self._started
         ended = [Ended(process, asked, time.time(), lived) for process in reap(self._processes)]
         self._ends += ended
+        if ended:
+            self._drain_events()  # what an end means depends on what the process has sent before
         self._publish()
         return ended
 
@@ -265,9 +267,9 @@ class Replica:
             self._ending.by(now, now)
 
     def _heed_orders(self) -> None:
-        """A newer attempt counts: this one's processes have no more to do than to save, where there is time for that."""
+        """A newer attempt counts, or none follows: these processes have no more to do than to save, where there is time for that."""
         orders = self._reporter.orders
-        if orders is not None and orders.attempt > self._replica.attempt:
+        if orders is not None and (orders.end or orders.attempt > self._replica.attempt):
             if orders.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
@@ -336,6 +338,7 @@ class Replica:
             tail=self._output.tail(process.rank, seconds=seconds),
             error=self._observed.errors.get(process.rank),
             starting=self._is_starting(ended),
+            speaks=_is_bundled(self._spec) or any(reader.speaks for reader in self._readers if reader.rank == process.rank),
         )
 
     def _is_starting(self, ended: Ended) -> bool:
@@ -354,6 +357,8 @@ class Replica:
             commits=frozenset(self._observed.commit_reasons),
             saved=self._observed.saved,
         )
+        if self._is_dismissed(outcome):
+            outcome = self._dismissal()
         culprit = outcome.culprit
         return LastWords(
             code=outcome.code,
@@ -369,6 +374,19 @@ class Replica:
             signal=culprit.signal if culprit else None,
             ended_at=next((ended.time for ended in self._ends if culprit and ended.process.rank == culprit.rank), None),
         )
+
+    def _is_dismissed(self, outcome: Outcome) -> bool:
+        """Whether processes that had not failed were ended because the job, or its last attempt, is over."""
+        orders = self._reporter.orders
+        asked = self._stops_seen == 0 and any(ended.asked for ended in self._ends)
+        return orders is not None and orders.end and asked and outcome.code in (ExitCode.COMPLETED, *STOPPED)
+
+    def _dismissal(self) -> Outcome:
+        """What its end means: a replica of a job that has failed, such as one that saved when it was asked to, has not completed."""
+        orders = self._reporter.orders
+        if orders is not None and orders.succeeded:
+            return Outcome(ExitCode.COMPLETED, "ended because the job has succeeded", None)
+        return Outcome(ExitCode.PEER_LOST, f"ended because attempt {self._replica.attempt} is over", None)
 
 
 def _state(process: Process, idle: float) -> str:
