@@ -109,9 +109,49 @@ def test_what_runs_is_removed_when_a_parameter_server_job_has_succeeded(jobs: Jo
     assert kept["metadata"]["uid"] == chief["metadata"]["uid"]
 
 
+SIDE_CAR = {"worker": {"replicas": 1, "template": {"spec": {"containers": [{"name": "mesh-proxy", "image": "proxy"}]}}}}
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_pod_whose_side_car_runs_on_is_removed_when_the_job_has_ended(jobs: Jobs, kubelet: Kubelet, code: int) -> None:
+    jobs.submit(job("digits", roles=SIDE_CAR, recovery={"application": {"limit": 0}}))
+    [pod] = started(jobs, kubelet, "digits", 1)
+    kubelet.end(pod, code, side_car="mesh-proxy")
+    jobs.reaches("digits", "Failed" if code else "Succeeded")
+    until(lambda: all("deletionTimestamp" in each["metadata"] for each in jobs.pods("digits")), "the pod is asked to go")
+
+
+@pytest.mark.parametrize("policy", ["Running", "None"])
+def test_the_pod_of_a_failed_job_stays_for_its_log_and_a_native_side_car_changes_nothing(jobs: Jobs, kubelet: Kubelet, policy: str) -> None:
+    native = {"name": "native", "image": "proxy", "restartPolicy": "Always"}
+    roles = {"worker": {"replicas": 1, "template": {"spec": {"initContainers": [native]}}}}
+    jobs.submit(job("digits", roles=roles, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy))
+    [pod] = started(jobs, kubelet, "digits", 1)
+    kubelet.end(pod, 1)
+    jobs.reaches("digits", "Failed")
+    jobs.submit(job("next", workers=1))  # once this one has its pod, the operator has done with the other
+    pods_of(jobs, "next", 1)
+    [kept] = jobs.pods("digits")
+    assert kept["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert "deletionTimestamp" not in kept["metadata"]
+
+
+def test_nothing_of_a_job_is_deleted_when_its_policy_is_none_and_it_says_what_still_runs(jobs: Jobs, kubelet: Kubelet) -> None:
+    roles = {"chief": {}, "worker": {"replicas": 1}, "ps": {"replicas": 1}}
+    trainer_of = {"script": "train.py", "code": {"configMap": {"name": "code"}}}
+    jobs.submit(job("recommender", strategy="ParameterServer", trainer=trainer_of, roles=roles, cleanPodPolicy="None"))
+    pods = started(jobs, kubelet, "recommender", 3)
+    [chief] = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/role"] == "chief"]
+    kubelet.end(chief, 0)
+    jobs.reaches("recommender", "Succeeded")
+    until(lambda: "worker-0, ps-0" in jobs.status("recommender")["message"], "the pods that still run are named", seconds=60)
+    assert not [pod for pod in jobs.pods("recommender") if "deletionTimestamp" in pod["metadata"]]
+
+
 WORDS = {"code": 20, "reason": "PeerLost", "message": "rank 0: connection reset", "rank": 0, "step": 34, "attempt": 0}
 FAULTS = {
     "a training script that fails": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 1)),
+    "a code of the contract without last words": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 22)),
     "a container that was killed": ("infrastructure", "ProcessKilled", lambda kubelet, pod: kubelet.end(pod, 137)),
     "a container that used too much memory": ("application", "OutOfMemory", lambda kubelet, pod: kubelet.end(pod, 137, reason="OOMKilled")),
     "last words that say a peer was lost": (

@@ -13,7 +13,7 @@ from muster.api.job import TrainingJob
 from muster.api.reports import LastWords, Marks, Report, ReportedCommit, ReportedProgress, Resumed
 from muster.api.spec import RoleName
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
-from muster.lifecycle import in_place
+from muster.lifecycle import in_place, records
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
@@ -69,6 +69,8 @@ ENDS: dict[str, End] = {
     "evicted": End(PREEMPTION, exit_code=137, reason="Evicted"),
     "disrupted": End(PREEMPTION, exit_code=143, disruption="EvictionByEvictionAPI"),
 }
+DISMISSED = End(None, exit_code=20, code=20)
+"""How a supervisor ends whose processes were ended because no attempt follows."""
 STOPPED = ("preempted", "preempted, not saved", "killed without last words", "peer lost", "user error", "completed")
 """How replicas end that were asked to stop."""
 
@@ -149,7 +151,7 @@ class World:
             return decision
         actions = decision.actions if crash_after is None else decision.actions[: crash_after - 1]
         for action in actions:
-            self._perform(action, observed)
+            self._perform(action, observed, decision.status)
         if view_age is not None and crash_after is None and any(isinstance(action, LookLive) for action in actions):
             return self.reconcile()
         return decision
@@ -163,6 +165,7 @@ class World:
                 check(not decision.actions, "fixpoint", f"nothing changes, yet it wants {decision.actions}")
                 self._sleeps_well(decision)
                 self._has_heard()
+                self._sees_no_order(decision)
                 return decision
         raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
 
@@ -173,6 +176,12 @@ class World:
         then = decide(self.job, self.look(), until, policy=POLICY)
         unchanged = then.status == self.job.status and not then.actions
         check(unchanged, "wake", f"would change by {until} without being woken: {then.status.message} {then.actions}")
+
+    def _sees_no_order(self, decision: Decision) -> None:
+        """The same replicas in another order lead to the same status: else each look would write it."""
+        looked = self.look()
+        turned = decide(self.job, replace(looked, replicas=looked.replicas[::-1]), self.now, policy=POLICY)
+        check(turned == decision, "order", f"{turned} in place of {decision}")
 
     def _has_heard(self) -> None:
         """No attempt stays open of which a supervisor has said that its processes are gone."""
@@ -263,9 +272,9 @@ class World:
         pod, status = self.pods[name], self.job.status
         if not (self.in_place and pod.lives) or pod.view.deleting:
             return
-        if status.phase.final:
-            if pod.trains is None:
-                self.finish(name, "user error")
+        if status.phase.final or (records.awaits_verdict(status) and pod.trains is not None):
+            ended = "completed" if status.phase is Phase.SUCCEEDED else "dismissed"
+            self.finish(name, "user error" if pod.trains is None else ended)
         elif (told := in_place.attempt_of(status, pod.view.uid)) > pod.attempt:
             pod.attempt, pod.trains = told, None
             self.speak(name)
@@ -281,7 +290,7 @@ class World:
             self.speak(name)
 
     def finish(self, name: str, how: str) -> None:
-        pod, end = self.pods[name], ENDS[how]
+        pod, end = self.pods[name], DISMISSED if how == "dismissed" else ENDS[how]
         if pod.view.phase.ended:
             return
         attempt = pod.attempt
@@ -305,7 +314,8 @@ class World:
             last_words=words,
             reason=end.reason,
             oom_killed=end.oom,
-            empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,  # the others have a side-car
+            empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,
+            lingers=int(pod.view.uid.removeprefix("uid-")) % 3 == 1,  # with a side-car that runs on
             disruption=end.disruption or pod.view.disruption,
         )
 
@@ -406,14 +416,14 @@ class World:
         self._store(self.job.with_status(status))
         return True
 
-    def _perform(self, action: Action, observed: Observed) -> None:
+    def _perform(self, action: Action, observed: Observed, decided: TrainingJobStatus) -> None:
         match action:
             case EnsureService():
                 self.service = True
             case CreateReplica():
                 self._create(action)
             case DeleteReplica():
-                self._delete(action, observed)
+                self._delete(action, observed, decided)
             case DeleteJob():
                 check(self.job.status.phase.final, "ttl", "a job is deleted that has not ended")
                 self.deleted = True
@@ -448,25 +458,28 @@ class World:
     def _realise(self, attempt: int) -> None:
         """The first replica of an attempt: if the one before failed, this is a restart, and it must be within budget."""
         self.created_for.add(attempt)
-        records = {record.attempt: record for record in self.job.status.attempts}
-        check(attempt in records, "records", f"attempt {attempt} has no record")
-        before, began = records.get(attempt - 1), records[attempt].start_time
+        known = {record.attempt: record for record in self.job.status.attempts}
+        check(attempt in known, "records", f"attempt {attempt} has no record")
+        before, began = known.get(attempt - 1), known[attempt].start_time
         if before is None or before.failure_class is None:
             return
         check(before.settled, "settled first", f"attempt {attempt} starts before the class of {attempt - 1} is settled")
         self.realised[before.failure_class].append(began)
         check_budget(self, before)
-        least = POLICY.delays[before.failure_class].after(max(1, _in_vain(self.job.status.attempts[:-1])))
+        least = POLICY.delays[before.failure_class].after(max(1, _in_vain(self, self.job.status.attempts[:-1])))
         waited = (self.now - began).total_seconds()
         check(waited >= least, "back-off", f"attempt {attempt} starts {waited} s after a failure of class {before.failure_class}")
 
-    def _delete(self, action: DeleteReplica, observed: Observed) -> None:
+    def _delete(self, action: DeleteReplica, observed: Observed, decided: TrainingJobStatus) -> None:
         pod = self.pods.get(action.name)
         if pod is None or (action.uid and pod.view.uid != action.uid):
             return
         check(bool(action.uid), "deletes what it saw", f"{action.name} is deleted by name alone")
         seen = {view.uid for view in observed.replicas}
         check(pod.view.uid in seen, "deletes what it saw", f"{action.name} ({pod.view.uid}) is deleted by a caller that never saw it")
+        seen_as = next(view for view in observed.replicas if view.uid == pod.view.uid)
+        kept = self._must_be_kept(in_place.seen(replace(observed, replicas=(seen_as,)), decided), decided)
+        check(not kept, "kept for its log", f"{action.name} is deleted: {decided.message}")
         pod.asked = True
         if action.grace_seconds == 0:
             check(pod.view.empty, "by force", f"{action.name} is removed by force, and something of it may run")
@@ -474,6 +487,15 @@ class World:
             self._remember()
         elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now)
+
+    def _must_be_kept(self, seen: Observed, decided: TrainingJobStatus) -> bool:
+        """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
+        policy = self.job.spec.clean_pod_policy
+        ended = any(view.phase.ended and not view.lingers for view in seen.everyone)
+        if decided.phase.final:
+            return policy == "None" or (policy == "Running" and ended)
+        waits = decided.next_attempt_time is not None and self.now < decided.next_attempt_time
+        return ended and waits and not self.job.spec.suspend and not seen.standing_by
 
     def _change(self, name: str, **changes: Any) -> None:
         self.pods[name].view = replace(self.pods[name].view, **changes)
@@ -497,12 +519,14 @@ class World:
 _RANK_0 = (RoleName.CHIEF, RoleName.WORKER)
 
 
-def _in_vain(records: Sequence[AttemptRecord]) -> int:
-    """How many attempts in a row, up to the last, have failed without a step beyond those before; at most what the core counts."""
+def _in_vain(world: World, attempts: Sequence[AttemptRecord]) -> int:
+    """How many attempts in a row, up to the last, have failed without a step beyond those before; at most what the core counts. An attempt
+    of a script that ran for long may have gained something though it reported no step."""
     failures, best = 0, 0
-    for record in records:
-        done = record.last_step or 0
-        failures = 0 if done > best else failures + (record.failure_class is not None)
+    for record in attempts:
+        done, lasted = record.last_step or 0, (record.end_time or world.now) - record.start_time
+        gained = done > best or (world.job.spec.trainer.script and lasted.total_seconds() >= POLICY.lasting_seconds)
+        failures = 0 if gained else failures + (record.failure_class is not None)
         best = max(best, done)
     return failures
 
@@ -603,12 +627,16 @@ def _check_grace(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
 def _check_books(world: World, status: TrainingJobStatus) -> None:
     """Every second of the job's life is in one part, and phases of a start are within it."""
     assert status.goodput
-    parts = {name: seconds for name, seconds in status.goodput if name.endswith("_seconds")}
+    parts = {name: seconds or 0.0 for name, seconds in status.goodput if name.endswith("_seconds")}
     lived = (world.now - START).total_seconds()
     check(abs(sum(parts.values()) - lived) < 0.002 and min(parts.values()) >= 0, "every second", f"{parts} of {lived} s")
     for record in status.attempts:
         spent = record.phases.total_seconds if record.phases else 0.0
-        check(spent <= lived and all(part >= 0 for _, part in record.phases or ()), "every second", f"{record.phases} of {lived} s")
+        check(
+            spent <= lived and (record.phases is None or min(record.phases.known.values()) >= 0),
+            "every second",
+            f"{record.phases} of {lived} s",
+        )
 
 
 def _check_entered(world: World, status: TrainingJobStatus) -> None:
@@ -714,9 +742,9 @@ def _stays_final(world: World) -> None:
         world.obey()
         world.pass_time(31)
     status = world.job.status
-    stays = world.job.spec.clean_pod_policy == "None" and status.phase is Phase.SUCCEEDED
-    running = (pod.view for pod in world.pods.values() if not pod.view.phase.ended)
-    left = [view.name for view in running if view.role is RoleName.PS or not stays]
+    stays = world.job.spec.clean_pod_policy == "None"
+    running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.lingers and not stays))
+    left = [pod.view.name for pod in running if not stays or (world.in_place and pod.lives)]
     check(not left, "cleaned up", f"{left} still run after the job has ended")
     for _ in range(10):
         world.pass_time(100)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lifecycle_world import ENDS, STOPPED, World, check_standing, finish_quietly
+from lifecycle_world import ENDS, START, STOPPED, World, check, check_standing, finish_quietly
 
 from muster.lifecycle.observed import ReplicaPhase
 
@@ -262,6 +263,41 @@ class Lifecycle(RuleBasedStateMachine):
 
 class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
     settings = PROFILE
+
+
+LOOPING = [how for how, end in ENDS.items() if end.justifies and how != "bad configuration"]
+MOST_IN_AN_HOUR = 80
+
+
+@settings(PROFILE, max_examples=100)
+@given(
+    trainer=st.sampled_from([{"task": "digits"}, {"script": "train.py"}]),
+    ends=st.lists(st.sampled_from(LOOPING), min_size=1, max_size=5),
+    seconds=st.sampled_from([0.0, 0.3, 5, 59]),
+    patience=st.sampled_from([3, 1000]),
+    in_place=st.booleans(),
+)
+def test_a_job_that_breaks_again_and_again_without_a_step_ends_or_waits_longer_each_time(
+    trainer: dict[str, Any], ends: list[str], seconds: float, patience: int, in_place: bool
+) -> None:
+    """Whatever breaks it, and without any limit on restarts."""
+    limits = {each: {"limit": -1} for each in ("preemption", "infrastructure", "application")}
+    recovery = {**limits, "attemptsWithoutProgress": patience}
+    shape = {"strategy": "DDP", "roles": {"worker": {"replicas": 1}}, "trainer": trainer, "recovery": recovery}
+    world, until = World(shape, in_place=in_place), START + timedelta(hours=1)
+    while world.now < until and not world.job.status.phase.final:
+        decision = world.converge()
+        world.obey()
+        if world.converge().status.phase == "Running":
+            world.pass_time(seconds)
+            how = ends[world.job.status.attempt % len(ends)]
+            (world.break_down if in_place and ENDS[how].code else world.finish)("digits-worker-0", how)
+        elif decision.wake:
+            world.now = max(world.now, decision.wake)
+    restarts = world.job.status.attempt
+    check(restarts <= MOST_IN_AN_HOUR, "loops", f"{restarts} restarts in an hour")
+    ends_it = "task" in trainer and patience == 3
+    check(not ends_it or world.job.status.phase.final, "loops", f"{restarts} restarts without a step, and it goes on")
 
 
 @pytest.mark.parametrize("policy", ["Running", "All", "None"])

@@ -161,8 +161,8 @@ class Reply(WireModel):
     """The answer to a report: the attempt that counts, and what a supervisor that can restart in place does about it.
 
     One of an older attempt ends its processes, after `grace_seconds` for saving, reaps them and says so (`waiting`); `dump`: and says
-    first where they stand. Once all have, `world` is the environment to start those of `attempt` with. `end`: nothing follows, the
-    replica ends with what it had to say.
+    first where they stand. Once all have, `world` is the environment to start those of `attempt` with. `end`: no attempt follows, so the
+    replica ends its processes, if any still run, and itself. `succeeded`: that is because the job has succeeded.
     """
 
     attempt: int = Field(ge=0)
@@ -171,3 +171,4 @@ class Reply(WireModel):
     dump: bool = False
     world: dict[str, str] | None = None
     end: bool = False
+    succeeded: bool = False

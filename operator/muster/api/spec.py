@@ -444,5 +444,6 @@ class TrainingJobSpec(ApiModel):
     )
     clean_pod_policy: CleanPodPolicy = Field(
         default=CleanPodPolicy.RUNNING,
-        description="Which pods are deleted when the job has ended: those Running, All or None.",
+        description="Which pods are deleted when the job has ended: those Running, All or None. A pod whose side-car still runs counts as "
+        "running. With None pods stay for their logs; supervisors still end by themselves.",
     )

@@ -152,7 +152,7 @@ class RoleStatus(ApiModel):
     desired: int = Field(default=0, ge=0, description="Replicas that the current world needs.")
     ready: int = Field(default=0, ge=0, description="Replicas running.")
     succeeded: int = Field(default=0, ge=0, description="Replicas that ended well.")
-    failed: int = Field(default=0, ge=0, description="Replicas that ended badly in the current attempt.")
+    failed: int = Field(default=0, ge=0, description="Replicas of the current attempt that failed by themselves.")
 
 
 class Progress(ApiModel):
@@ -202,17 +202,25 @@ class Restarts(ApiModel):
 
 
 class Phases(ApiModel):
-    """What it took to get to an attempt's first step. The parts add up to the time since the failure before, or since the attempt began."""
+    """What it took to get to an attempt's first step. The parts add up to the time since the failure before, or since the attempt began.
+
+    Of a program that reports no steps only the parts until its processes run are known.
+    """
 
     detect_seconds: float = Field(default=0.0, ge=0, description="From the failure of the attempt before until it was seen.")
     schedule_seconds: float = Field(default=0.0, ge=0, description="Until all replicas ran, and none had processes of an older attempt.")
-    start_seconds: float = Field(default=0.0, ge=0, description="Until the processes had formed a world.")
-    load_seconds: float = Field(default=0.0, ge=0, description="Until the checkpoint was read and verified.")
-    first_step_seconds: float = Field(default=0.0, ge=0, description="Until the first step was done.")
+    start_seconds: float | None = Field(default=None, ge=0, description="Until the processes had formed a world.")
+    load_seconds: float | None = Field(default=None, ge=0, description="Until the checkpoint was read and verified.")
+    first_step_seconds: float | None = Field(default=None, ge=0, description="Until the first step was done; absent: not reported.")
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The seconds of those that are known, by field."""
+        return {name: seconds for name, seconds in self if seconds is not None}
 
     @property
     def total_seconds(self) -> float:
-        return float(sum(getattr(self, name) for name in type(self).model_fields))
+        return float(sum(self.known.values()))
 
 
 class AttemptRecord(ApiModel):
@@ -249,19 +257,28 @@ class AvoidedNode(ApiModel):
 class Goodput(ApiModel):
     """Where the wall-clock time since the job's creation went. The parts add up to it."""
 
-    ratio: float = Field(default=0.0, ge=0, le=1, description="Productive / (all - suspended).")
+    ratio: float | None = Field(
+        default=None, ge=0, le=1, description="Productive / (all - suspended). Absent: not known, since the program reports no steps."
+    )
     queued_seconds: float = Field(default=0.0, ge=0, description="Waiting for replicas to run, in the first attempt.")
     starting_seconds: float = Field(
         default=0.0,
         ge=0,
         description="From running replicas to the first step of the first attempt, or after a suspension.",
     )
-    productive_seconds: float = Field(default=0.0, ge=0, description="Steps that did not have to be redone, and evaluation.")
-    checkpoint_seconds: float = Field(default=0.0, ge=0, description="Training stopped by saving.")
-    redone_seconds: float = Field(default=0.0, ge=0, description="Steps whose results were lost.")
-    recovering_seconds: float = Field(default=0.0, ge=0, description="From a failure to the next attempt's first step.")
+    unreported_seconds: float | None = Field(
+        default=None, ge=0, description="Processes ran and have reported no step: what they did is not known."
+    )
+    productive_seconds: float | None = Field(default=None, ge=0, description="Steps that did not have to be redone, and evaluation.")
+    checkpoint_seconds: float | None = Field(default=None, ge=0, description="Training stopped by saving.")
+    redone_seconds: float | None = Field(default=None, ge=0, description="Steps whose results were lost.")
+    recovering_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="From a failure to the next attempt's first step, or to its running processes where no steps are reported.",
+    )
     suspended_seconds: float = Field(default=0.0, ge=0, description="Suspended by the user or a queue.")
-    productive_steps: int = Field(default=0, ge=0, description="Steps that productiveSeconds covers.")
+    productive_steps: int | None = Field(default=None, ge=0, description="Steps that productiveSeconds covers.")
 
 
 class TrainingJobStatus(ApiModel):

@@ -14,7 +14,7 @@ from muster.api.constants import API_VERSION, CONTROLLER, KIND
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.control.cluster import Object, Unreadable
-from muster.lifecycle.phases import spelled
+from muster.lifecycle.phases import recovered
 
 _LONGEST = 1000  # of the 1,024 bytes that the API server takes
 _PASSED_OVER = "is passed over"
@@ -129,8 +129,7 @@ def _attempts(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happen
                 "Resumed", f"attempt {record.attempt} goes on from step {record.step_resumed}{redone}", mark=str(record.attempt)
             )
         if record.phases and previous and previous.failure_class and (before is None or before.phases is None):
-            told = f"attempt {record.attempt} does new steps {spelled(record.phases)}"
-            yield Happening("Recovered", told, mark=str(record.attempt))
+            yield Happening("Recovered", f"attempt {record.attempt} {recovered(record.phases)}", mark=str(record.attempt))
         previous = record
     world = new.world
     if world and world.ready_time and not (old.world and old.world.attempt == world.attempt and old.world.ready_time):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.api.job import TrainingJob
 from muster.api.reports import Reply, Report
 from muster.api.spec import RoleName
+from muster.api.status import Phase
 from muster.lifecycle import hang, in_place, records
 from muster.render.manifests import render_world
 from muster.strategies.base import Addresses
@@ -17,8 +18,9 @@ def orders(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> 
     reply = Reply(
         attempt=attempt,
         grace_seconds=in_place.grace_seconds(job.spec, status),
-        dump=hang.ended(records.before(status)),
-        end=status.phase.final,
+        dump=hang.ended(records.ended(status)),
+        end=status.phase.final or (records.awaits_verdict(status) and not report.waiting),
+        succeeded=status.phase is Phase.SUCCEEDED,
     )
     member = in_place.handed_out(status, uid) if _ready(report, attempt) else None
     if member is None:

@@ -279,7 +279,7 @@ class Operator:
     def _recovered(self, record: AttemptRecord) -> None:
         self._recoveries.add({})
         self._lost.add({}, record.steps_lost or 0)
-        for name, seconds in record.phases or ():
+        for name, seconds in (record.phases.known if record.phases else {}).items():
             self._recovering.add({"phase": name.removesuffix("_seconds")}, seconds)
 
     def _goodput(self) -> dict[Labels, float]:
@@ -287,8 +287,9 @@ class Operator:
         for key in self._store.keys:
             status = (self._store.job(key) or {}).get("status", {})
             namespace, _, name = key.partition("/")
-            if status.get("goodput") and status.get("phase") not in ("Succeeded", "Failed"):
-                found[("job", name), ("namespace", namespace)] = float(status["goodput"].get("ratio", 0.0))
+            ratio = (status.get("goodput") or {}).get("ratio")  # absent: the program reports no steps, so it is not known
+            if ratio is not None and status.get("phase") not in ("Succeeded", "Failed"):
+                found[("job", name), ("namespace", namespace)] = float(ratio)
         return found
 
     def _unreadable(self) -> dict[Labels, float]:

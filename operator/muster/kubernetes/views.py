@@ -70,6 +70,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         reason=reason,
         message=(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
         oom_killed=ended.get("reason") == "OOMKilled",
+        lingers=_lingers(pod, status, state),
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
@@ -84,6 +85,15 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
     if status.get("phase") == "Failed":
         return ReplicaPhase.FAILED
     return ReplicaPhase.RUNNING if state.get("running") else ReplicaPhase.PENDING
+
+
+def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether a side-car among its containers outlives the trainer container. One among its init containers does not count: its kubelet
+    ends it when all others have ended."""
+    if not state.get("terminated") or status.get("phase") in ("Succeeded", "Failed"):
+        return False
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return sum(bool(each.get("terminated")) for each in _states(status, "containerStatuses")) < len(containers)
 
 
 def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:

@@ -58,7 +58,7 @@ def catch_up(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
 def fail(case: Situation, status: TrainingJobStatus, cause: Cause) -> TrainingJobStatus:
     """The open attempt ends broken. What it was put down to is provisional until it is settled."""
     done = last_step(case, status)
-    status = budget.note_progress(status, done, ended=True)
+    status = budget.note_progress(case, status, done, ended=cause.time)
     record = current(status)
     node = nodes.of_replica(case.trainers(status.attempt), cause.replica, known=record) if record else None
     return amend(status, status.attempt, end_time=case.stamp, last_step=done, node=node, **_blame(cause))
@@ -77,7 +77,7 @@ def correct(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
         status = budget.move(case, status, record, to=cause.failure_class)
         status = backoff.reconsider(case, status, cause.failure_class)
     done = max((step for step in (record.last_step, failure.spoken_step(views)) if step is not None), default=None)
-    status = budget.note_progress(status, done, ended=False)
+    status = budget.note_progress(case, status, done)
     settled = _is_settled(case, status, record, views)
     node = nodes.of_replica(case.observed.replicas, cause.replica, known=record)
     return amend(status, record.attempt, last_step=done, settled=settled, stacks=stacks, node=node, **_blame(cause))

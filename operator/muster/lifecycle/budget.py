@@ -61,14 +61,22 @@ def refund(case: Situation, status: TrainingJobStatus, record: AttemptRecord) ->
     return _book(case, status, record.failure_class, by=-1, time=status.attempts[-1].start_time)
 
 
-def note_progress(status: TrainingJobStatus, step: int | None, *, ended: bool) -> TrainingJobStatus:
-    """A step beyond the best clears the count of attempts without progress; an attempt that ended (`ended`) without one adds to it."""
+def note_progress(case: Situation, status: TrainingJobStatus, step: int | None, *, ended: datetime | None = None) -> TrainingJobStatus:
+    """A step beyond the best clears the count of attempts without progress; an attempt that has `ended` without one adds to it."""
     books = status.restarts
     if step is not None and step > books.best_step:
         changes = {"best_step": step, "without_progress": 0}
     else:
-        changes = {"without_progress": books.without_progress + (1 if ended else 0)}
+        without_progress = 0 if ended and _lasted(case, status, ended) else books.without_progress + (1 if ended else 0)
+        changes = {"without_progress": without_progress}
     return status.model_copy(update={"restarts": books.model_copy(update=changes)})
+
+
+def _lasted(case: Situation, status: TrainingJobStatus, ended: datetime) -> bool:
+    """Whether the attempt of a program that reports no steps ran long enough to be no part of a crash loop."""
+    if case.counts_steps(status.restarts.best_step) or status.world is None or status.world.ready_time is None:
+        return False
+    return ended - status.world.ready_time >= timedelta(seconds=case.policy.lasting_seconds)
 
 
 def _repeats(case: Situation, status: TrainingJobStatus, record: AttemptRecord) -> bool:

@@ -55,6 +55,8 @@ def decide(
         return Decision(old)
     if job.metadata.deletion_timestamp is not None:
         return Decision(old, _end(job, observed))
+    if not job.spec.trainer.supervised:
+        observed = failure.without_words(observed)
     case = Situation(job, in_place.seen(observed, old), now, problems, policy)
     if _unsure(case, old):
         return Decision(old, (LookLive(),))
@@ -166,8 +168,7 @@ def _wanted(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
 def _wake(case: Situation, status: TrainingJobStatus, *, held_back: bool) -> datetime | None:
     """The earliest moment at which time alone changes something."""
     if status.phase.final:
-        waiting = [success.leaves_by(status)] if any(view.spent for view in case.observed.replicas) else []
-        times = [ttl.due(case, status), *waiting, *(stuck.removed_at(case, view) for view in case.observed.replicas)]
+        times = [ttl.due(case, status), success.due(case, status), *(stuck.removed_at(case, view) for view in case.observed.replicas)]
     else:
         times = [
             world.due(case, status),

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from muster.api.reports import LastWords
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
-from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation, milliseconds
 
 LONGEST_MESSAGE = 2048
@@ -29,7 +29,8 @@ _CODES: dict[int, tuple[FailureClass, Reason]] = {
 _SIGNALLED = 128
 _FROM_OUTSIDE = frozenset({_SIGNALLED + 9, _SIGNALLED + 15})
 _ASKED_TO_STOP = frozenset({21, 22}) | _FROM_OUTSIDE
-"""How a replica ends that somebody asked to stop."""
+"""The codes in the last words of a replica that somebody asked to stop."""
+_PEER_LOST = 20
 
 _POD_REASONS = {
     "Evicted": Reason.EVICTED,
@@ -71,6 +72,11 @@ def last_words(view: ReplicaView) -> LastWords | None:
     return view.last_words or (reported if reported and reported.attempt in (None, view.attempt) else None)
 
 
+def without_words(observed: Observed) -> Observed:
+    """What is observed of a job without supervisors: what such a program leaves as its termination message are no last words."""
+    return replace(observed, replicas=tuple(replace(view, last_words=None) for view in observed.replicas))
+
+
 def classify(view: ReplicaView, *, asked: bool) -> Cause | None:
     """Why this replica ended or is being removed; None where that says nothing. `asked`: we have asked its whole attempt to stop."""
     if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
@@ -81,6 +87,16 @@ def classify(view: ReplicaView, *, asked: bool) -> Cause | None:
     if view.deleting is not None and not _ended_before_deletion(view, asked=asked):
         return None if asked else _deleted(view)
     return _ended(view)
+
+
+def failed_by_itself(view: ReplicaView, *, asked: bool) -> bool:
+    """Whether this replica has failed, as against being taken away, or ended by Muster. `asked`: see `classify`."""
+    words = last_words(view)
+    if not view.over or (words is not None and words.code == 0):
+        return False
+    cause = classify(view, asked=asked)
+    dismissed = words is not None and words.exit_code is None and words.signal is None and words.code == _PEER_LOST
+    return cause is not None and cause.failure_class is not FailureClass.PREEMPTION and not dismissed
 
 
 def broken(case: Situation, status: TrainingJobStatus) -> Cause | None:
@@ -150,7 +166,8 @@ def _ended_before_deletion(view: ReplicaView, *, asked: bool) -> bool:
     """By the clocks of two machines; what asking leads to is never taken for the replica's own end once we asked."""
     if view.oom_killed:  # asking leads to no such end, and whole seconds would not tell which came first
         return True
-    if asked and _code(view) in _ASKED_TO_STOP:
+    words = last_words(view)
+    if asked and (view.exit_code in _FROM_OUTSIDE or (words is not None and words.code in _ASKED_TO_STOP)):
         return False
     return view.finished is not None and view.deleting is not None and view.finished < view.deleting
 

@@ -9,6 +9,7 @@ the attempt that they were started in, its incarnation; here that is taken for t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -19,7 +20,7 @@ from muster.api.status import Member, Reason, TrainingJobStatus
 from muster.lifecycle import failure, nodes, records
 from muster.lifecycle.moments import moment
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.situation import ORDER, Situation
 
 _LEAVE_SECONDS = 10
 _NO_ATTEMPT = -1
@@ -39,18 +40,25 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
     taken = {(member.role, member.index) for member in (status.world.members if status.world else ())}
     idle = tuple(view for view in outside if records.is_open(status) and view.place not in taken and _alike(observed, view))
     unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)
-    replicas = tuple(_seen(view, members.get(view.uid), current) for view in observed.everyone if view not in outside)
-    return replace(observed, replicas=(*replicas, *unwanted), standing_by=idle)
+    over = status.phase.final
+    replicas = tuple(_seen(view, members.get(view.uid), current, over=over) for view in observed.everyone if view not in outside)
+    return replace(observed, replicas=_sorted((*replicas, *unwanted)), standing_by=_sorted(idle))
 
 
-def _seen(view: ReplicaView, member: Member | None, current: int) -> ReplicaView:
+def _sorted(views: Iterable[ReplicaView]) -> tuple[ReplicaView, ...]:
+    """In an order of their own: callers give replicas in any order, and the same replicas must lead to the same status."""
+    return tuple(sorted(views, key=lambda view: (ORDER[view.role], view.index, view.uid)))
+
+
+def _seen(view: ReplicaView, member: Member | None, current: int, *, over: bool) -> ReplicaView:
+    """`over`: the job has ended. Then a supervisor that has reported last words ends by itself, also if it does not say that it waits."""
     if member and member.incarnation is not None:
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
     report = view.report
     ended = (view.last_words.attempt if view.last_words else None) or 0
     told = max(report.attempt if report else 0, ended) if view.deleting is None else 0  # what is on its way out joins nothing any more
     attempt = max(view.attempt, current if member and not member.awaited else 0, told)
-    words = report.last_words if report and report.waiting and report.attempt == attempt else None
+    words = report.last_words if report and (report.waiting or over) and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
         return replace(view, attempt=attempt, spent=True, finished=_ended(view, words))
     return replace(view, attempt=attempt) if attempt != view.attempt else view
@@ -172,9 +180,9 @@ def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
 
 
 def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
-    """What the processes of the attempt before get to save: nobody can in a world that has lost a member, or that hangs."""
-    before = records.before(status)
-    whole = before is not None and (before.failure_class is None or before.reason in _ASKED)
+    """What the processes of the newest attempt that has ended get to save: nobody can in a world that has lost a member, or that hangs."""
+    ended = records.ended(status)
+    whole = ended is not None and (ended.failure_class is None or ended.reason in _ASKED)
     return grace.seconds(spec, status) if whole else 0
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.api.status import AttemptRecord, Phase, TrainingJobStatus
-from muster.lifecycle import in_place, records, stuck, suspend, world
+from muster.api.status import AttemptRecord, ConditionType, Phase, TrainingJobStatus
+from muster.lifecycle import goodput, in_place, records, stuck, success, suspend, world
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import Situation
 
@@ -12,8 +12,9 @@ _LONGEST = 4096
 
 
 def describe(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status with its sentence. A job that has ended keeps its last."""
-    return status if status.phase.final else status.model_copy(update={"message": _sentence(case, status)[:_LONGEST]})
+    """The status with its sentence."""
+    sentence = _end(case, status) if status.phase.final else _sentence(case, status)
+    return status.model_copy(update={"message": sentence[:_LONGEST]})
 
 
 def waiting(case: Situation, status: TrainingJobStatus) -> str:
@@ -50,9 +51,19 @@ def _sentence(case: Situation, status: TrainingJobStatus) -> str:
     return _starting(case, status)
 
 
+def _end(case: Situation, status: TrainingJobStatus) -> str:
+    """Why it has ended, and which pods hold their resources on."""
+    ended = status.condition(ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED)
+    why = ended.message if ended else status.message
+    left = _listed([view.label for view in success.lasting(case, status)])
+    return f"{why}; still running, and holding resources, because cleanPodPolicy is None: {left}" if left else why
+
+
 def _running(case: Situation, status: TrainingJobStatus) -> str:
     if status.world and status.world.first_step_time is None and case.counts_steps(status.restarts.best_step):
         return f"attempt {status.attempt}: all replicas run, the first step is awaited"
+    if not goodput.is_known(case, status):
+        return f"attempt {status.attempt}: all replicas run; the program has reported no step"
     trains = f"attempt {status.attempt} trains"
     if status.world is None or case.spec.elastic is None:
         return trains

@@ -58,6 +58,8 @@ class ReplicaView:
     """It was made to train nothing until a world takes it in."""
     form: str = ""
     """A digest of what it was made of; empty where that is not known."""
+    lingers: bool = False
+    """Its trainer container has ended and another container of its own has not: it still holds its node's resources."""
     empty: bool = False
     """None of its containers runs any more, as its node says: nothing is left to end."""
     spent: bool = False

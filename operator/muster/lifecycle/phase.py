@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.constants import JOB_NAME_LABEL, ROLE_LABEL
 from muster.api.spec import RoleName
 from muster.api.status import Phase, RoleStatus, TrainingJobStatus
-from muster.lifecycle import records, suspend
+from muster.lifecycle import failure, records, suspend
 from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.situation import Situation
 
@@ -54,5 +54,5 @@ def _role(case: Situation, status: TrainingJobStatus, role: RoleName) -> RoleSta
         desired=len(case.strategy.plan(case.spec).of(role)) if case.spec.elastic else len(members),
         ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
-        failed=sum(view.phase is ReplicaPhase.FAILED or view.spent for view in views),
+        failed=sum(failure.failed_by_itself(view, asked=not records.is_open(status)) for view in views),
     )

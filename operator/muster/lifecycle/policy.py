@@ -29,7 +29,8 @@ class Delays:
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
     {
-        FailureClass.PREEMPTION: Delays(0, 0),
+        # a drain takes the pods of a world one by one; whatever ends attempts again and again before they do a step is a loop
+        FailureClass.PREEMPTION: Delays(1, 60, free=2),
         # what broke once is seldom broken still, and a whole recovery takes little more than a second
         FailureClass.INFRASTRUCTURE: Delays(1, 60, free=1),
         FailureClass.APPLICATION: Delays(10, 300),
@@ -53,6 +54,8 @@ class Policy:
     """How long an evaluator that broke lies before it is made again."""
     arrival_seconds: float = 30
     """How long, from its making, a replica that a node has is on its way and not lost, where `shrinkAfterSeconds` allows less."""
+    lasting_seconds: float = 600
+    """An attempt of a program that reports no steps has gained something if its processes ran so long, as far as anybody can know."""
     node_seconds: float = 3600
     """How long a node is avoided after an attempt has died on it for the second time."""
     stopped_seconds: float = 60

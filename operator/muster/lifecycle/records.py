@@ -26,6 +26,17 @@ def before(status: TrainingJobStatus) -> AttemptRecord | None:
     return status.attempts[-2] if len(status.attempts) > 1 else None
 
 
+def ended(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The record of the newest attempt that has ended."""
+    return before(status) if is_open(status) else current(status)
+
+
+def awaits_verdict(status: TrainingJobStatus) -> bool:
+    """Whether the newest attempt has failed and no other follows it so far."""
+    record = current(status)
+    return record is not None and record.end_time is not None and record.failure_class is not None
+
+
 def amend(status: TrainingJobStatus, number: int, **changes: object) -> TrainingJobStatus:
     """The status with one record changed."""
     records = [record.model_copy(update=changes) if record.attempt == number else record for record in status.attempts]

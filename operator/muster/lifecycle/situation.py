@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
@@ -19,7 +18,7 @@ from muster.strategies.registry import strategy_of
 ALONE = frozenset({RoleName.EVALUATOR})
 """Roles whose replicas come and go without touching the world: nobody trains with an evaluator."""
 
-_ORDER = {role: number for number, role in enumerate(RoleName)}
+ORDER = {role: number for number, role in enumerate(RoleName)}
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,9 @@ class Situation:
         """When the job was created; a job that does not say was created when it was first seen."""
         return self.job.metadata.creation_timestamp or self.job.status.admitted_time or self.stamp
 
-    @cached_property
-    def _in_order(self) -> list[ReplicaView]:
-        return sorted(self.observed.replicas, key=lambda view: (_ORDER[view.role], view.index, view.uid))
-
     def replicas(self, attempt: int) -> tuple[ReplicaView, ...]:
         """The replicas made for an attempt, in a fixed order."""
-        return tuple(view for view in self._in_order if view.attempt == attempt)
+        return tuple(view for view in self.observed.replicas if view.attempt == attempt)
 
     def trainers(self, attempt: int) -> tuple[ReplicaView, ...]:
         """Those that make up the world: all but evaluators."""

@@ -30,25 +30,42 @@ def complete(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
-    """What cleanPodPolicy removes of a job that has ended.
+    """What cleanPodPolicy removes of a job that has ended: `All` every pod, `Running` those that have not ended, `None` nothing.
 
-    `None` leaves every pod, but no process is left that would run for ever: parameter servers and the workers that they serve never end
-    by themselves, and a failed job's replicas may wait for each other without end.
+    Whatever the policy, supervisors end their processes and themselves when they hear of the job's end. A pod whose trainer container has
+    ended and whose side-car runs on counts as running.
     """
     return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in removal(view))
 
 
 def leaves_by(status: TrainingJobStatus) -> datetime | None:
-    """Until when a replica whose supervisor still waits may end by itself, so that its log and its exit code stay for people to read."""
+    """Until when a replica whose processes have ended may end by itself, so that its log and its exit code stay for people to read."""
     return status.completion_time + timedelta(seconds=_LEAVE_SECONDS) if status.completion_time else None
 
 
+def lasting(case: Situation, status: TrainingJobStatus) -> list[ReplicaView]:
+    """Pods that still hold their resources after the time in which replicas end by themselves, and that `None` leaves there."""
+    until = leaves_by(status)
+    if case.spec.clean_pod_policy is not CleanPodPolicy.NONE or until is None or case.now < until:
+        return []
+    return [view for view in case.observed.replicas if view.deleting is None and _holds_resources(view)]
+
+
+def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
+    """When to look again at replicas that may have ended by themselves by then."""
+    return leaves_by(status) if any(_holds_resources(view) for view in case.observed.replicas) else None
+
+
 def _goes(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
-    policy = case.spec.clean_pod_policy
-    if policy is CleanPodPolicy.ALL:
-        return True
-    if view.spent and (until := leaves_by(status)) and case.now < until:
-        return False
-    if policy is CleanPodPolicy.RUNNING or status.phase is Phase.FAILED:
-        return not view.phase.ended
-    return not view.phase.ended and view.role is not case.strategy.decisive
+    match case.spec.clean_pod_policy:
+        case CleanPodPolicy.ALL:
+            return True
+        case CleanPodPolicy.NONE:
+            return False
+    until = leaves_by(status)
+    ends_by_itself = view.spent and until is not None and case.now < until
+    return _holds_resources(view) and not ends_by_itself
+
+
+def _holds_resources(view: ReplicaView) -> bool:
+    return not view.phase.ended or view.lingers

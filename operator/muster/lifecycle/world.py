@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from muster.api.spec import RoleName
+from muster.api.spec import CleanPodPolicy, RoleName
 from muster.api.status import Member, TrainingJobStatus, World
-from muster.lifecycle import backoff, elastic, failure, in_place, records
+from muster.lifecycle import backoff, elastic, failure, in_place, phases, records
 from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, removal
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
@@ -71,6 +71,7 @@ def recognise(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
         world = status.world.model_copy(update={"ready_time": case.stamp})
         start = status.start_time or case.stamp
         status = status.model_copy(update={"world": world, "start_time": start, "next_attempt_time": None})
+        status = status if case.counts_steps(status.restarts.best_step) else phases.running_again(case, status)
     return status
 
 
@@ -99,17 +100,21 @@ def actions(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     kept = in_place.awaited(case, status)
     if len(kept) == len(older) == len(absent):  # they come by themselves
         return (*removals, *_service(case))
+    if backoff.held(case, status):
+        return (*removals, *_service(case))
     if not case.observed.live and (older or absent):
         return (*removals, *_service(case), LookLive())
-    if older or not absent or backoff.held(case, status) or case.problems or records.unsettled(status):
+    if older or not absent or case.problems or records.unsettled(status):
         return (*removals, *_service(case))
     creations = (CreateReplica(role=RoleName(member.role), index=member.index, attempt=status.attempt) for member in absent)
     return (*removals, *_service(case), *creations)
 
 
 def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
-    """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs."""
-    removals = tuple(action for view in case.observed.replicas if not view.over for action in removal(view))
+    """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs. Where cleanPodPolicy keeps all
+    pods, supervisors are told to end their processes instead."""
+    stops = case.spec.clean_pod_policy is not CleanPodPolicy.NONE
+    removals = tuple(action for view in case.observed.replicas if stops and not view.over for action in removal(view))
     return removals if case.observed.live or records.unsettled(status) is None else (*removals, LookLive())
 
 
@@ -119,7 +124,8 @@ def due(case: Situation, status: TrainingJobStatus) -> datetime | None:
     kept = in_place.awaited(case, status) if status.world else ()
     if kept and (limit := in_place.due(case, status)):
         retries.append(limit)
-    if any((view.attempt < status.attempt and view not in kept) or view.deleting for view in case.observed.replicas):
+    leaving = (view for view in case.observed.replicas if view.attempt < status.attempt and view not in kept)
+    if any(view.deleting for view in case.observed.replicas) or any(not _keeps_its_log(case, status, view) for view in leaving):
         retries.append(case.now + timedelta(seconds=case.policy.look_seconds))
     if status.next_attempt_time:
         retries.append(status.next_attempt_time)
@@ -154,8 +160,13 @@ def _unneeded(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     assert status.world is not None
     places, kept = set(_places(status.world)), in_place.awaited(case, status)
     strangers = (view for view in case.observed.replicas if view.attempt < status.attempt or view.place not in places)
-    strangers = (view for view in strangers if view not in kept)
+    strangers = (view for view in strangers if view not in kept and not _keeps_its_log(case, status, view))
     return tuple(action for view in strangers for action in removal(view, grace_seconds=in_place.time_to_leave(case, status, view)))
+
+
+def _keeps_its_log(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> bool:
+    """Whether the pod of a failed attempt may stay for its log: until the back-off is over, since the next attempt uses its name again."""
+    return backoff.held(case, status) and view.phase.ended and not view.lingers
 
 
 def _evaluator_broke(view: ReplicaView) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
-from muster.lifecycle.phases import spelled
+from muster.lifecycle.phases import recovered
 from muster.local.outcome import ExitCode, last_failure
 
 LONGEST = 400  # characters of a replica's words in a line of news
@@ -40,7 +40,7 @@ def _recovered(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]
     told = {record.attempt for record in before.attempts if record.phases}
     pairs = zip(after.attempts, after.attempts[1:], strict=False)
     new = (record for failed, record in pairs if failed.failure_class and record.phases and record.attempt not in told)
-    return [f"attempt {record.attempt}: new steps {spelled(record.phases)}" for record in new if record.phases]
+    return [f"attempt {record.attempt} {recovered(record.phases)}" for record in new if record.phases]
 
 
 def _went_on(record: AttemptRecord) -> list[str]:

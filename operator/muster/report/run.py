@@ -159,7 +159,7 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
         "steps": str(max(history.curve, default=0)),
         "attempts": str(len(history.attempt_spans)),
         "steps redone": str(len(history.redone)),
-        "goodput": f"{goodput(totals):.0%}",
+        "goodput": "unknown: no step was reported" if (ratio := goodput(totals)) is None else f"{ratio:.0%}",
         "wall time": f"{run.end - run.begin:.1f} s",
         "steps waiting for samples": f"{_stall(history):.0%}",
     }

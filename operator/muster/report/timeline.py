@@ -13,6 +13,7 @@ class Kind(StrEnum):
     """What a moment was spent on; the same words as status.goodput."""
 
     STARTING = "starting"
+    UNREPORTED = "unreported"
     PRODUCTIVE = "productive"
     CHECKPOINT = "checkpoint"
     REDONE = "redone"
@@ -39,7 +40,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
 
     A step covers the seconds before the moment it was reported, a save those at its beginning in which training waited. What lies
     before an attempt's first step is its start; between two attempts it is recovery, or suspension when the earlier attempt is in
-    `suspended_after`. Evaluation and the loop itself count as productive.
+    `suspended_after`. Evaluation and the loop itself count as productive. Of a program that has reported no step it is not known what its
+    processes did while they ran.
     """
     paused = set(suspended_after)
     lost = {(step.attempt, step.step) for step in history.redone}
@@ -64,6 +66,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
         else:
             waiting = Kind.RECOVERING
         current = waiting
+        if not history.steps:
+            now, current = _extend(spans, waiting, attempt, now, first), Kind.UNREPORTED
         for mark_begin, mark_end, kind in sorted(marks[attempt]):
             now = _extend(spans, current, attempt, now, mark_begin)
             now = _extend(spans, kind, attempt, now, mark_end)
@@ -71,7 +75,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
         now = _extend(spans, current, attempt, now, last)
         previous = attempt
     if previous is not None:
-        _extend(spans, Kind.SUSPENDED if previous in paused else Kind.PRODUCTIVE, previous, now, end)
+        ran = Kind.PRODUCTIVE if history.steps else Kind.UNREPORTED
+        _extend(spans, Kind.SUSPENDED if previous in paused else ran, previous, now, end)
     return spans
 
 
@@ -93,7 +98,9 @@ def seconds_by_kind(spans: Iterable[Span]) -> Mapping[Kind, float]:
     return totals
 
 
-def goodput(totals: Mapping[Kind, float]) -> float:
-    """Productive step time / wall time less suspension, as status.goodput.ratio."""
+def goodput(totals: Mapping[Kind, float]) -> float | None:
+    """Productive step time / wall time less suspension, as status.goodput.ratio. None: the program has reported no step."""
+    if totals[Kind.UNREPORTED]:
+        return None
     wall = sum(totals.values()) - totals[Kind.SUSPENDED]
     return totals[Kind.PRODUCTIVE] / wall if wall > 0 else 0.0

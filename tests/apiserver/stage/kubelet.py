@@ -43,8 +43,8 @@ class Kubelet:
         status = {"phase": "Running", "startTime": now(), "containerStatuses": trainer({"running": {"startedAt": now()}}, ready=True)}
         self.set_status(pod, status)
 
-    def end(self, pod: Object, code: int, *, message: str = "", reason: str = "") -> None:
-        """Its trainer container ends with an exit code and a termination message."""
+    def end(self, pod: Object, code: int, *, message: str = "", reason: str = "", side_car: str = "") -> None:
+        """Its trainer container ends with an exit code and a termination message; the container `side_car`, if there is one, runs on."""
         terminated = {
             "exitCode": code,
             "reason": reason or ("Completed" if code == 0 else "Error"),
@@ -53,8 +53,11 @@ class Kubelet:
         }
         if message:
             terminated["message"] = message
-        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": trainer({"terminated": terminated})}
-        self.set_status(pod, status)
+        containers = trainer({"terminated": terminated})
+        if side_car:
+            containers.append({**IMAGE, "name": side_car, "ready": True, "started": True, "state": {"running": {"startedAt": now()}}})
+        phase = "Running" if side_car else "Failed" if code else "Succeeded"
+        self.set_status(pod, {"phase": phase, "containerStatuses": containers})
 
     def disrupt(self, pod: Object, reason: str = "EvictionByEvictionAPI") -> None:
         """What the eviction API does: a condition, then the deletion."""

@@ -86,7 +86,10 @@ class Server:
 def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode())
-    assert (status, reply) == (200, {"attempt": 3, "intervalSeconds": 0.2, "graceSeconds": 0.0, "dump": False, "end": False})
+    assert (status, reply) == (
+        200,
+        {"attempt": 3, "intervalSeconds": 0.2, "graceSeconds": 0.0, "dump": False, "end": False, "succeeded": False},
+    )
     received = server.reports.of("pod")
     assert received is not None
     assert received.report.progress is not None

@@ -55,6 +55,20 @@ def test_when_the_job_has_ended_nothing_follows() -> None:
     assert told(status={"phase": "Failed"})["end"] is True
 
 
+def test_processes_that_still_run_are_ended_while_no_attempt_follows_the_one_that_failed() -> None:
+    failed = {**RECORD, "endTime": "2026-11-21T10:01:00Z", "class": "Application", "reason": "UserError"}
+    reply = told(waiting=False, status={"attempts": [failed]})
+    assert (reply["end"], reply["succeeded"], reply["graceSeconds"], reply["dump"]) == (True, False, 0, False)
+    assert told(waiting=True, status={"attempts": [failed]})["end"] is False, "it may still be needed, if the class turns out to be another"
+    assert told(waiting=False, status={"attempts": [{**failed, "reason": "Hang"}]})["dump"] is True
+
+
+def test_a_replica_of_a_job_that_has_succeeded_is_told_so_and_may_save() -> None:
+    done = {**RECORD, "endTime": "2026-11-21T10:01:00Z", "reason": "Completed"}
+    reply = told(waiting=False, status={"phase": "Succeeded", "attempts": [done]})
+    assert (reply["end"], reply["succeeded"], reply["graceSeconds"]) == (True, True, 120)
+
+
 def test_stacks_are_asked_for_before_the_processes_of_a_world_that_hung_are_ended() -> None:
     before = {"attempt": 1, "startTime": "2026-11-21T10:00:00Z", "class": "Infrastructure"}
     assert told(attempt=1, status={"attempts": [{**before, "reason": "Hang"}, RECORD]})["dump"] is True

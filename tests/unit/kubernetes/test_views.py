@@ -61,6 +61,18 @@ def test_a_pod_is_empty_once_all_its_containers_have_ended() -> None:
     assert not view({"phase": "Failed", "reason": "Evicted"}).empty
 
 
+def test_a_side_car_that_outlives_the_trainer_container_lingers_and_one_that_the_kubelet_ends_does_not() -> None:
+    ended, runs = {"terminated": {"exitCode": 0}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
+    assert view({"phase": "Running", **trainer(**ended)}).lingers
+    assert not view({"phase": "Running", **trainer(running={})}).lingers
+    waits = {"containerStatuses": [{"name": "side-car", "state": {"waiting": {}}}, {"name": "trainer", "state": ended}]}
+    assert view({"phase": "Running", **waits}).lingers
+    both = {"containerStatuses": [{"name": "side-car", "state": ended}, {"name": "trainer", "state": ended}]}
+    assert not view({"phase": "Running", **both, "initContainerStatuses": [{"name": "native", "state": runs}]}).lingers
+    assert not view({"phase": "Succeeded", **both}).lingers
+    assert not view({"phase": "Failed", "reason": "Evicted"}).lingers
+
+
 def test_a_pod_that_never_started_has_failed_when_its_own_phase_says_so() -> None:
     evicted = view({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
     assert (evicted.phase, evicted.reason, evicted.exit_code) == (ReplicaPhase.FAILED, "Evicted", None)

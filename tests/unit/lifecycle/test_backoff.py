@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lifecycle_cases import Story, at, created, failed, job, replica, running_story
+from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running_story
 
 from muster.api.status import FailureClass
 from muster.lifecycle import backoff
@@ -15,7 +15,7 @@ from muster.lifecycle.situation import Situation
 @pytest.mark.parametrize(
     ("failure_class", "delays"),
     [
-        (FailureClass.PREEMPTION, [0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (FailureClass.PREEMPTION, [0, 0, 0, 1, 2, 4, 8, 16, 32]),
         (FailureClass.INFRASTRUCTURE, [0, 0, 1, 2, 4, 8, 16, 32, 60]),
         (FailureClass.APPLICATION, [10, 10, 20, 40, 80, 160, 300, 300, 300]),
     ],
@@ -44,6 +44,49 @@ def test_the_next_attempt_is_held_back_and_then_made() -> None:
     assert (created(held), held.wake) == ([], at(30))
     assert "held back until 10:00:30 UTC" in story.status.message
     assert created(story.see(seconds=30)) == ["worker-0/1"]
+
+
+def test_the_pods_of_a_failed_attempt_stay_for_their_logs_until_the_back_off_is_over() -> None:
+    story = running_story(2)
+    ended = failed("worker-0", 10, seconds=20)
+    assert deleted(story.see(ended, replica("worker-1"), seconds=20)) == ["worker-1/0"], "what still runs is ended"
+    ended_too = failed("worker-1", 20, seconds=21, deleting=at(20))
+    for seconds in (21, 25, 29.9):
+        assert deleted(story.see(ended, ended_too, seconds=seconds)) == []
+    assert deleted(story.see(ended, seconds=30)) == ["worker-0/0"]
+    assert created(story.see(seconds=31)) == ["worker-0/1", "worker-1/1"]
+
+
+def test_a_pod_whose_side_car_runs_on_is_removed_at_once_for_it_holds_its_devices() -> None:
+    story = running_story(1)
+    assert deleted(story.see(failed(code=10, seconds=20, lingers=True), seconds=20)) == ["worker-0/0"]
+
+
+@pytest.mark.parametrize("code", [21, 22, 31, 10])
+def test_a_program_that_reports_no_steps_is_held_back_longer_each_time_whatever_the_class(code: int) -> None:
+    story = running_story(1, trainer={"script": "train.py"}, recovery={"infrastructure": {"limit": -1}, "application": {"limit": -1}})
+    now, waits = 20.0, []
+    for attempt in range(8):
+        story.see(failed(code=code, attempt=attempt, seconds=now), seconds=now)
+        until = story.status.next_attempt_time
+        waits.append((until - at(now)).total_seconds() if until else 0.0)
+        now += waits[-1]
+        story.see(seconds=now)
+        story.see(replica(attempt=attempt + 1), seconds=now + 1)
+        now += 2
+    assert waits == sorted(waits)
+    assert waits[-1] >= 32
+
+
+def test_an_attempt_that_ran_for_long_is_no_part_of_a_loop_though_it_reported_nothing() -> None:
+    story = running_story(1, trainer={"script": "train.py"})
+    now = 20.0
+    for attempt in range(6):
+        story.see(failed(code=21, attempt=attempt, seconds=now + 700), seconds=now + 700)
+        assert story.status.restarts.without_progress == 0
+        assert story.status.next_attempt_time is None
+        story.see(replica(attempt=attempt + 1), seconds=now + 702)
+        now += 702
 
 
 def test_after_a_preemption_nothing_is_held_back() -> None:

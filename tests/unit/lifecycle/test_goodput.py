@@ -10,7 +10,7 @@ from muster.lifecycle.goodput import _PARTS
 
 
 def total(books: Goodput) -> float:
-    return sum(getattr(books, part) for part in _PARTS)
+    return sum(getattr(books, part) or 0.0 for part in _PARTS)
 
 
 def test_every_second_is_in_one_part_and_lost_steps_move_theirs() -> None:
@@ -47,11 +47,45 @@ def test_time_suspended_is_not_held_against_the_job() -> None:
     assert books.ratio == pytest.approx(100 / 110, abs=0.001)
 
 
-def test_a_script_that_tells_no_steps_is_productive_while_it_runs() -> None:
+def test_what_a_program_did_that_reports_no_steps_is_not_known() -> None:
     story = running_story(1, trainer={"script": "train.py"})
+    assert story.status.message == "attempt 0: all replicas run; the program has reported no step"
     story.see(replica(phase="Succeeded"), seconds=110)
-    assert story.status.goodput is not None
-    assert story.status.goodput.productive_seconds == 100
+    books = story.status.goodput
+    assert books is not None
+    assert books.wire() == {
+        "queuedSeconds": 10.0,
+        "startingSeconds": 0.0,
+        "unreportedSeconds": 100.0,
+        "recoveringSeconds": 0.0,
+        "suspendedSeconds": 0.0,
+    }
+
+
+def test_a_script_that_reports_its_first_step_late_has_been_starting_until_then() -> None:
+    story = running_story(1, trainer={"script": "train.py"})
+    story.see(replica(), seconds=20)
+    story.see(replica(report=report(step=1)), seconds=30)
+    assert story.status.message == "attempt 0 trains"
+    story.see(replica(report=report(step=50)), seconds=110)
+    books = story.status.goodput
+    assert books is not None
+    assert (books.unreported_seconds, books.starting_seconds, books.productive_seconds) == (None, 20, 80)
+    assert books.ratio == pytest.approx(80 / 110, abs=0.001)
+
+
+def test_the_recovery_of_a_program_that_reports_no_steps_is_what_is_known_of_it() -> None:
+    story = running_story(1, trainer={"script": "train.py"})
+    story.see(failed(seconds=19), seconds=20)
+    story.see(failed(seconds=19), seconds=30)
+    story.see(replica(attempt=1, phase="Pending"), seconds=31)
+    story.see(replica(attempt=1), seconds=33)
+    assert story.record.phases is not None
+    assert story.record.phases.wire() == {"detectSeconds": 1.0, "scheduleSeconds": 13.0}
+    story.see(replica(attempt=1, phase="Succeeded"), seconds=50)
+    books = story.status.goodput
+    assert books is not None
+    assert (books.recovering_seconds, books.unreported_seconds, books.ratio) == (14, 26, None)
 
 
 def test_nothing_is_booked_after_the_end() -> None:

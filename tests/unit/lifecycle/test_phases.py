@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_cases import Story, at, replica, report, running, running_story
+from lifecycle_cases import Story, at, failed, replica, report, running, running_story
 
 from muster.api.status import Phases
 from muster.control.events import happenings
@@ -65,9 +65,19 @@ def test_getting_over_a_failure_is_told_with_its_phases_once() -> None:
     before = story.status.model_copy(update={"attempts": [story.status.attempts[0], story.record.model_copy(update={"phases": None})]})
     [told] = [happening for happening in happenings(before, story.status) if happening.reason == "Recovered"]
     assert told.message == (
-        "attempt 1 does new steps 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
+        "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
     )
     assert not [happening for happening in happenings(story.status, story.status) if happening.reason == "Recovered"]
+
+
+def test_getting_over_a_failure_of_a_program_that_reports_no_steps_claims_no_step() -> None:
+    story = running_story(1, trainer={"script": "train.py"})
+    story.see(failed(code=31, seconds=20), seconds=20)
+    story.see(seconds=21)
+    before = story.status
+    story.see(replica(attempt=1), seconds=22.5)
+    [told] = [happening for happening in happenings(before, story.status) if happening.reason == "Recovered"]
+    assert told.message == "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)"
 
 
 def test_what_waits_for_a_moment_is_woken_to_the_millisecond() -> None:

@@ -82,7 +82,7 @@ def test_the_sentence_names_who_is_awaited_and_why() -> None:
 def test_the_sentence_of_a_recovery_tells_what_happened() -> None:
     story = running_story(2)
     story.see(failed("worker-1", 21, seconds=20, message="saved at step 340"), replica("worker-0"), seconds=20)
-    older = "digits-worker-1, digits-worker-0 of an older attempt to be gone"
+    older = "digits-worker-0, digits-worker-1 of an older attempt to be gone"
     assert story.status.message == f"attempt 1 waits for {older}, after Preempted of worker-1: saved at step 340"
     story.see(replica("worker-0", attempt=1), replica("worker-1", attempt=1, phase="Pending"), seconds=30)
     assert story.status.message == "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340"

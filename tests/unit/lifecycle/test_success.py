@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
+from lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story
 
 from muster.api.status import Phase
 
@@ -45,7 +45,7 @@ def ps_story(policy: str) -> Story:
 
 @pytest.mark.parametrize(
     ("policy", "removed"),
-    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["chief-0/0", "worker-0/0", "ps-0/0"]), ("None", ["worker-0/0", "ps-0/0"])],
+    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["worker-0/0", "ps-0/0", "chief-0/0"]), ("None", [])],
 )
 def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, removed: list[str]) -> None:
     story = ps_story(policy)
@@ -54,12 +54,71 @@ def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, remo
     assert deleted(decision) == removed
 
 
-@pytest.mark.parametrize("policy", ["Running", "None"])
-def test_a_failed_jobs_running_replicas_are_ended_and_the_failed_kept_for_their_logs(policy: str) -> None:
-    story = running_story(2, cleanPodPolicy=policy)
-    decision = story.see(failed("worker-0", 11, seconds=20), replica("worker-1"), seconds=20)
+@pytest.mark.parametrize(("policy", "removed"), [("Running", ["worker-1/0"]), ("All", ["worker-0/0", "worker-1/0"]), ("None", [])])
+@pytest.mark.parametrize("code", [11, 10])
+def test_the_policy_says_which_pods_of_a_failed_job_are_removed(policy: str, removed: list[str], code: int) -> None:
+    story = running_story(2, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
+    views = failed("worker-0", code, seconds=20), replica("worker-1")
+    early = deleted(story.see(*views, seconds=20))
+    late = deleted(story.see(*views, seconds=80.5))
     assert story.status.phase is Phase.FAILED
-    assert deleted(decision) == ["worker-1/0"]
+    assert late == removed
+    assert set(early) <= set(removed)
+
+
+def farewell(code: int) -> Any:
+    """The report of a supervisor that is about to end: it waits for nothing any more."""
+    return report(inPlace=True, waiting=False, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
+
+
+@pytest.mark.parametrize("policy", ["Running", "None"])
+@pytest.mark.parametrize("code", [10, 11, 21, 31])
+def test_a_supervisor_that_takes_its_leave_is_not_taken_for_one_that_runs(policy: str, code: int) -> None:
+    """So a failed job's pods, and their logs, stay."""
+    limits = {field: {"limit": 0} for field in ("application", "preemption", "infrastructure")}
+    story = running_story(1, cleanPodPolicy=policy, recovery=limits)
+    waits = report(inPlace=True, waiting=True, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
+    story.see(replica(report=waits, reported=at(20)), seconds=20)
+    assert story.status.phase is Phase.FAILED
+    for seconds in (21, 22, 49):
+        decision = story.see(replica(report=farewell(code), reported=at(21)), seconds=seconds)
+        assert deleted(decision) == []
+        assert (story.status.roles[0].ready, story.status.roles[0].failed) == (0, int(code != 21))
+    for seconds in (50, 5000):
+        assert deleted(story.see(failed(code=code, seconds=49), seconds=seconds)) == []
+
+
+def test_a_supervisor_that_does_not_end_by_itself_is_removed_unless_nothing_is_to_be_deleted() -> None:
+    for policy, removed in (("Running", ["worker-0/0"]), ("None", [])):
+        story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
+        waits = report(inPlace=True, waiting=True, lastWords={"code": 10, "attempt": 0, "message": "boom", "exitCode": 1})
+        story.see(replica(report=waits, reported=at(20)), seconds=20)
+        assert story.status.phase is Phase.FAILED
+        decision = story.see(replica(report=waits, reported=at(20)), seconds=30)
+        assert (deleted(decision), decision.wake) == ([], at(50))
+        assert deleted(story.see(replica(report=waits, reported=at(20)), seconds=50)) == removed
+
+
+@pytest.mark.parametrize("ends", ["Succeeded", "Failed"])
+def test_a_pod_whose_side_car_runs_on_has_ended_for_the_job_and_is_removed_as_one_that_runs(ends: str) -> None:
+    for policy, removed in (("Running", ["worker-0/0"]), ("All", ["worker-0/0"]), ("None", [])):
+        story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
+        view = replica(phase=ends, finished=at(50), exit_code=0 if ends == "Succeeded" else 1, lingers=True)
+        decision = story.see(view, seconds=50)
+        assert story.status.phase == ends
+        assert deleted(decision) == removed
+
+
+def test_a_job_that_has_ended_says_which_pods_still_hold_resources_because_nothing_is_deleted() -> None:
+    story = running_story(2, cleanPodPolicy="None")
+    views = done("worker-0"), replica("worker-1", phase="Succeeded", finished=at(50), exit_code=0, lingers=True)
+    decision = story.see(*views, seconds=50)
+    assert (story.status.message, decision.wake) == ("completed", at(80))
+    story.see(*views, seconds=80)
+    assert story.status.message == "completed; still running, and holding resources, because cleanPodPolicy is None: worker-1"
+    assert story.condition("Complete") == ("True", "Completed")
+    story.see(done("worker-0"), done("worker-1"), seconds=90)
+    assert story.status.message == "completed"
 
 
 def test_nothing_happens_to_a_job_that_has_ended() -> None:

@@ -43,6 +43,7 @@ def test_a_step_done_again_counts_once_and_as_the_later_attempt_did_it() -> None
 def test_every_moment_of_a_broken_run_has_its_kind() -> None:
     assert seconds_by_kind(timeline(BROKEN, begin=0, end=11)) == {
         Kind.STARTING: 2.0,
+        Kind.UNREPORTED: 0.0,
         Kind.PRODUCTIVE: 4.25,
         Kind.CHECKPOINT: 0.25,
         Kind.REDONE: 1.0,
@@ -72,7 +73,15 @@ def test_the_parts_add_up_to_the_wall_time(executions: list[tuple[float, float, 
     totals = seconds_by_kind(timeline(history(steps, spans=spans), begin=0, end=now + tail))
     assert sum(totals.values()) == pytest.approx(now + tail)
     assert all(seconds >= 0 for seconds in totals.values())
-    assert 0 <= goodput(totals) <= 1
+    ratio = goodput(totals)
+    assert ratio is not None
+    assert 0 <= ratio <= 1
+
+
+def test_the_goodput_of_a_program_that_reports_no_steps_is_not_known() -> None:
+    totals = seconds_by_kind(timeline(history([], spans={0: (2, 10), 1: (12, 20)}), begin=0, end=20))
+    assert (totals[Kind.STARTING], totals[Kind.UNREPORTED], totals[Kind.RECOVERING]) == (2, 16, 2)
+    assert goodput(totals) is None
 
 
 def test_curves_are_compared_bit_for_bit() -> None:
