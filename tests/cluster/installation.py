@@ -42,7 +42,7 @@ class Installation:
         return self.cluster.run_program("helm", *arguments, stdin=stdin, timeout=timeout)
 
     def wait_until_ready(self) -> None:
-        """Until the newest operator leads, which takes the length of a lease when the one before was killed."""
+        """Waits until the newest operator is ready, to lead or to stand by."""
         options = (f"deployment/{RELEASE}", "--namespace", NAMESPACE, f"--timeout={READY_TIMEOUT}s")
         self.cluster.kubectl("rollout", "status", *options, timeout=READY_TIMEOUT + 10)
 

@@ -11,6 +11,7 @@ resyncSeconds: {{ .Values.operator.resyncSeconds }}
 logLevel: {{ .Values.operator.logLevel }}
 leaderElection:
   leaseName: {{ include "muster.fullname" . }}
+  leaseSeconds: {{ .Values.operator.leaseSeconds }}
 coordination:
   service: {{ include "muster.fullname" . }}-coordination
   port: {{ .Values.coordination.port }}

@@ -67,6 +67,8 @@ class WorkQueue:
         self._failures: dict[str, int] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._closing = False
+        self.paused = False
+        """Whether keys that are added are dropped. A standby's are: it looks at every job when it begins to lead."""
         self._calm = asyncio.Event()
         self._calm.set()
 
@@ -94,7 +96,7 @@ class WorkQueue:
         self._put(key, patience=0.0)
 
     def _put(self, key: str, *, patience: float) -> None:
-        if self._closing:
+        if self._closing or self.paused:
             return
         if key in self._active:
             self._again.add(key)
@@ -111,7 +113,7 @@ class WorkQueue:
         if seconds <= 0:
             self.add(key)
             return
-        if self._closing or key in self._since:
+        if self._closing or self.paused or key in self._since:
             return
         due = self._time() + seconds
         timer = self._timers.get(key)

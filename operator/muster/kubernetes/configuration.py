@@ -28,6 +28,7 @@ class ConfigurationError(ValueError):
 
 class LeaderElection(ApiModel):
     lease_name: str = Field(default="muster", description="Name of the Lease, in the operator's namespace.")
+    lease_seconds: int = Field(default=4, ge=2, le=60, description="A standby takes over a lease that is not renewed for so long.")
 
 
 class Coordination(ApiModel):

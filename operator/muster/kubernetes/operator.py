@@ -7,8 +7,8 @@ import gc
 import logging
 import time
 from collections import Counter as Tally
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,9 +27,9 @@ from muster.control.store import Store
 from muster.kubernetes.certificate import Certificate, kept
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, Place
-from muster.kubernetes.gateway import Gateway
+from muster.kubernetes.gateway import Gateway, connected
 from muster.kubernetes.handlers import Watched, register
-from muster.kubernetes.leader import Lease
+from muster.kubernetes.leader import Election, Lease, Requests, Times
 from muster.kubernetes.probes import Probes
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
@@ -79,7 +79,8 @@ class Operator:
         self._configuration = configuration
         self._place = place
         self._gateway = gateway
-        self._lease = Lease(gateway, place.namespace, name=configuration.leader_election.lease_name, identity=place.pod)
+        self._loop = asyncio.get_running_loop()
+        self._election = Election(self._connected, self._candidate)
         self._store = Store(time.monotonic, gone=self._forget)
         self._reports = Reports()
         self._restarts = Counter("muster_job_restarts_total", "Restarts of jobs by class of failure")
@@ -94,6 +95,7 @@ class Operator:
         self._coordinator = Coordinator(f"https://{self._host}:{coordination.port}")
         self._reconciler = Reconciler(self._surroundings())
         self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
+        self._queue.paused = True
         self._watched = Watched(self._store, self._queue)
         self._resync = Resync(
             gateway, self._store, queue=self._queue, now=_now, seconds=configuration.resync_seconds, tell=self._herald.tell
@@ -106,32 +108,29 @@ class Operator:
         self._probes = Probes(sick=self._sick, unready=self._unready, metrics=self._metrics)
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = asyncio.Event()
+        self._leading = False
         self._answered = True
         gateway.asked = self._asked
 
     async def run(self) -> None:
         """From the first probe to the release of the lease. Raises OSError where a port is taken, and what kopf fails of."""
         await self._probes.start(self._configuration.health.port, self._configuration.metrics.port)
+        self._gateway.writable = lambda: self._election.valid
+        electing = asyncio.create_task(self._election.run(), name="election")
+        electing.add_done_callback(lambda _: self._ending.set())
         try:
-            await self._lease.acquire()
-            self._gateway.writable = lambda: self._lease.valid
-            keeping = asyncio.create_task(self._lease.keep(), name="lease")
-            keeping.add_done_callback(lambda _: self._ending.set())
-            try:
-                await self._resync.until_listed()
-                await self._watch()
-            finally:
-                keeping.cancel()
-                with suppress(asyncio.CancelledError):
-                    await keeping
-                await self._lease.release()
+            await self._resync.until_listed()
+            await self._watch()
         finally:
+            electing.cancel()
+            with suppress(asyncio.CancelledError):
+                await electing
             await self._probes.stop()
 
     @property
     def superseded(self) -> bool:
         """Whether it ended because another one leads."""
-        return self._lease.lost.is_set()
+        return self._election.lost
 
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
@@ -141,18 +140,46 @@ class Operator:
         where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
         await kopf.operator(registry=registry, memo=memo, standalone=True, stop_flag=self._ending, **where)
 
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Requests]:
+        """For the thread of the election. What it asks for is counted here."""
+
+        def asked(verb: str, status: int) -> None:
+            self._loop.call_soon_threadsafe(self._asked, verb, status)
+
+        async with connected((), policies=False) as gateway:
+            gateway.asked = asked
+            yield gateway
+
+    def _candidate(self, requests: Requests) -> Lease:
+        settings, place = self._configuration.leader_election, self._place
+        times = Times(float(settings.lease_seconds))
+        return Lease(requests, place.namespace, name=settings.lease_name, identity=place.pod, times=times, ready=self._listed)
+
+    def _listed(self) -> bool:
+        return self._resync.last is not None
+
     async def _start(self) -> None:
+        """A standby caches all that a leader does: whoever leads next looks at once at what it knows."""
+        self._spawn(self._resync.run())
+        for watch in self._watches():
+            self._spawn(watch.run())
+        self._spawn(self._lead())
+        asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
+
+    async def _lead(self) -> None:
+        await self._election.won.wait()
         if self._channel is not None:
             certificate = await self._certificate()
             self._coordinator.authority = certificate.certificate
             await self._channel.start(self._configuration.coordination.port, certificate.context())
             self._spawn(self._stay_reachable())
-        self._spawn(self._resync.run())
-        self._spawn(self._herald.run())
-        for watch in self._watches():
-            self._spawn(watch.run())
+        self._leading = True
+        self._queue.paused = False
+        for key in self._store.keys:
+            self._queue.add(key)
         self._queue.start(self._configuration.workers)
-        asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
+        await self._herald.run()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """For work that goes on as long as the operator does, which cannot do without it."""
@@ -247,18 +274,18 @@ class Operator:
         return None
 
     def _unready(self) -> str | None:
-        """A standby is ready to take over; a leader once it knows all jobs and pods, and supervisors can reach it."""
+        """A standby is ready once it has cached all jobs and pods; a leader when supervisors can reach it as well."""
         if not self._answered:
             return "the API server does not answer"
-        if self._lease.valid and self._resync.last is None:
+        if not self._listed():
             return "jobs and pods are being listed"
-        if self._lease.valid and self._channel is not None and not self._coordinator.authority:
+        if self._election.valid and self._channel is not None and not self._coordinator.authority:
             return "the coordination channel has no certificate yet"
         return None
 
     def _metrics(self) -> Sequence[Metric]:
         return (
-            Gauge("muster_leader", "Whether this operator leads", lambda: float(self._lease.valid)),
+            Gauge("muster_leader", "Whether this operator leads", lambda: float(self._election.valid)),
             Gauge("muster_jobs", "Jobs by phase", self._phases),
             Gauge("workqueue_depth", "Jobs that are due", lambda: float(self._queue.depth)),
             Gauge("muster_failing_jobs", "Jobs whose last pass could not be finished", lambda: float(self._queue.failing)),
@@ -284,7 +311,7 @@ class Operator:
 
     def _goodput(self) -> dict[Labels, float]:
         found: dict[Labels, float] = {}
-        for key in self._store.keys:
+        for key in self._store.keys if self._leading else ():
             status = (self._store.job(key) or {}).get("status", {})
             namespace, _, name = key.partition("/")
             ratio = (status.get("goodput") or {}).get("ratio")  # absent: the program reports no steps, so it is not known
@@ -293,12 +320,15 @@ class Operator:
         return found
 
     def _unreadable(self) -> dict[Labels, float]:
-        return {(("kind", each.kind), ("name", each.name), ("namespace", each.namespace)): 1.0 for each in self._store.unreadable}
+        found = self._store.unreadable if self._leading else ()
+        return {(("kind", each.kind), ("name", each.name), ("namespace", each.namespace)): 1.0 for each in found}
 
     def _last_resync(self) -> float:
         return self._resync.last.timestamp() if self._resync.last else 0.0
 
     def _phases(self) -> dict[Labels, float]:
+        if not self._leading:  # a standby knows the same jobs, and sums over all operators must count each once
+            return {}
         tally = Tally((self._store.job(key) or {}).get("status", {}).get("phase", "Pending") for key in self._store.keys)
         return {(("phase", phase),): float(count) for phase, count in tally.items()}
 

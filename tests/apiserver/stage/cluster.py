@@ -117,13 +117,7 @@ class Cluster:
     @contextmanager
     def down(self) -> Iterator[None]:
         """Kills the API server; it is started again, with what it had, at the end."""
-        port = re.search(r":(\d+)$", self.admin.server)
-        assert port
-        [server] = [
-            each
-            for each in psutil.Process().children(recursive=True)
-            if each.status() != psutil.STATUS_ZOMBIE and f"--secure-port={port[1]}" in each.cmdline()
-        ]
+        server = self._server()
         command = server.cmdline()
         server.send_signal(signal.SIGKILL)
         server.wait(30)
@@ -133,6 +127,26 @@ class Cluster:
             again = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             _RESTARTED.append(again)
             until(self._serves, "the API server serves again", seconds=60)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The API server takes connections, and answers nothing until the end."""
+        server = self._server()
+        server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGCONT)
+
+    def _server(self) -> psutil.Process:
+        port = re.search(r":(\d+)$", self.admin.server)
+        assert port
+        [server] = [
+            each
+            for each in psutil.Process().children(recursive=True)
+            if each.status() != psutil.STATUS_ZOMBIE and f"--secure-port={port[1]}" in each.cmdline()
+        ]
+        return server
 
     def _serves(self) -> bool:
         """Whether everything that tests ask for is served: each kind has a cache of its own, and custom ones come last."""

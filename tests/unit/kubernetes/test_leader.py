@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
+import selectors
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
-from muster.kubernetes.leader import Lease, Times
+from muster.kubernetes import leader
+from muster.kubernetes.leader import Election, Lease, Times
 
-FAST = Times(duration=1.0, valid=0.3, retry=0.02)
-LIMIT = 10.0
+FAST = Times(1.0)
+REAL = Times(3.0)
+LIMIT = 30.0
 
 
 class LeaseServer:
@@ -22,10 +29,12 @@ class LeaseServer:
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.away = False
+        self.hangs = False
+        self.slow = 0.0
         self._version = 0
 
     async def request(self, verb: str, path: str, *, body: Any = None, query: Any = None) -> Any:
-        await asyncio.sleep(0)
+        await asyncio.sleep(3600 if self.hangs else self.slow)
         if self.away:
             raise UnavailableError("no answer")
         if verb == "GET":
@@ -46,19 +55,43 @@ class LeaseServer:
         return str(self.lease["spec"]["holderIdentity"])
 
 
-def candidate(server: LeaseServer, name: str) -> Lease:
-    return Lease(server, "muster-system", name="muster", identity=name, times=FAST)
+def candidate(server: LeaseServer, name: str, *, times: Times = FAST, ready: Callable[[], bool] = lambda: True) -> Lease:
+    return Lease(server, "muster-system", name="muster", identity=name, times=times, ready=ready)
 
 
-def play(scene: Callable[[LeaseServer], Awaitable[None]]) -> None:
+class QuickLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer instead of waiting for it, so that no busy machine is late."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        selector = selectors.DefaultSelector()
+        look = selector.select
+
+        def select(timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            self.now += timeout or 0.0
+            return look(0)
+
+        selector.select = select  # type: ignore[method-assign, assignment]
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+
+def play(scene: Callable[[LeaseServer], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a time of its own."""
+    loop = QuickLoop()
+    monkeypatch.setattr(leader, "time", SimpleNamespace(monotonic=loop.time))
+
     async def run() -> None:
         async with asyncio.timeout(LIMIT):
             await scene(LeaseServer())
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(run())
 
 
-def test_of_many_candidates_at_once_one_leads() -> None:
+def test_of_many_candidates_at_once_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lots = [candidate(server, f"pod-{number}") for number in range(10)]
         tasks = [asyncio.create_task(each.acquire()) for each in lots]
@@ -67,10 +100,10 @@ def test_of_many_candidates_at_once_one_leads() -> None:
         for task in tasks:
             task.cancel()
 
-    play(scene)
+    play(scene, monkeypatch)
 
 
-def test_a_released_lease_is_taken_at_once_and_one_that_is_not_renewed_after_its_duration() -> None:
+def test_a_released_lease_is_taken_at_once_and_one_that_is_not_renewed_after_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         first, second, third = (candidate(server, name) for name in ("a", "b", "c"))
         await first.acquire()
@@ -82,20 +115,20 @@ def test_a_released_lease_is_taken_at_once_and_one_that_is_not_renewed_after_its
         assert asyncio.get_running_loop().time() - begun >= FAST.duration - 0.1
         assert not second.valid, "it stopped before the third could begin"
 
-    play(scene)
+    play(scene, monkeypatch)
 
 
-def test_the_same_pod_goes_on_with_its_lease_after_its_container_was_killed() -> None:
+def test_the_same_pod_goes_on_with_its_lease_after_its_container_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         await candidate(server, "a").acquire()
         again = candidate(server, "a")
-        async with asyncio.timeout(FAST.duration / 2):
+        async with asyncio.timeout(FAST.duration):
             await again.acquire()
 
-    play(scene)
+    play(scene, monkeypatch)
 
 
-def test_a_leader_without_an_api_server_stops_writing_and_goes_on_when_it_is_back() -> None:
+def test_a_leader_without_an_api_server_stops_writing_and_goes_on_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()
@@ -103,16 +136,16 @@ def test_a_leader_without_an_api_server_stops_writing_and_goes_on_when_it_is_bac
         server.away = True
         while lease.valid:  # noqa: ASYNC110 - time alone ends it
             await asyncio.sleep(0.01)
-        assert not lease.lost.is_set()
+        assert not lease.lost
         server.away = False
         while not lease.valid:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         keeping.cancel()
 
-    play(scene)
+    play(scene, monkeypatch)
 
 
-def test_a_leader_whose_lease_was_taken_knows_and_never_takes_it_back() -> None:
+def test_a_leader_whose_lease_was_taken_knows_and_never_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()
@@ -120,15 +153,151 @@ def test_a_leader_whose_lease_was_taken_knows_and_never_takes_it_back() -> None:
         server.lease["spec"]["holderIdentity"] = "b"
         server.lease["metadata"]["resourceVersion"] = "99"
         await lease.keep()
-        assert lease.lost.is_set()
+        assert lease.lost
         assert not lease.valid
         assert server.holder == "b"
 
-    play(scene)
+    play(scene, monkeypatch)
+
+
+@pytest.mark.parametrize("trouble", ["away", "hangs"])
+def test_a_candidate_takes_nothing_over_because_the_api_server_did_not_answer(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it answers again, the leader has a whole duration to renew its lease, however long the trouble took."""
+
+    async def scene(server: LeaseServer) -> None:
+        first, standby = candidate(server, "a"), candidate(server, "b", times=Times(0.5))
+        await first.acquire()
+        taking = asyncio.create_task(standby.acquire())
+        while server.lease and standby._seen is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        setattr(server, trouble, True)
+        await asyncio.sleep(2 * FAST.duration)  # the lease has expired by every clock
+        assert not first.valid
+        setattr(server, trouble, False)
+        await asyncio.sleep(FAST.valid)
+        assert server.holder == "a"
+        await first.acquire()
+        keeping = asyncio.create_task(first.keep())
+        await asyncio.sleep(FAST.duration)
+        assert server.holder == "a"
+        assert first.valid
+        for task in (taking, keeping):
+            task.cancel()
+
+    play(scene, monkeypatch)
+
+
+def test_the_leader_keeps_its_lease_while_each_answer_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(server: LeaseServer) -> None:
+        first, standby = candidate(server, "a"), candidate(server, "b")
+        await first.acquire()
+        server.slow = FAST.patience / 2
+        tasks = [asyncio.create_task(standby.acquire()), asyncio.create_task(first.keep())]
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < begun + 4 * FAST.duration:
+            await asyncio.sleep(0.01)
+            assert first.valid
+        for task in tasks:
+            task.cancel()
+
+    play(scene, monkeypatch)
+
+
+def test_a_request_that_hangs_is_given_up_in_time_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(server: LeaseServer) -> None:
+        first = candidate(server, "a")
+        await first.acquire()
+        keeping = asyncio.create_task(first.keep())
+        server.hangs = True
+        await asyncio.sleep(FAST.renewal + 0.05)  # one renewal hangs, and only that one
+        server.hangs = False
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < begun + FAST.duration:
+            await asyncio.sleep(0.01)
+            assert first.valid
+        keeping.cancel()
+
+    play(scene, monkeypatch)
+
+
+def test_whoever_is_not_ready_to_lead_takes_no_lease_and_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(server: LeaseServer) -> None:
+        ready = False
+        cold = candidate(server, "cold", ready=lambda: ready)
+        taking = asyncio.create_task(cold.acquire())
+        await candidate(server, "a").acquire()  # and never renews
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < begun + 1.5 * FAST.duration:
+            await asyncio.sleep(0.01)
+            assert server.holder == "a"
+        ready = True
+        async with asyncio.timeout(FAST.duration):
+            await taking
+
+    play(scene, monkeypatch)
+
+
+def play_for_real(scene: Callable[[LeaseServer], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT):
+            await scene(LeaseServer())
+
+    asyncio.run(run())
+
+
+class Campaign:
+    """An election at this server, and how its lease is seen from the test's own event loop."""
+
+    def __init__(self, server: LeaseServer, name: str, *, times: Times = REAL) -> None:
+        self.election = Election(self.connect, lambda requests: Lease(requests, "ns", name="muster", identity=name, times=times))
+        self._server = server
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[LeaseServer]:
+        yield self._server
+
+
+def test_a_blocked_event_loop_holds_up_no_renewal() -> None:
+    async def scene(server: LeaseServer) -> None:
+        election = Campaign(server, "a").election
+        leading = asyncio.create_task(election.run())
+        await election.won.wait()
+        time.sleep(1.3 * REAL.duration)  # noqa: ASYNC251 - this is the point
+        assert election.valid
+        leading.cancel()
+        await asyncio.wait([leading])
+        assert server.holder == "", "it released the lease"
+        while [each for each in threading.enumerate() if each.name == "election"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    play_for_real(scene)
+
+
+def test_an_election_ends_when_another_leads_and_raises_what_cannot_be_connected_to() -> None:
+    async def scene(server: LeaseServer) -> None:
+        campaign = Campaign(server, "a").election
+        running = asyncio.create_task(campaign.run())
+        await campaign.won.wait()
+        assert server.lease
+        server.lease["spec"]["holderIdentity"] = "b"
+        server.lease["metadata"]["resourceVersion"] = "99"
+        await running
+        assert campaign.lost
+        assert not campaign.valid
+
+        @asynccontextmanager
+        async def broken() -> AsyncIterator[LeaseServer]:
+            raise OSError("no configuration")
+            yield server
+
+        with pytest.raises(OSError, match="no configuration"):
+            await Election(broken, lambda requests: candidate(server, "c")).run()
+
+    play_for_real(scene)
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no answer"), ConflictError("quicker"), NotFoundError("gone")])
-def test_releasing_never_fails(error: ClusterError) -> None:
+def test_releasing_never_fails(error: ClusterError, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()
@@ -140,4 +309,4 @@ def test_releasing_never_fails(error: ClusterError) -> None:
         await lease.release()
         assert not lease.valid
 
-    play(scene)
+    play(scene, monkeypatch)

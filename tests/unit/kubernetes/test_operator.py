@@ -56,6 +56,7 @@ def test_while_only_a_load_balancer_answers_it_is_not_ready_and_tries_again_afte
         async with operator_apart() as operator:
             retried = []
             operator._queue.retry_now = lambda: retried.append(True)  # type: ignore[method-assign]
+            operator._resync.last = datetime.now(UTC)
             operator._asked("GET", status)
             unready = operator._unready()
             operator._asked("GET", 200)
@@ -74,3 +75,18 @@ def test_the_watch_of_jobs_is_never_given_up_and_never_tried_more_than_five_seco
     assert max(pauses) <= 5
     assert min(pauses) >= 1
     assert list(islice(backoffs, 3)) == pauses[:3]  # from the beginning for each request
+
+
+def test_a_standby_caches_jobs_and_pods_and_queues_none_of_them() -> None:
+    async def figures() -> tuple[int, int, str | None, list[str]]:
+        async with operator_apart() as operator:
+            unlisted = operator._unready()
+            job = {"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}}
+            operator._watched.job("ADDED", job)
+            operator._watched.pod("ADDED", pod(0))
+            return operator._queue.depth, len(operator._store.keys), unlisted, exposition(operator._metrics()).splitlines()
+
+    depth, known, unlisted, metrics = asyncio.run(figures())
+    assert (depth, known) == (0, 1)
+    assert unlisted == "jobs and pods are being listed"
+    assert not [each for each in metrics if each.startswith("muster_jobs{")], "sums over all operators count each job once"
