@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,17 @@ IMAGE_ONLY = ("HOME", "USER")
 
 @dataclass(frozen=True)
 class Host:
-    """What this machine lends to every replica: its environment, its Python, its processors, and the folder of the job file."""
+    """What this machine lends to every replica: its environment, its Python, its processors, and the folder of the job file.
+
+    `defaults` are variables that both the environment and the pod may set otherwise; `site` is a folder that comes first on PYTHONPATH.
+    """
 
     environ: Mapping[str, str]
     python: str
     cpus: int
     job_folder: Path
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    site: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,14 @@ def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], p
     environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in IMAGE_ONLY}
     env = {
         "OMP_NUM_THREADS": str(max(1, host.cpus // max(1, processes))),
+        **host.defaults,
         **{name: value for name, value in host.environ.items() if not is_reserved_env(name)},
         **environment,
         **{name: value for name, value in local.items() if name in environment or name not in _ONLY_IF_RENDERED},
     }
     env["PYTHONPATH"] = _prepended(host.job_folder, env.get("PYTHONPATH"))
+    if host.site is not None:
+        env["PYTHONPATH"] = _prepended(host.site, env["PYTHONPATH"])
     env["PATH"] = _prepended(Path(host.python).parent, env.get("PATH", os.defpath))
     argv = [expanded(str(word), env) for word in (*container.get("command", ()), *container.get("args", ()))]
     if not argv:

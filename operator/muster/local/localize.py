@@ -11,6 +11,8 @@ from muster.api.job import TrainingJob
 from muster.api.spec import Storage, SupervisorMode, Trainer
 from muster.local.errors import FieldError
 from muster.local.rundir import RunDirectory
+from muster.strategies.base import Framework
+from muster.strategies.registry import strategy_of
 
 GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
 
@@ -85,6 +87,13 @@ def remarks(job: TrainingJob, *, gpus: int) -> list[str]:
         asked = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
         if asked and gpus == 0:
             lines.append(f"role {name.value} asks for {', '.join(asked)}; this machine has none, so the job runs on CPU")
+    strategy = strategy_of(job.spec.strategy)
+    if strategy.framework is Framework.TENSORFLOW and any(replica.ports for replica in strategy.plan(job.spec).replicas):
+        lines.append(
+            "TensorFlow's servers listen on every network address of this machine, without a password: while the job runs, "
+            "anyone who can reach their ports can run programs as you. Use a network that you trust, or close the ports with a "
+            "firewall; --ports sets which ports they are"
+        )
     if job.spec.trainer.code is not None:
         lines.append("trainer.code: a ConfigMap needs a cluster; modules are taken from the working directory and the job file's folder")
     storage = job.spec.checkpoint.storage

@@ -28,7 +28,7 @@ from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Delays, Policy
-from muster.local import news
+from muster.local import loopback, news
 from muster.local.addresses import LoopbackAddresses, addresses_for
 from muster.local.channel import LocalChannel
 from muster.local.display import Display
@@ -45,6 +45,7 @@ from muster.local.sweep import RUN_MARK, sweep
 from muster.render.environment import Coordinator
 from muster.render.images import default_images
 from muster.render.manifests import render_replica, world_plan
+from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 POLICY = Policy(
@@ -85,7 +86,15 @@ class Runner:
         self._directory = directory
         self._settings = settings
         self._display = display
-        self._host = Host(os.environ, sys.executable, os.cpu_count() or 1, settings.job_file.absolute().parent)
+        self._torch = strategy_of(job.spec.strategy).framework is Framework.PYTORCH
+        self._host = Host(
+            os.environ,
+            sys.executable,
+            os.cpu_count() or 1,
+            settings.job_file.absolute().parent,
+            defaults=loopback.interfaces() if self._torch else {},
+            site=loopback.SITE if self._torch else None,
+        )
         self._runnable = localized(job, directory, cwd=settings.cwd, job_file=settings.job_file)
         self._mark = directory.mark(job.metadata.uid)
         self._news = asyncio.Event()
@@ -201,6 +210,7 @@ class Runner:
             "MUSTER_TOKEN_FILE": str(token),
             "MUSTER_TENSORBOARD_DIR": str(self._directory.tensorboard.absolute()),
             RUN_MARK: self._mark,
+            **(loopback.LAUNCHER if self._torch else {}),
         }
         size = self._job.status.world.size if self._job.status.world else 1
         launch = launch_of(pod, self._host, local=local, processes=size)

@@ -53,6 +53,16 @@ def test_the_job_files_folder_comes_first_on_the_python_path() -> None:
     assert launched({"PYTHONPATH": "/mine"}).env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
 
 
+def test_what_keeps_torch_on_loopback_gives_way_to_the_users_settings_but_comes_first_on_the_python_path() -> None:
+    pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "trainer", "command": ["env"], "env": []}]}}
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    environ = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": "/mine"}
+    host = Host(environ, "/venv/bin/python", 8, Path("/jobs"), defaults=defaults, site=Path("/site"))
+    env = launch_of(pod, host, local=LOCAL, processes=2).env
+    assert (env["GLOO_SOCKET_IFNAME"], env["TP_SOCKET_IFNAME"]) == ("eth0", "lo")
+    assert env["PYTHONPATH"] == os.pathsep.join(["/site", "/jobs", "/mine"])
+
+
 def test_folders_of_the_container_give_way_to_folders_here() -> None:
     env = launched().env
     assert env["MUSTER_STATE_DIR"] == "/runs/0"
@@ -157,6 +167,13 @@ def test_what_runs_differently_here_is_told_once_and_is_no_error() -> None:
     assert told[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
     assert "suspend" in told[1]
     assert not [line for line in remarks(gpus, gpus=2) if "GPU" in line]
+
+
+@pytest.mark.parametrize(("strategy", "warned"), [("MultiWorkerMirrored", 1), ("ParameterServer", 1), ("Mirrored", 0), ("DDP", 0)])
+def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy: str, warned: int) -> None:
+    roles = {"worker": {}, "ps": {}, "chief": {}} if strategy == "ParameterServer" else {"worker": {}}
+    lines = remarks(job(strategy=strategy, roles=roles), gpus=0)
+    assert len([line for line in lines if "listen on every network address" in line and "--ports" in line]) == warned
 
 
 def test_fields_given_on_the_command_line_are_laid_over_the_job() -> None:

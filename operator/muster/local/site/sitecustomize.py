@@ -1,0 +1,91 @@
+"""Keeps PyTorch's rendezvous store on loopback. `muster run` puts this folder on PYTHONPATH, so Python imports the module at its start.
+
+Rank 0 hosts a TCPStore, which listens on every address of the machine and obeys whoever connects. PyTorch has no setting for this. But
+a store accepts a socket that is bound already (`master_listen_fd`), in PyTorch 2.6 as in 2.15. So a store that is reached through
+loopback gets such a socket here, in programs of the user's and under torchrun too.
+
+A `sitecustomize` of the user's own, which this one hides, is run as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+TORCH = "torch.distributed"
+
+
+class _StoreFinder(MetaPathFinder):
+    """Finds torch.distributed as Python would, and changes its store when the module has been imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != TORCH:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: ModuleType) -> None:
+                execute(module)
+                if hasattr(module, "TCPStore"):  # torch may be built without
+                    keep_on_loopback(module.TCPStore)
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
+def keep_on_loopback(store: Any) -> None:
+    """Makes stores of this class listen on the address they are reached at, where that is loopback. Elsewhere they are as they were."""
+    create = store.__init__
+
+    def create_on_loopback(
+        self: Any, host_name: str, port: int, world_size: int | None = None, is_master: bool = False, *rest: Any, **options: Any
+    ) -> None:
+        has_listener = len(rest) > 3 or options.get("master_listen_fd") is not None
+        listener = _bound_on_loopback(host_name, port) if is_master and not has_listener else None
+        if listener is not None:
+            options["master_listen_fd"], port = listener
+        create(self, host_name, port, world_size, is_master, *rest, **options)
+
+    store.__init__ = create_on_loopback
+
+
+def _bound_on_loopback(host: str, port: int) -> tuple[int, int] | None:
+    """The descriptor and port of a socket that is bound to the port, or to any free one for 0.
+
+    None where the host is not loopback, or where the port is in use. In the second case PyTorch says so itself, or shares the store that
+    this process has at that port.
+    """
+    import socket
+    from ipaddress import ip_address
+
+    try:
+        address = socket.gethostbyname(host)
+        if not ip_address(address).is_loopback:
+            return None
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, port))
+            bound = listener.getsockname()[1]
+            return listener.detach(), bound
+    except OSError:
+        return None
+
+
+def _run_hidden() -> None:
+    """Runs the sitecustomize that Python would have found without this folder."""
+    here = __file__.rpartition("/")[0]
+    spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != here])
+    if spec is not None and spec.loader is not None and spec.origin != __file__:
+        hidden = ModuleType("sitecustomize")
+        hidden.__spec__, hidden.__file__ = spec, spec.origin
+        sys.modules["sitecustomize"] = hidden
+        spec.loader.exec_module(hidden)
+
+
+sys.meta_path.insert(0, _StoreFinder())
+if __name__ == "sitecustomize":
+    _run_hidden()
