@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 from muster.api.job import TrainingJob
 from muster.control.cluster import Child, Cluster, Object, owner_of
 from muster.control.defaults import JobDefaults
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
+from muster.control.fairness import Slots
 from muster.control.network_policy import network_policy
 from muster.control.store import Store
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.render.addresses import ClusterAddresses, addresses_of
-from muster.render.environment import Coordinator
-from muster.render.manifests import render_replica, render_service
+from muster.render.environment import Coordinator, Plans
+from muster.render.manifests import plans_of, render_replica, render_service
 from muster.strategies.base import Framework
 
 AT_ONCE = 48
-"""Requests at once, for all jobs: more would only wait at the API server."""
+"""Requests at once, for all jobs: more would only wait at the API server. Where there are more, the namespaces take turns."""
 AT_ONCE_FOR_ONE = 16
 """For one job, so that one with a thousand pods does not keep out the others."""
+MOST_CREATIONS, SHARE_OF_CREATIONS = 64, 8
+"""How many replicas one pass makes: so many, or so large a part of the world, for each pass lists the job's pods once. The next pass makes
+the rest, after other jobs had their turn."""
+
+Wanted = TypeVar("Wanted", bound=Action)
 
 log = logging.getLogger("muster.reconciler")
+
+
+@dataclass(frozen=True)
+class Made:
+    """How many replicas were made, and how many are left for the next pass."""
+
+    replicas: int
+    left: int
 
 
 class Carrier:
@@ -46,31 +62,37 @@ class Carrier:
         self._coordinator = coordinator
         self._defaults = defaults
         self._policies = policies
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = Slots(AT_ONCE)
 
-    async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> int:
-        """Carries the actions out side by side, but the service before the pods that it names. How many replicas were made.
+    async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> Made:
+        """Carries the actions out side by side, but the service before the pods that it names.
 
         Raises, once all have ended, the first refusal in the order of the actions, else the first other error.
         """
         creations = [action for action in actions if isinstance(action, CreateReplica)]
-        first = await self._all(job, [action for action in actions if not isinstance(action, CreateReplica | LookLive)])
-        _raise_worst(first)
-        _raise_worst(await self._all(job, creations))
-        return len(creations)
+        others = [action for action in actions if not isinstance(action, CreateReplica | LookLive)]
+        _raise_worst(await self._all(job, others, lambda action: self._do(job, action)))
+        if not creations:
+            return Made(0, left=0)
+        plans = plans_of(job)  # once for all: making them takes as long as the job has replicas
+        begun = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
+        _raise_worst(await self._all(job, begun, lambda action: self._create(job, action, plans)))
+        return Made(len(begun), left=len(creations) - len(begun))
 
-    async def _all(self, job: TrainingJob, actions: Sequence[Action]) -> list[BaseException | None]:
+    async def _all(
+        self, job: TrainingJob, actions: Sequence[Wanted], do: Callable[[Wanted], Awaitable[None]]
+    ) -> list[BaseException | None]:
         """The outcome of each action. Once one is refused those not yet begun are left: they would be refused too."""
         own_slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
         refused = False
 
-        async def attempt(action: Action) -> None:
+        async def attempt(action: Wanted) -> None:
             nonlocal refused
-            async with own_slots, self._slots:
+            async with own_slots, self._slots.of(job.metadata.namespace):
                 if refused:
                     return
                 try:
-                    await self._do(job, action)
+                    await do(action)
                 except RefusedError:
                     refused = True
                     raise
@@ -81,8 +103,6 @@ class Carrier:
         match action:
             case EnsureService():
                 await self._ensure_service(job)
-            case CreateReplica():
-                await self._create(job, action)
             case DeleteReplica():
                 await self._delete(job, action)
             case DeleteJob(uid):
@@ -107,7 +127,7 @@ class Carrier:
                 raise ConflictError(f"{what} of an earlier job of this name is not gone yet")
             raise RefusedError(f"a {what} is there and is not this job's: remove it, or give the job another name")
 
-    async def _create(self, job: TrainingJob, action: CreateReplica) -> None:
+    async def _create(self, job: TrainingJob, action: CreateReplica, plans: Plans) -> None:
         manifest = render_replica(
             job,
             action.role,
@@ -118,6 +138,7 @@ class Carrier:
             coordinator=self._coordinator,
             standby=action.standby,
             defaults=self._defaults.template,
+            plans=plans,
         )
         name = manifest["metadata"]["name"]
         try:

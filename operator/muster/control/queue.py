@@ -2,21 +2,23 @@
 
 The contract is that of client-go's workqueue, for the same reasons: a key that is added many times is worked on once; a key is worked on by
 one worker at a time, and one that is added meanwhile comes again; a key whose work fails comes back later and later, and holds up no other.
-kopf has had no coalescing of events since 1.42 and does not retry `on.event` handlers, so both are done here.
 
-Beyond that contract, what is due because time has passed (the count of running replicas, say, which is gathered for a while) waits for
-what is due because something happened: under load, worlds are made and recovered first. It waits ten times as long as was asked for, and
-PATIENCE at most: who is to be looked at soon is more pressing.
+Beyond that contract, namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers: a tenant with many large
+jobs does not hold up another's small one. Keys to which something happened, and which `urgent` says yes to, go first. A key that is due
+because time has passed (the count of running replicas, say, which is gathered for a while) yields to those to which something happened. It
+waits ten times as long as its delay, and at most PATIENCE.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
+
+from muster.control.fairness import Line
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 30.0
@@ -51,16 +53,22 @@ class Delays:
 
 
 class WorkQueue:
-    """Keys in the order in which they are due, each at most once. `delays` is for keys whose work failed."""
+    """Keys (namespace/name) in the order in which they are due, each at most once, for so many `workers`. `delays` is for keys whose work
+    failed."""
 
-    def __init__(self, work: Work, watcher: Watcher, *, delays: Delays = Delays()) -> None:
+    def __init__(
+        self, work: Work, watcher: Watcher, *, workers: int, urgent: Callable[[str], bool] = lambda _: False, delays: Delays = Delays()
+    ) -> None:
         self._work = work
         self._watcher = watcher
+        self._count = workers
+        self._urgent = urgent
         self._delays = delays
-        self._ready: asyncio.PriorityQueue[tuple[float, str]] = asyncio.PriorityQueue()
-        """Turns and keys; who comes first has the lowest turn. A key may be there twice: at its second turn it has been taken up."""
-        self._since: dict[str, tuple[float, float]] = {}
-        """When each key became due, and its turn."""
+        self._line = Line(max(1, workers // 2))
+        self._since: dict[str, float] = {}
+        """When each key in the line became due."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Workers that wait for a key."""
         self._active: dict[str, float] = {}
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -102,33 +110,33 @@ class WorkQueue:
             self._again.add(key)
             return
         self._cancel_timer(key)
-        since, turn = self._since.get(key, (self._time(), math.inf))
-        if since + patience < turn:
-            self._calm.clear()
-            self._since[key] = since, since + patience
-            self._ready.put_nowait((since + patience, key))
+        self._calm.clear()
+        since = self._since.setdefault(key, self._time())
+        self._line.put(key, since + patience, urgent=patience == 0 and self._urgent(key))
+        self._wake_one()
 
-    def add_after(self, key: str, seconds: float) -> None:
-        """The key is due in so many seconds, if not sooner: of several times the earliest counts."""
+    def add_after(self, key: str, seconds: float, *, happened: bool = False) -> None:
+        """The key is due in so many seconds, if not sooner: of several times the earliest counts. `happened`: because something happened,
+        for which others were waited for; it yields to nobody."""
         if seconds <= 0:
             self.add(key)
             return
-        if self._closing or self.paused or key in self._since:
+        if self._closing or self.paused or (key in self._since and not happened):
             return
         due = self._time() + seconds
         timer = self._timers.get(key)
         if timer is None or timer.when() > due:
             self._cancel_timer(key)
-            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, min(PATIENCE, 10 * seconds))
+            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, 0.0 if happened else min(PATIENCE, 10 * seconds))
 
     def retry_now(self) -> None:
         """Every key that failed is due now: what they failed of may be over."""
         for key in list(self._failures):
             self.add(key)
 
-    def start(self, workers: int) -> None:
-        """Starts so many workers; nothing is worked on before."""
-        self._workers = [asyncio.create_task(self._run(), name=f"worker {number}") for number in range(workers)]
+    def start(self) -> None:
+        """Starts the workers; nothing is worked on before."""
+        self._workers = [asyncio.create_task(self._run(), name=f"worker {number}") for number in range(self._count)]
 
     async def drain(self, seconds: float) -> None:
         """Takes up nothing more, lets what is under way end, and cancels what has not ended after so long."""
@@ -136,8 +144,8 @@ class WorkQueue:
         self._calm.set()
         for key in list(self._timers):
             self._cancel_timer(key)
-        for _ in self._workers:
-            self._ready.put_nowait((0.0, ""))  # whom it wakes sees that all is over
+        while self._idle:
+            self._wake_one()  # they see that all is over
         if not self._workers:
             return
         _, late = await asyncio.wait(self._workers, timeout=seconds)
@@ -147,17 +155,27 @@ class WorkQueue:
 
     async def _run(self) -> None:
         while not self._closing:
-            _, key = await self._ready.get()
-            if self._closing:
-                return
-            if key not in self._since:
+            key = self._line.take(self._time())
+            if key is None:
+                await self._woken()
                 continue
             now = self._time()
-            since, _ = self._since.pop(key)
-            self._watcher.waited(now - since)
+            self._watcher.waited(now - self._since.pop(key))
             self._active[key] = now
             self._cancel_timer(key)  # what it was set for is seen by the work that begins now
             await self._work_on(key)
+
+    async def _woken(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        await waiter
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     async def _work_on(self, key: str) -> None:
         failed = False
@@ -174,6 +192,7 @@ class WorkQueue:
             self._watcher.worked(self._time() - self._active[key])
         finally:
             del self._active[key]
+            self._line.done(key)
         again = key in self._again
         self._again.discard(key)
         if again and not failed:

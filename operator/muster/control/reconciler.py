@@ -18,7 +18,7 @@ from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Reason, TrainingJobStatus
 from muster.control.admitted import Admission, Admitted
-from muster.control.carry_out import Carrier
+from muster.control.carry_out import Carrier, Made
 from muster.control.cluster import Child, Cluster, Object
 from muster.control.defaults import JobDefaults
 from muster.control.errors import ConflictError, NotFoundError, RefusedError
@@ -218,8 +218,12 @@ class Reconciler:
             if happening.reason == "Recovered":
                 self._around.recovered(status.attempts[-1])
 
-    async def _carry_out(self, job: TrainingJob, decision: Decision) -> int:
-        """How many replicas were made. Raises the first ClusterError once all actions have ended."""
+    def recovers(self, key: str) -> bool:
+        """Whether a pass over the job may be a recovery, because its replicas have run: those go before jobs that start."""
+        return bool(((self._around.store.job(key) or {}).get("status") or {}).get("startTime"))
+
+    async def _carry_out(self, job: TrainingJob, decision: Decision) -> Made:
+        """Raises the first ClusterError once all actions have ended."""
         uid = job.metadata.uid
         try:
             made = await self._carrier.carry_out(job, decision.actions)
@@ -229,9 +233,11 @@ class Reconciler:
         self._refused.pop(uid, None)
         return made
 
-    def _later(self, job: TrainingJob, decision: Decision, *, made: int, written: bool) -> float | None:
+    def _later(self, job: TrainingJob, decision: Decision, *, made: Made, written: bool) -> float | None:
+        if made.left:
+            return 0.0
         wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._around.now()).total_seconds())]
-        if made or written:
+        if made.replicas or written:
             wakes.append(STARTING_SECONDS)  # where somebody meddled with the status, one pass may not be enough
         if _asks(decision):
             wakes.append(self._around.policy.look_seconds)

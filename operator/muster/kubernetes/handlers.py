@@ -49,14 +49,13 @@ class Watched:
             self._store.drop_child(child.key, child.view.uid)
         else:
             self._store.put_child(child)
-        self._queue.add_after(child.key, 0.0 if kind == "DELETED" else self._patience(child))
-
-    def _patience(self, child: Child) -> float:
-        """How long a change of a pod may wait for others."""
-        if _urgent(child):
-            return LOSS_SECONDS
-        starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(child.key))
-        return STARTING_SECONDS if starting else CALM_SECONDS
+        if kind == "DELETED":
+            self._queue.add(child.key)
+        elif _urgent(child):
+            self._queue.add_after(child.key, LOSS_SECONDS, happened=True)
+        else:
+            starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(child.key))
+            self._queue.add_after(child.key, STARTING_SECONDS if starting else CALM_SECONDS)
 
     def service(self, kind: str, service: dict[str, Any]) -> None:
         key = f"{service['metadata']['namespace']}/{service['metadata']['labels'][JOB_NAME_LABEL]}"

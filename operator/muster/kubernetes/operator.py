@@ -37,7 +37,7 @@ from muster.render.environment import Coordinator
 
 DRAIN_SECONDS = 15.0
 LAST_EVENTS_SECONDS = 2.0
-STUCK_SECONDS = 300.0  # a pass makes a few hundred requests at most, each of which ends within 30 s
+STUCK_SECONDS = 300.0  # a pass makes a few hundred replicas at most (`carry_out`), and each request ends within 30 s
 DEAF_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 REPOINT_SECONDS = 60.0
 CERTIFICATE_SECONDS = 2.0
@@ -94,7 +94,7 @@ class Operator:
         self._host = f"{coordination.service}.{place.namespace}.svc"
         self._coordinator = Coordinator(f"https://{self._host}:{coordination.port}")
         self._reconciler = Reconciler(self._surroundings())
-        self._queue = WorkQueue(self._reconciler.reconcile, self._figures)
+        self._queue = WorkQueue(self._reconciler.reconcile, self._figures, workers=configuration.workers, urgent=self._reconciler.recovers)
         self._queue.paused = True
         self._watched = Watched(self._store, self._queue)
         self._resync = Resync(
@@ -178,7 +178,7 @@ class Operator:
         self._queue.paused = False
         for key in self._store.keys:
             self._queue.add(key)
-        self._queue.start(self._configuration.workers)
+        self._queue.start()
         await self._herald.run()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

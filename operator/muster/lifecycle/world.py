@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from muster.api.spec import CleanPodPolicy, RoleName
@@ -10,6 +11,9 @@ from muster.lifecycle import backoff, elastic, failure, in_place, phases, record
 from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, removal
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.situation import ALONE, Situation
+
+_Places = dict[tuple[str, int], list[ReplicaView]]
+"""Replicas by role and index. More than one is at a place while one is on its way out."""
 
 
 def planned(case: Situation, attempt: int, *, after: TrainingJobStatus) -> World:
@@ -63,7 +67,7 @@ def recognise(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
     """Writes down which pods are the members, which ended well, and when all of them first ran."""
     if status.world is None or not records.is_open(status):
         return status
-    views = case.replicas(status.attempt)
+    views = _by_place(case.replicas(status.attempt))
     members = [_recognised(case, member, views) for member in status.world.members]
     status = status.model_copy(update={"world": status.world.model_copy(update={"members": members})})
     assert status.world is not None
@@ -82,7 +86,8 @@ def trainers(status: TrainingJobStatus) -> list[Member]:
 
 def running(case: Situation, status: TrainingJobStatus) -> int:
     """How many of them run, or have ended well."""
-    return sum(member.succeeded or _runs(_view_of(member, case.replicas(status.attempt))) for member in trainers(status))
+    views = _by_place(case.replicas(status.attempt))
+    return sum(member.succeeded or _runs(_view_of(member, views)) for member in trainers(status))
 
 
 def missing(case: Situation, status: TrainingJobStatus) -> list[Member]:
@@ -136,8 +141,15 @@ def _places(world: World) -> list[tuple[str, int]]:
     return [(member.role, member.index) for member in world.members]
 
 
-def _view_of(member: Member, views: tuple[ReplicaView, ...]) -> ReplicaView | None:
-    own = (view for view in views if view.role.value == member.role and view.index == member.index)
+def _by_place(views: Iterable[ReplicaView]) -> _Places:
+    places: _Places = {}
+    for view in views:
+        places.setdefault(view.place, []).append(view)
+    return places
+
+
+def _view_of(member: Member, views: _Places) -> ReplicaView | None:
+    own = views.get((member.role, member.index), ())
     return next((view for view in own if member.awaited or member.uid in ("", view.uid)), None)
 
 
@@ -145,7 +157,7 @@ def _runs(view: ReplicaView | None) -> bool:
     return view is not None and view.phase is ReplicaPhase.RUNNING and view.deleting is None
 
 
-def _recognised(case: Situation, member: Member, views: tuple[ReplicaView, ...]) -> Member:
+def _recognised(case: Situation, member: Member, views: _Places) -> Member:
     if member.role in ALONE and case.observed.live:
         member = member.model_copy(update={"uid": ""})
     view = _view_of(member, views)

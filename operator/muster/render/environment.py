@@ -33,6 +33,16 @@ class Coordinator:
     authority: str = ""
 
 
+@dataclass(frozen=True)
+class Plans:
+    """What the replicas of a job are rendered from."""
+
+    whole: WorldPlan
+    """The world that the spec asks for."""
+    world: WorldPlan
+    """The current one, which is a part of it where the job is elastic."""
+
+
 def uid_of(job: TrainingJob) -> str:
     return job.metadata.uid or NOT_APPLIED_UID
 
@@ -42,7 +52,7 @@ def environment_of(
     replica: ReplicaPlan,
     *,
     strategy: Strategy,
-    plan: WorldPlan,
+    plans: Plans,
     attempt: int,
     addresses: Addresses,
     coordinator: Coordinator | None,
@@ -61,7 +71,7 @@ def environment_of(
         "MUSTER_ROLE": replica.role.value,
         "MUSTER_INDEX": str(replica.index),
         "MUSTER_TRAINER": muster_trainer(
-            job.spec, directory, processes=strategy.plan(job.spec).size, grace_seconds=grace.seconds(job.spec, job.status)
+            job.spec, directory, processes=plans.whole.size, grace_seconds=grace.seconds(job.spec, job.status)
         ),
         "MUSTER_STATE_DIR": STATE_PATH,
     }
@@ -77,7 +87,7 @@ def environment_of(
     if standby:
         world = {"MUSTER_STANDBY": "1", **_own(replica, attempt)}
     else:
-        world = world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses)
+        world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=attempt, addresses=addresses)
     return {**env, **world, **_defaults(job, replica)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
-from muster.render.environment import Coordinator, world_environment
+from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
 from muster.render.pods import labels_of, owner_of, pod_of
 from muster.strategies.base import Addresses, Framework, ReplicaPlan, WorldPlan
@@ -33,8 +33,9 @@ def render(
     """
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
+    plans = Plans(whole=plan, world=plan)
     pods = [
-        pod_of(job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
+        pod_of(job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
         for replica in plan.replicas
     ]
     return [render_service(job, addresses), *pods]
@@ -51,17 +52,19 @@ def render_replica(
     coordinator: Coordinator | None = None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
     standby: bool = False,
+    plans: Plans | None = None,
 ) -> Manifest:
-    """The pod of one replica; `defaults` is a pod template that lies under the job's own. Raises LookupError where the job has no such
-    replica, InvalidJobError for a template that cannot be laid over."""
+    """The pod of one replica; `defaults` is a pod template that lies under the job's own. Give `plans` when there are many replicas: making
+    them takes as long as the job has replicas. Raises LookupError where the job has no such replica, InvalidJobError for a template that
+    cannot be laid over."""
     strategy = strategy_of(job.spec.strategy)
-    plan = strategy.plan(job.spec) if standby else world_plan(job)
-    replica = _replica_of(job, plan, role, index)
+    plans = plans or plans_of(job)
+    replica = _replica_of(job, plans.whole if standby else plans.world, role, index)
     return pod_of(
         job,
         replace(replica, ports={}) if standby else replica,
         strategy=strategy,
-        plan=plan,
+        plans=plans,
         attempt=attempt,
         addresses=addresses,
         images=images,
@@ -80,17 +83,22 @@ def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, 
 
 def world_plan(job: TrainingJob) -> WorldPlan:
     """The job's current world, which may be a part of what its spec asks for."""
-    plan, world = strategy_of(job.spec.strategy).plan(job.spec), job.status.world
+    return plans_of(job).world
+
+
+def plans_of(job: TrainingJob) -> Plans:
+    """Both plans of the job, for the status that it has now."""
+    whole, world = strategy_of(job.spec.strategy).plan(job.spec), job.status.world
     if job.spec.elastic is None or world is None:
-        return plan
-    return plan.part({(member.role, member.index) for member in world.members})
+        return Plans(whole=whole, world=whole)
+    return Plans(whole=whole, world=whole.part({(member.role, member.index) for member in world.members}))
 
 
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:
-    replica = next((member for member in plan.of(role) if member.index == index), None)
-    if replica is None:
+    position = plan.positions.get((role, index))
+    if position is None:
         raise LookupError(f"{job.key} has no replica {role.value}-{index}")
-    return replica
+    return plan.replicas[position]
 
 
 def render_service(job: TrainingJob, addresses: Addresses) -> Manifest:

@@ -23,12 +23,12 @@ from muster.api.constants import (
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Role, RoleName
-from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, environment_of, uid_of
+from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, Plans, environment_of, uid_of
 from muster.render.filling import fill
 from muster.render.form import form_of
 from muster.render.merge import MergeError, strategic_merge
 from muster.render.trainer import command_of, image_of
-from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy, WorldPlan
+from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy
 
 SECONDS_AFTER_GRACE = 15
 """From the end of the time to save until a pod is killed: for last words, and for side-cars to end."""
@@ -70,7 +70,7 @@ def pod_of(
     replica: ReplicaPlan,
     *,
     strategy: Strategy,
-    plan: WorldPlan,
+    plans: Plans,
     attempt: int,
     addresses: Addresses,
     images: Mapping[Framework, str],
@@ -83,7 +83,7 @@ def pod_of(
     Raises InvalidJobError where a template cannot be laid over.
     """
     environment = environment_of(
-        job, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
+        job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
     )
     role = job.spec.roles.named().get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)

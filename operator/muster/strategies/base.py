@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Protocol
 
 from muster.api.problems import Problem
@@ -46,6 +47,11 @@ class WorldPlan:
 
     replicas: tuple[ReplicaPlan, ...]
     size: int
+
+    @cached_property
+    def positions(self) -> Mapping[tuple[RoleName, int], int]:
+        """Where each replica, by role and index, stands among all."""
+        return {(replica.role, replica.index): position for position, replica in enumerate(self.replicas)}
 
     def of(self, role: RoleName) -> tuple[ReplicaPlan, ...]:
         return tuple(replica for replica in self.replicas if replica.role is role)

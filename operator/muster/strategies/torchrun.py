@@ -211,4 +211,4 @@ RPC = TorchWorld(
 
 
 def _node_rank(plan: WorldPlan, replica: ReplicaPlan) -> int:
-    return next(position for position, member in enumerate(plan.replicas) if (member.role, member.index) == (replica.role, replica.index))
+    return plan.positions[replica.role, replica.index]

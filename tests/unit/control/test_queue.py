@@ -37,11 +37,15 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def with_queue(
-    work: Callable[[str], Awaitable[float | None]], scene: Callable[[WorkQueue, Book], Awaitable[None]], *, workers: int = 4
+    work: Callable[[str], Awaitable[float | None]],
+    scene: Callable[[WorkQueue, Book], Awaitable[None]],
+    *,
+    workers: int = 4,
+    urgent: Callable[[str], bool] = lambda _: False,
 ) -> None:
     async def play() -> None:
         book = Book()
-        queue = WorkQueue(work, book, delays=Delays(first=0.001, longest=0.004))
+        queue = WorkQueue(work, book, workers=workers, urgent=urgent, delays=Delays(first=0.001, longest=0.004))
         try:
             await scene(queue, book)
         finally:
@@ -61,7 +65,7 @@ def test_a_key_added_many_times_before_it_is_taken_up_is_worked_on_once() -> Non
             queue.add("a")
         queue.add("b")
         assert queue.depth == 2
-        queue.start(4)
+        queue.start()
         await until(lambda: seen.total() == 2 and queue.depth == 0)
 
     with_queue(work, scene)
@@ -80,7 +84,7 @@ def test_one_key_is_never_worked_on_twice_at_once_and_news_during_its_work_bring
         active -= 1
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.start(4)
+        queue.start()
         queue.add("a")
         await until(lambda: seen == 1)
         for _ in range(5):
@@ -103,14 +107,14 @@ def test_a_key_that_fails_comes_back_later_and_later_and_holds_up_no_other() -> 
             raise ValueError(key)
 
     async def scene(queue: WorkQueue, book: Book) -> None:
-        queue.start(1)
+        queue.start()
         queue.add("bad")
         queue.add("good")
         await until(lambda: seen["bad"] == 5 and book.worked_on == 2)
         assert [delay for _, delay in book.failures] == [0.001, 0.002, 0.004, 0.004]
         assert queue.failing == 0
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
 
 
 def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them() -> None:
@@ -121,7 +125,7 @@ def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them
         seen += 1
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.start(1)
+        queue.start()
         queue.add_after("a", 100.0)
         queue.add_after("a", 0.001)
         queue.add_after("a", 50.0)
@@ -132,7 +136,7 @@ def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them
         await asyncio.sleep(0.05)  # the time that it forgot has passed
         assert seen == 2
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
 
 
 def test_work_that_asks_to_come_back_comes_back() -> None:
@@ -144,11 +148,11 @@ def test_work_that_asks_to_come_back_comes_back() -> None:
         return 0.001 if seen < 3 else None
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.start(1)
+        queue.start()
         queue.add("a")
         await until(lambda: seen == 3)
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
 
 
 def test_draining_lets_work_end_and_takes_up_nothing_more() -> None:
@@ -161,14 +165,14 @@ def test_draining_lets_work_end_and_takes_up_nothing_more() -> None:
         ended.append(key)
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.start(1)
+        queue.start()
         queue.add("a")
         queue.add("b")
         await begun.wait()
         await queue.drain(5.0)
         assert ended == ["a"]
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
 
 
 def test_draining_does_not_wait_for_work_without_end() -> None:
@@ -176,13 +180,13 @@ def test_draining_does_not_wait_for_work_without_end() -> None:
         await asyncio.sleep(1000)
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.start(1)
+        queue.start()
         queue.add("a")
         await until(lambda: queue.longest_work() > 0)
         async with asyncio.timeout(LIMIT):
             await queue.drain(0.01)
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
 
 
 def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long() -> None:
@@ -197,10 +201,10 @@ def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long(
         await until(lambda: queue.depth == 2)
         queue.add("news")
         queue.add("urgent")  # something happened to this one too
-        queue.start(1)
+        queue.start()
         await until(lambda: len(seen) == 3)
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
     assert seen == ["urgent", "news", "patient"]
 
 
@@ -215,14 +219,14 @@ def test_nothing_waits_for_ever_behind_a_stream_of_news(monkeypatch: pytest.Monk
     async def scene(queue: WorkQueue, _: Book) -> None:
         queue.add_after("patient", 0.001)
         await until(lambda: queue.depth == 1)
-        queue.start(1)
+        queue.start()
         async with asyncio.timeout(LIMIT):
             while "patient" not in seen:
                 for number in range(10 - queue.depth):
                     queue.add(f"news {len(seen)} {number}")
                 await asyncio.sleep(0)
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
     assert len(seen) > 10
 
 
@@ -238,7 +242,7 @@ def test_it_is_calm_when_nothing_is_due_nor_under_way_or_all_is_over() -> None:
 
         await queue.calm(0.0)
         queue.add("a")
-        queue.start(1)
+        queue.start()
         telling = asyncio.create_task(tell())
         await started.wait()
         queue.add("b")
@@ -260,4 +264,49 @@ def test_it_is_calm_when_nothing_is_due_nor_under_way_or_all_is_over() -> None:
     async def work(_: str) -> None:
         await go_on.wait()
 
-    with_queue(work, scene)
+    with_queue(work, scene, workers=1)
+
+
+def test_no_namespace_has_more_than_half_of_the_workers() -> None:
+    active: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    gate = asyncio.Event()
+
+    async def work(key: str) -> None:
+        namespace = key[0]
+        active[namespace] += 1
+        most[namespace] = max(most[namespace], active[namespace])
+        await gate.wait()
+        active[namespace] -= 1
+
+    async def scene(queue: WorkQueue, book: Book) -> None:
+        for number in range(20):
+            queue.add(f"a/{number}")
+        queue.start()
+        await until(lambda: active["a"] == 4)
+        queue.add("b/0")
+        await until(lambda: active["b"] == 1)
+        gate.set()
+        await until(lambda: book.worked_on == 21)
+
+    with_queue(work, scene, workers=8)
+    assert most == {"a": 4, "b": 1}
+
+
+def test_what_recovers_goes_before_what_starts() -> None:
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+
+    async def scene(queue: WorkQueue, _: Book) -> None:
+        for number in range(5):
+            queue.add(f"a/new {number}")
+        queue.add("a/recovers")
+        queue.add_after("b/recovers", 0.001, happened=True)
+        await until(lambda: queue.depth == 7)
+        queue.start()
+        await until(lambda: len(seen) == 7)
+
+    with_queue(work, scene, workers=1, urgent=lambda key: key.endswith("recovers"))
+    assert set(seen[:2]) == {"a/recovers", "b/recovers"}

@@ -12,6 +12,7 @@ import pytest
 from control_worlds import MemoryCluster, job_object
 
 from muster.api.reports import Report
+from muster.api.spec import StrategyName
 from muster.control.cluster import Child
 from muster.control.defaults import JobDefaults
 from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
@@ -20,6 +21,7 @@ from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.views import child_of
 from muster.strategies.base import Framework
+from muster.strategies.registry import strategy_of
 
 IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
 KEY = "default/digits"
@@ -261,3 +263,42 @@ def test_a_claim_that_is_missing_is_said_and_looked_at_again_until_it_is_there()
 def shared(world: World) -> tuple[str, str]:
     [condition] = [each for each in world.status()["conditions"] if each["type"] == "StorageShared"]
     return condition["status"], condition["reason"]
+
+
+def test_a_pass_makes_so_many_replicas_and_the_next_one_the_rest() -> None:
+    world = World()
+    world.submit(workers=200)
+    counts = []
+    for _ in range(4):
+        later = world.look()
+        counts.append(len(world.cluster.of("Pod")))
+        assert (later == 0.0) == (counts[-1] < 200), "it comes back at once while some are left"
+    assert counts == [64, 128, 192, 200]
+    assert len({pod["metadata"]["name"] for pod in world.cluster.of("Pod")}) == 200
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
+def test_a_pass_makes_its_plans_once_however_many_replicas_it_makes(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    def plans_made(workers: int) -> int:
+        world = World()
+        world.submit(workers=workers, strategy=strategy)
+        kind = type(strategy_of(StrategyName(strategy)))
+        plan, made = kind.plan, []
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "plan", lambda self, spec: made.append(spec) or plan(self, spec))
+            world.look()
+        assert len(world.cluster.of("Pod")) == workers
+        return len(made)
+
+    assert plans_made(4) == plans_made(60)
+
+
+def test_a_job_may_recover_once_its_replicas_have_run() -> None:
+    world = World()
+    world.submit(workers=1)
+    world.look()
+    assert not world.reconciler.recovers(KEY)
+    world.pod(0, running={"startedAt": "2026-11-21T12:00:00Z"})
+    world.look()
+    assert world.reconciler.recovers(KEY)
+    assert not world.reconciler.recovers("default/nobody")

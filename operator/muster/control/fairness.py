@@ -1,0 +1,143 @@
+"""Turns between namespaces, so that one tenant's work does not hold up another's."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+URGENT_TURNS = 3
+"""After so many urgent keys in a row another one gets a turn, if there is one."""
+
+
+def namespace_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+@dataclass
+class _Waiting:
+    """The keys of one namespace, by turn. An entry that says something else than `Line` has of its key is out of date."""
+
+    urgent: list[tuple[float, str]] = field(default_factory=list)
+    others: list[tuple[float, str]] = field(default_factory=list)
+
+
+class Line:
+    """The keys that are due, in the order in which they are taken up. Pure: the time is an argument.
+
+    Urgent keys go first. Then come keys whose turn has come, then those whose turn is still ahead. Among equals the namespaces take turns,
+    and within one the lowest turn goes first. No namespace has more than `share` keys taken up at once.
+    """
+
+    def __init__(self, share: int) -> None:
+        self._share = share
+        self._known: dict[str, tuple[float, bool]] = {}
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        """The namespaces that have keys; the next one to have a turn first."""
+        self._taken: Counter[str] = Counter()
+        self._urgent_in_a_row = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def put(self, key: str, turn: float, *, urgent: bool) -> None:
+        """Puts the key in, or moves it forward; it is never moved back."""
+        if key in self._known:
+            known_turn, known_urgent = self._known[key]
+            turn, urgent = min(turn, known_turn), urgent or known_urgent
+        self._known[key] = turn, urgent
+        waiting = self._waiting.setdefault(namespace_of(key), _Waiting())
+        heapq.heappush(waiting.urgent if urgent else waiting.others, (turn, key))
+
+    def take(self, now: float) -> str | None:
+        """The next key; `done` must follow. None: there is none that may be taken up now."""
+        for urgent, until in self._tiers(now):
+            for namespace in self._open():
+                entry = self._first(namespace, urgent=urgent)
+                if entry is not None and entry[0] <= until:
+                    self._urgent_in_a_row = self._urgent_in_a_row + 1 if urgent else 0
+                    return self._remove(namespace, entry[1])
+        return None
+
+    def done(self, key: str) -> None:
+        """The key is no longer worked on."""
+        namespace = namespace_of(key)
+        self._taken[namespace] -= 1
+        if not self._taken[namespace]:
+            del self._taken[namespace]
+
+    def _tiers(self, now: float) -> list[tuple[bool, float]]:
+        """Whether urgent, and the latest turn: in the order in which they are looked through."""
+        others = [(False, now), (False, float("inf"))]
+        first = (True, float("inf"))
+        return [*others, first] if self._urgent_in_a_row >= URGENT_TURNS else [first, *others]
+
+    def _open(self) -> Iterator[str]:
+        return (namespace for namespace in self._waiting if self._taken[namespace] < self._share)
+
+    def _first(self, namespace: str, *, urgent: bool) -> tuple[float, str] | None:
+        heap = self._waiting[namespace].urgent if urgent else self._waiting[namespace].others
+        while heap:
+            turn, key = heap[0]
+            if self._known.get(key) == (turn, urgent):
+                return turn, key
+            heapq.heappop(heap)
+        return None
+
+    def _remove(self, namespace: str, key: str) -> str:
+        del self._known[key]
+        self._taken[namespace] += 1
+        if self._first(namespace, urgent=True) or self._first(namespace, urgent=False):
+            self._waiting.move_to_end(namespace)
+        else:
+            del self._waiting[namespace]
+        return key
+
+
+class Slots:
+    """So many requests at once. Where there are more, the namespaces take turns."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def of(self, namespace: str) -> AsyncIterator[None]:
+        """One slot, for the time of the context."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._turn(namespace)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _turn(self, namespace: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(namespace, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # the slot came at the same moment
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            namespace, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            if turns:
+                self._waiting.move_to_end(namespace)
+            else:
+                del self._waiting[namespace]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

@@ -1,0 +1,162 @@
+"""Turns between namespaces: nobody waits behind another's thousand, and no key is lost or taken twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.control.fairness import URGENT_TURNS, Line, Slots, namespace_of
+
+
+def taken(line: Line, *, now: float = 0.0) -> list[str]:
+    """All keys in their order, each done before the next is taken."""
+    keys = []
+    while (key := line.take(now)) is not None:
+        keys.append(key)
+        line.done(key)
+    return keys
+
+
+def line_of(*keys: str, share: int = 100) -> Line:
+    line = Line(share)
+    for turn, key in enumerate(keys):
+        line.put(key, turn / 1000 - 1, urgent=False)
+    return line
+
+
+def test_namespaces_take_turns_and_within_one_the_first_due_goes_first() -> None:
+    assert taken(line_of("a/1", "a/2", "a/3", "b/1", "c/1", "b/2")) == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
+
+
+def test_no_namespace_has_more_than_its_share_at_once() -> None:
+    line = line_of("a/1", "a/2", "a/3", "b/1", share=2)
+    assert [line.take(0.0) for _ in range(4)] == ["a/1", "b/1", "a/2", None]
+    line.put("c/1", 0.0, urgent=False)
+    assert line.take(0.0) == "c/1"
+    assert line.take(0.0) is None
+    line.done("a/1")
+    assert line.take(0.0) == "a/3"
+
+
+def test_urgent_keys_go_first_and_others_are_not_kept_waiting_for_ever() -> None:
+    line = line_of("a/1", "b/1")
+    for number in range(10):
+        line.put(f"c/{number}", 0.0, urgent=True)
+    order = taken(line)
+    assert [key[0] for key in order[: URGENT_TURNS + 1]] == ["c"] * URGENT_TURNS + ["a"]
+    assert order.index("b/1") == 2 * URGENT_TURNS + 1
+
+
+def test_a_key_whose_turn_is_ahead_yields_to_one_whose_turn_has_come_and_is_taken_when_there_is_none() -> None:
+    line = Line(100)
+    line.put("a/later", 5.0, urgent=False)
+    line.put("b/now", 1.0, urgent=False)
+    assert taken(line, now=2.0) == ["b/now", "a/later"]
+
+
+def test_a_key_moves_forward_and_never_back() -> None:
+    line = Line(100)
+    line.put("a/1", 5.0, urgent=False)
+    line.put("a/2", 3.0, urgent=False)
+    line.put("a/1", 1.0, urgent=False)
+    line.put("a/1", 9.0, urgent=False)
+    assert len(line) == 2
+    assert taken(line) == ["a/1", "a/2"]
+    line.put("a/1", 1.0, urgent=False)
+    line.put("a/2", 2.0, urgent=False)
+    line.put("a/2", 2.0, urgent=True)
+    assert taken(line) == ["a/2", "a/1"]
+
+
+KEYS = st.sampled_from([f"{namespace}/{number}" for namespace in "abc" for number in range(4)])
+
+
+@given(st.lists(st.tuples(KEYS, st.floats(0, 10), st.booleans()) | st.sampled_from(["take", "done"]), max_size=80), st.integers(1, 3))
+def test_whatever_is_put_in_comes_out_once_and_within_the_share(steps: list[tuple[str, float, bool] | str], share: int) -> None:
+    line, waiting, active = Line(share), set[str](), list[str]()
+
+    def take(now: float) -> bool:
+        key = line.take(now)
+        if key is None:
+            busy = Counter(map(namespace_of, active))
+            assert all(busy[namespace_of(each)] >= share for each in waiting), "a key that may be taken up is taken up"
+            return False
+        waiting.remove(key)
+        active.append(key)
+        assert max(Counter(map(namespace_of, active)).values()) <= share
+        return True
+
+    for step in steps:
+        if step == "take":
+            take(5.0)
+        elif step == "done":
+            if active:
+                line.done(active.pop(0))
+        else:
+            key, turn, urgent = step
+            if key not in active:  # as the queue has it
+                line.put(key, turn, urgent=bool(urgent))
+                waiting.add(key)
+        assert len(line) == len(waiting)
+        assert all(key in line for key in waiting)
+    while waiting:
+        if not take(5.0):
+            line.done(active.pop(0))
+
+
+@given(st.integers(1, 40), st.integers(2, 6))
+def test_between_two_turns_of_a_namespace_every_other_has_one(count: int, namespaces: int) -> None:
+    line = Line(1000)
+    for number in range(count):
+        for namespace in range(namespaces):
+            line.put(f"{namespace}/{number}", number, urgent=False)
+    order = [namespace_of(key) for key in taken(line, now=float(count))]
+    assert all(len(set(order[begin : begin + namespaces])) == namespaces for begin in range(0, len(order), namespaces))
+
+
+def test_slots_go_to_the_namespaces_in_turn() -> None:
+    order: list[str] = []
+
+    async def request(slots: Slots, namespace: str) -> None:
+        async with slots.of(namespace):
+            order.append(namespace)
+            await asyncio.sleep(0)
+
+    async def scene() -> None:
+        slots = Slots(2)
+        await asyncio.gather(*(request(slots, "greedy") for _ in range(20)), *(request(slots, "modest") for _ in range(3)))
+
+    asyncio.run(scene())
+    assert Counter(order) == {"greedy": 20, "modest": 3}
+    assert [index for index, namespace in enumerate(order) if namespace == "modest"][-1] < 10
+
+
+@pytest.mark.parametrize("cancelled", range(6))
+def test_a_slot_that_nobody_waits_for_any_more_is_not_lost(cancelled: int) -> None:
+    async def scene() -> int:
+        slots, running, most = Slots(2), 0, 0
+
+        async def request(namespace: str) -> None:
+            nonlocal running, most
+            async with slots.of(namespace):
+                running += 1
+                most = max(most, running)
+                try:
+                    await asyncio.sleep(0.001)
+                finally:
+                    running -= 1
+
+        tasks = [asyncio.create_task(request("ab"[number % 2])) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[cancelled].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        running = 0
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(request("c") for _ in range(4)))
+        return most
+
+    assert asyncio.run(scene()) == 2
