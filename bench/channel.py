@@ -1,7 +1,7 @@
 """The coordination channel with many supervisors: `python bench/channel.py`. Prints JSON.
 
 A real API server, the operator as a process, and as many TLS clients as there are pods. Each has a token of its own, posts as a supervisor
-does, over a new connection, and comes again when it is told to; all of them start within ten seconds.
+does, and comes again when it is told to; all of them start within ten seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the
 
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
+from bench.supervisors import Line
 from tests.apiserver.stage.api import Object
 from tests.apiserver.stage.cluster import Cluster, running
 from tests.apiserver.stage.jobs import Jobs
@@ -50,32 +51,20 @@ async def supervisor(
 ) -> None:
     """Posts until the end."""
     await asyncio.sleep(START_SECONDS * number / many)
-    sequence = 0
+    sequence, line = 0, Line(port, trusted)
     while time.monotonic() < until:
         sequence += 1
         body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase="Training")).encode()
         begun = time.monotonic()
         try:
-            reply = await post(body, bearer, port=port, trusted=trusted)
-        except (OSError, ValueError, asyncio.IncompleteReadError):
+            reply = await line.post(body, bearer)
+        except (OSError, ValueError):
             told.failures += 1
             await asyncio.sleep(1.0)
             continue
         told.seconds.append(time.monotonic() - begun)
         await asyncio.sleep(float(reply["intervalSeconds"]))
-
-
-async def post(body: bytes, bearer: str, *, port: int, trusted: ssl.SSLContext) -> dict[str, Any]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted)
-    fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Host: coordinator", "Connection: close")
-    head = "\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", ""))
-    writer.write(head.encode() + body)
-    answer = await reader.read()
-    writer.close()
-    status, _, rest = answer.partition(b"\r\n")
-    if b" 200 " not in status:
-        raise ValueError(status)
-    return dict(json.loads(rest.partition(b"\r\n\r\n")[2]))
+    line.close()
 
 
 async def all_of(pods: list[tuple[Object, str]], *, port: int, trusted: ssl.SSLContext, seconds: float) -> Told:

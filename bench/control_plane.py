@@ -50,15 +50,15 @@ def say(text: object) -> None:
 
 
 @contextmanager
-def kwok(cluster: Cluster, folder: Path, kubeconfig: Path) -> Iterator[None]:
-    """Fake nodes that run every pod soon, and end those labelled ENDS after two seconds more."""
+def kwok(cluster: Cluster, folder: Path, kubeconfig: Path, *, start_milliseconds: int = START_MILLISECONDS) -> Iterator[None]:
+    """Fake nodes that run every pod so many milliseconds after it was made, and end those labelled ENDS after two seconds more."""
     programs = harness.Programs(harness.Places.default())
     programs.ensure(["kwok"])
     stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
     documents = [yaml.safe_load((stages / name).read_text()) for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")]
     documents.append(yaml.safe_load((stages / "pod/fast/pod-delete.yaml").read_text()))
     ending = yaml.safe_load((stages / "pod/fast/pod-complete.yaml").read_text())
-    documents[1]["spec"]["delay"] = {"durationMilliseconds": START_MILLISECONDS}
+    documents[1]["spec"]["delay"] = {"durationMilliseconds": start_milliseconds}
     selector = ending["spec"]["selector"]
     selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
     selector["matchLabels"] = {ENDS: "true"}

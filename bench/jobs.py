@@ -11,8 +11,8 @@ ENDS = "bench/ends"
 """Pods with this label end well, two seconds after they began to run."""
 
 
-def bench_job(name: str, number: int, *, ends: bool = False) -> Object:
+def bench_job(name: str, number: int, *, ends: bool = False, workers: int = PODS_PER_JOB) -> Object:
     """Its pods name their node, since no scheduler runs."""
     labels = {ENDS: "true"} if ends else {}
     template = {"metadata": {"labels": labels}, "spec": {"nodeName": f"fake-{number % NODES}"}}
-    return job(name, roles={"worker": {"replicas": PODS_PER_JOB, "template": template}})
+    return job(name, roles={"worker": {"replicas": workers, "template": template}})

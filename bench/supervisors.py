@@ -1,0 +1,225 @@
+"""Simulated supervisors: what stands in for thousands of replicas in the benchmarks.
+
+Each one speaks the real coordination channel over TLS with a token of its own pod, and does what a supervisor does with the replies. No
+process trains: a world does its first step as soon as all its members have started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tests.apiserver.stage.api import Api, Object
+from tests.apiserver.stage.jobs import Jobs
+from tests.apiserver.stage.kubelet import PODS
+from tests.apiserver.stage.operators import OperatorProcess
+from tests.apiserver.test_channel import progress, report, token
+
+STEP_SECONDS = 0.5
+PEER_LOST_SECONDS = 0.1  # from the loss of a member until the others see their connections break
+ANSWER_SECONDS = 30.0
+TOKENS_AT_ONCE = 8
+
+
+class Line:
+    """A supervisor's connection to the coordinator, kept open for as long as the coordinator likes."""
+
+    def __init__(self, port: int, trusted: ssl.SSLContext) -> None:
+        self._port, self._trusted = port, trusted
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, body: bytes, bearer: str) -> Object:
+        """The reply. Raises OSError where nobody answers in time, ValueError for any status but 200."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._exchange(body, bearer)
+        except asyncio.IncompleteReadError as error:
+            self.close()
+            raise ConnectionResetError("the connection was closed") from error
+        except BaseException:
+            self.close()
+            raise
+
+    async def _exchange(self, body: bytes, bearer: str) -> Object:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trusted)
+        reader, writer = self._streams
+        fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Content-Type: application/json", "Host: coordinator")
+        writer.write("\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", "")).encode() + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = next(int(line.partition(":")[2]) for line in head.splitlines() if line.startswith("content-length:"))
+        content = await reader.readexactly(length)
+        if "connection: close" in head:
+            self.close()
+        if not head.startswith("http/1.1 200"):
+            raise ValueError(f"{head.splitlines()[0]}: {content[:200].decode(errors='replace')}")
+        return dict(json.loads(content))
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+class World:
+    """The supervisors of one job. `stepped` is when all of them had started each attempt, in monotonic seconds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: dict[str, Supervisor] = {}
+        self.stepped: dict[int, float] = {}
+
+    def look(self) -> None:
+        """Does the first step of an attempt that all members have started."""
+        started = {each.attempt for each in self.members.values() if not each.waiting}
+        if len(self.members) == self.size and len(started) == 1 and not any(each.waiting for each in self.members.values()):
+            self.stepped.setdefault(started.pop(), time.monotonic())
+            for each in self.members.values():
+                each.news.set()
+
+    def breaks(self) -> None:
+        """The members that are left see that another one is gone."""
+        for each in self.members.values():
+            each.lose_peer()
+
+
+class Supervisor:
+    """One replica."""
+
+    def __init__(self, pod: Object, world: World) -> None:
+        self.pod, self.world = pod, world
+        self.attempt = int(pod["metadata"]["labels"]["muster.dev/attempt"])
+        self.waiting = False
+        self.news = asyncio.Event()
+        self._words: Object | None = None
+        self._words_attempt = -1
+        self._sequence = 0
+
+    def lose_peer(self) -> None:
+        if self.waiting:
+            return
+        self.waiting, self._words_attempt = True, self.attempt
+        message = {"code": 20, "reason": "PeerLost", "message": "Connection closed by peer", "rank": 0, "exitCode": 1}
+        self._words = {**message, "attempt": self.attempt, "endedAt": time.time()}
+        self.news.set()
+
+    def obey(self, reply: Object) -> None:
+        if reply["attempt"] > self.attempt:
+            if not self.waiting:
+                self._words, self._words_attempt = None, self.attempt
+            self.attempt, self.waiting = reply["attempt"], True
+            self.news.set()
+        elif self.waiting and reply.get("world") and reply["attempt"] == self.attempt > self._words_attempt:
+            self.waiting, self._words = False, None
+            self.news.set()
+            self.world.look()
+
+    def body(self) -> bytes:
+        self._sequence += 1
+        said: dict[str, Any] = {"phase": "Starting", "waiting": self.waiting, "inPlace": True, "lastWords": self._words}
+        stepped = None if self.waiting else self.world.stepped.get(self.attempt)
+        if stepped is not None:
+            step, when = 1 + int((time.monotonic() - stepped) / STEP_SECONDS), time.time() - (time.monotonic() - stepped)
+            said |= {"phase": "Training", "marks": {"restoring": when, "resumed": when, "stepped": when}, "idleSeconds": 0.0}
+            said["resumed"] = {"found": None, "step": 0, "path": None, "skipped": []}
+            if self.pod["metadata"]["labels"]["muster.dev/index"] == "0":
+                said["progress"] = progress(step)
+        return json.dumps({**report(self.pod, sequence=self._sequence), **said, "attempt": self.attempt}).encode()
+
+
+class Crew:
+    """The supervisors of all pods of a namespace that run, in a thread of their own."""
+
+    def __init__(self, api: Api, namespace: str, operator: OperatorProcess, sizes: dict[str, int]) -> None:
+        self.worlds = {job: World(size) for job, size in sizes.items()}
+        self.reports = 0
+        self.failures: list[str] = []
+        self.seconds: list[float] = []
+        """What each report took, from the first packet to the whole reply."""
+        self._api, self._jobs, self._path, self._operator = api, Jobs(api, namespace), PODS.format(namespace), operator
+        self._trusted = operator.trusted()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._pool = ThreadPoolExecutor(TOKENS_AT_ONCE)
+        self._closed = False
+
+    @contextmanager
+    def working(self) -> Iterator[Crew]:
+        version = str(self._api.get(f"{self._path}?limit=1")["metadata"]["resourceVersion"])
+        self._watch = self._api.watch(self._path, version)
+        threads = [threading.Thread(target=each, daemon=True) for each in (self._loop.run_forever, self._listen)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._closed = True
+            self._watch.close()
+            threads[1].join(10)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            threads[0].join(10)
+            self._loop.close()
+            self._pool.shutdown()
+
+    def stepped(self, job: str, attempt: int) -> float | None:
+        """When the world of this attempt, or of a later one, did its first step."""
+        return min((when for number, when in list(self.worlds[job].stepped.items()) if number >= attempt), default=None)
+
+    def _listen(self) -> None:
+        version = "0"
+        while not self._closed:
+            for kind, pod in self._watch:
+                version = pod["metadata"]["resourceVersion"]
+                if kind in ("ADDED", "MODIFIED", "DELETED"):
+                    self._loop.call_soon_threadsafe(self._see, kind, pod)
+            if not self._closed:  # a server under load drops watches that are slow to read
+                self._watch = self._api.watch(self._path, version)
+
+    def _see(self, kind: str, pod: Object) -> None:
+        uid, world = pod["metadata"]["uid"], self.worlds.get(pod["metadata"]["labels"].get("muster.dev/job-name", ""))
+        if world is None:
+            return
+        runs = kind != "DELETED" and pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        if runs and uid not in self._tasks:
+            supervisor = world.members[uid] = Supervisor(pod, world)
+            self._tasks[uid] = self._loop.create_task(self._live(supervisor))
+            world.look()
+        elif not runs and uid in world.members:
+            del world.members[uid]
+            self._tasks[uid].cancel()
+            self._loop.call_later(PEER_LOST_SECONDS, world.breaks)
+
+    async def _live(self, supervisor: Supervisor) -> None:
+        bearer = await self._loop.run_in_executor(self._pool, token, self._jobs, supervisor.pod)
+        line, interval = Line(self._operator.coordination, self._trusted), 1.0
+        try:
+            while not self._closed:
+                supervisor.news.clear()
+                begun = time.monotonic()
+                try:
+                    reply = await line.post(supervisor.body(), bearer)
+                except (OSError, ValueError) as error:
+                    self.failures.append(str(error) or type(error).__name__)
+                else:
+                    self.reports += 1
+                    self.seconds.append(time.monotonic() - begun)
+                    interval = float(reply["intervalSeconds"])
+                    supervisor.obey(reply)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await supervisor.news.wait()
+        finally:
+            line.close()
+
+    async def _end(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
