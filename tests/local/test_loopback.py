@@ -142,6 +142,16 @@ def test_a_sitecustomize_of_the_users_own_is_run_too(tmp_path: Path) -> None:
     assert in_python(program, cwd=tmp_path, PYTHONPATH=str(tmp_path)) == ["sitecustomize", own, own]
 
 
+def test_a_torch_that_is_too_old_to_take_a_socket_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/distributed.py").write_text(
+        "class TCPStore:\n    def __init__(self, host_name, port, world_size=None, is_master=False):\n        self.port = port\n"
+    )
+    program = "import json, torch.distributed as dist; print(json.dumps(dist.TCPStore('127.0.0.1', 7, 1, True).port))"
+    assert in_python(program, cwd=tmp_path) == 7
+
+
 def test_a_program_may_listen_wherever_it_likes(place: Place) -> None:
     """A script that uses the port of its world in its own way, as JAX does."""
     (place.folder / "serve.py").write_text(

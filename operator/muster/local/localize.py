@@ -52,7 +52,8 @@ def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
 def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
     """The trainer with its program found: below `cwd`, where the processes run, or else beside the job file.
 
-    Raises FieldError where `script` is in neither. Words of `command` that name a file in neither stay as they are.
+    Raises FieldError where `script` is in neither. Words of `command` that name a file in neither stay as they are, and so does a script
+    whose path has a `$(NAME)`, because the supervisor replaces that.
     """
     folder = job_file.absolute().parent
     if trainer.script is not None:
@@ -60,6 +61,8 @@ def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
             words = shlex.split(trainer.script)
         except ValueError as error:
             raise FieldError(f"spec.trainer.script: {trainer.script!r} cannot be split into words: {error}") from None
+        if words and "$(" in words[0]:
+            return trainer
         found = _found(words[0], cwd, folder) if words else None
         if found is None:
             places = f"{cwd}" if cwd == folder else f"{cwd} nor in {folder}"

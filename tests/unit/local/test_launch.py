@@ -156,6 +156,7 @@ def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_fi
 
     assert program(script="both.py --lr 0.1") == "both.py --lr 0.1"
     assert program(script="beside.py --lr 0.1") == f"'{there}/beside.py' --lr 0.1"
+    assert program(script="$(FOLDER)/none.py --rank $(RANK)") == "$(FOLDER)/none.py --rank $(RANK)"
     assert program(command=["torchrun", "beside.py", "none.py"]) == ["torchrun", f"{there}/beside.py", "none.py"]
     with pytest.raises(FieldError, match=r"there is no file 'none\.py'"):
         program(script="none.py")

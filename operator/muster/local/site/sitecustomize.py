@@ -30,8 +30,9 @@ class _StoreFinder(MetaPathFinder):
 
             def execute_and_change(module: ModuleType) -> None:
                 execute(module)
-                if hasattr(module, "TCPStore"):  # torch may be built without
-                    keep_on_loopback(module.TCPStore)
+                store = getattr(module, "TCPStore", None)  # torch may be built without
+                if store is not None and "master_listen_fd" in (store.__init__.__doc__ or ""):  # a command may run a torch that is older
+                    keep_on_loopback(store)
 
             spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
         return spec
