@@ -3,6 +3,7 @@
 # No mounts and no here-documents: an engine without BuildKit builds it too. Such an engine builds every stage up to the target, which
 # costs time once; with the same arguments for every target, the others then come from its cache.
 
+# A tag can change. For builds that can be repeated give a digest: --build-arg BASE_IMAGE=python:3.13-slim@sha256:...
 ARG BASE_IMAGE=python:3.13-slim
 # What the PyTorch trainer is built on; with TORCH=base that image brings torch, for its own Python and devices.
 ARG PYTORCH_BASE_IMAGE=${BASE_IMAGE}
@@ -14,12 +15,18 @@ FROM ${BASE_IMAGE} AS requirements
 ARG TORCH=pip
 # tensorflow-cpu makes an image for clusters without accelerators.
 ARG TENSORFLOW=tensorflow[and-cuda]
+# true: the versions of deploy/locks, each file checked by its hash. false: what pyproject.toml allows, for an index with builds of its own.
+ARG LOCKED=true
 WORKDIR /src
 COPY pyproject.toml ./
-COPY deploy/requirements.py deploy/
-RUN python3 deploy/requirements.py operator > operator.txt && \
-    python3 deploy/requirements.py pytorch "$TORCH" > pytorch.txt && \
-    python3 deploy/requirements.py tensorflow "$TENSORFLOW" > tensorflow.txt
+COPY deploy/requirements.py deploy/install_over_base.py deploy/
+COPY deploy/locks deploy/locks
+RUN case "$LOCKED" in true) ranges= ;; false) ranges=--ranges ;; *) echo "LOCKED=$LOCKED: write true or false" >&2; exit 1 ;; esac && \
+    python3 deploy/requirements.py build $ranges > build.txt && \
+    python3 deploy/requirements.py operator $ranges > operator.txt && \
+    python3 deploy/requirements.py pytorch "$TORCH" $ranges > pytorch.txt && \
+    python3 deploy/requirements.py pytorch "$TORCH" --ranges > pytorch-ranges.txt && \
+    python3 deploy/requirements.py tensorflow "$TENSORFLOW" $ranges > tensorflow.txt
 
 # ---- operator ----
 FROM ${BASE_IMAGE} AS operator-build
@@ -29,12 +36,13 @@ ARG PIP_EXTRA_INDEX_URL
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/muster/bin:$PATH
 RUN python3 -m venv /opt/muster
 WORKDIR /src
-COPY --from=requirements /src/operator.txt ./
-RUN pip install -r operator.txt
+COPY --from=requirements /src/operator.txt /src/build.txt ./
+RUN pip install -r operator.txt && python3 -m venv /build && /build/bin/pip install -r build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 COPY trainer_image trainer_image
-RUN pip install --no-deps . && pip uninstall --yes pip
+RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . && \
+    pip install --no-index --no-deps /wheels/*.whl && pip uninstall --yes pip
 
 FROM ${BASE_IMAGE} AS operator
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster
@@ -67,8 +75,11 @@ RUN case "$TORCH" in \
       *) echo "TORCH=$TORCH: write pip or base" >&2; exit 1 ;; \
     esac
 WORKDIR /src
-COPY --from=requirements /src/pytorch.txt ./
-RUN pip install -r pytorch.txt
+COPY --from=requirements /src/pytorch.txt /src/pytorch-ranges.txt /src/deploy/install_over_base.py ./
+RUN case "$TORCH" in \
+      pip) pip install -r pytorch.txt ;; \
+      base) python install_over_base.py pytorch.txt pytorch-ranges.txt ;; \
+    esac
 # The base image's own torchrun would start the base's Python, which sees nothing of what is installed here.
 RUN test -e /opt/muster/bin/torchrun || \
     { printf '#!/opt/muster/bin/python\nfrom torch.distributed.run import main\nmain()\n' > /opt/muster/bin/torchrun && chmod 755 /opt/muster/bin/torchrun; }

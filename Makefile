@@ -72,6 +72,16 @@ bench-scale: $(READY) ## many jobs, a job of hundreds that loses half of itself,
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py
 
+locks: $(READY) ## pin what the images install, with hashes, in deploy/locks; asks the package index
+	$(BIN)/python deploy/lock.py
+
+sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packages, in build/sbom
+	@mkdir -p build/sbom
+	@for lock in deploy/locks/*.txt; do \
+	  $(BIN)/uv tool run --quiet --from 'cyclonedx-bom>=7,<8' cyclonedx-py requirements --pyproject pyproject.toml \
+	    --output-reproducible --output-file build/sbom/$$(basename $$lock .txt).cdx.json $$lock || exit 1; \
+	done; ls build/sbom/*
+
 crd: $(READY) ## write crds/ from the API types
 	$(BIN)/python -m muster.admission.crd
 
@@ -84,4 +94,4 @@ include tests/cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local chaos chaos-walk mutants control-plane bench bench-scale crd format clean
+.PHONY: help setup demo test check lint unit property local chaos chaos-walk mutants control-plane bench bench-scale locks sbom crd format clean

@@ -132,4 +132,4 @@ def _file_system(protocol: str) -> Any:
         options = {"config_kwargs": S3_CONFIG} if protocol == "s3" else {}
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise OSError(f"{error}: install muster-training[s3], or use the bundled image") from error
+        raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error

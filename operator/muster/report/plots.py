@@ -102,7 +102,7 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ReportError("plots need matplotlib: pip install 'muster-training[report]'") from error
+        raise ReportError("plots need matplotlib, which is not installed: pip install matplotlib") from error
     ink, grid = PLACEHOLDER["ink"], PLACEHOLDER["grid"]
     style: Any = {
         "svg.fonttype": "none",

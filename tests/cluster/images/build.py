@@ -12,7 +12,7 @@ from ..harness.progress import step
 from . import base
 
 ROOT = Path(__file__).resolve().parents[3]
-EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", "deploy/requirements.py")
+EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", "deploy/requirements.py", "deploy/install_over_base.py", "deploy/locks")
 SOURCES = {
     "operator": (*EVERY_IMAGE, "README.md", "LICENSE", "operator/muster", "trainer_image/muster_trainer"),
     "trainer-pytorch": (*EVERY_IMAGE, "trainer_image/muster_trainer"),

@@ -1,0 +1,77 @@
+"""Writes deploy/locks, or with --check says which lock no longer has what pyproject.toml asks for: `deploy/lock.py [--check]`.
+
+Writing asks the package index that uv is set to; the locks name no index. They hold for Linux on amd64 and arm64 and for every Python that
+Muster runs on. The check needs no network.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+sys.path.insert(0, str(Path(__file__).parent))
+from requirements import LOCKS, requirements
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "deploy" / "locks"
+OLDEST_PYTHON = "3.11"
+HEADER = "# Generated from pyproject.toml by `make locks`; do not edit.\n"
+_ENTRY = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(?: ; ([^\\]+?))? \\$", re.MULTILINE)
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks all locks."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {name: requirements(pyproject, image, variant) for name, (image, variant) in LOCKS.items()}
+    if "--check" not in arguments:
+        FOLDER.mkdir(exist_ok=True)
+        for name, lines in wanted.items():
+            (FOLDER / f"{name}.txt").write_text(HEADER + compiled(lines))
+        return 0
+    stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in wanted.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
+    if stale:
+        print(*stale, "say `make locks`", sep="\n", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def compiled(lines: list[str]) -> str:
+    """The newest versions that fit, with the hashes of all their files."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", "--upgrade"]
+    command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "-"]
+    tool = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([str(tool), *command[1:]], input="\n".join(lines), capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def faults(file: Path, lines: list[str]) -> list[str]:
+    """Which of the requirements the lock does not meet, on the newest Python and on the oldest."""
+    if not file.exists():
+        return ["missing"]
+    locked: dict[str, list[tuple[str, str]]] = {}
+    for name, version, marker in _ENTRY.findall(file.read_text()):
+        locked.setdefault(canonicalize_name(name), []).append((version, marker))
+    found = []
+    for line in lines:
+        wanted = Requirement(line)
+        entries = locked.get(canonicalize_name(wanted.name), [])
+        for python in (OLDEST_PYTHON, "3.13"):
+            versions = [version for version, marker in entries if not marker or _holds(marker, python)]
+            if len(versions) != 1 or not wanted.specifier.contains(versions[0], prereleases=True):
+                found.append(f"has {', '.join(versions) or 'nothing'} for {line} on Python {python}")
+    return found
+
+
+def _holds(marker: str, python: str) -> bool:
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+    return Marker(marker).evaluate({**linux, "python_version": python, "python_full_version": f"{python}.9"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
