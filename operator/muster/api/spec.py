@@ -316,7 +316,7 @@ class Checkpoint(ApiModel):
         default=None,
         max_length=253,
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
-        description="Folder below the storage, of letters, digits, '.', '_' and '-'; default: namespace/job name.",
+        description="Folder in the namespace's folder of the storage, of letters, digits, '.', '_' and '-'; default: the job's name.",
     )
     resume: str = Field(
         default="Auto",

@@ -44,11 +44,15 @@ def _words(script: str) -> list[str]:
 
 
 def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
-    """The job's own folder in its storage, which is mounted at `claim_path` where it is a claim; None where it has no storage."""
+    """The job's own folder in its storage, which is mounted at `claim_path` where it is a claim; None where it has no storage.
+
+    It lies in a folder of the namespace, so jobs of two namespaces that share a storage never share a folder, and credentials can be
+    limited to one.
+    """
     storage = job.spec.checkpoint.storage
     if storage is None:
         return None
-    name = job.spec.checkpoint.name or job.key
+    name = f"{job.metadata.namespace}/{job.spec.checkpoint.name or job.metadata.name}"
     if storage.uri is None:
         return f"{claim_path}/{name}"
     if storage.uri.startswith("file://"):

@@ -172,8 +172,8 @@ FIELDS = [
     ("  checkpoint: {storage: {uri: ''}}", "job.yaml:7: spec.checkpoint.storage.uri: must not be empty"),
     (
         "  checkpoint: {name: a/b}",
-        "job.yaml:7: spec.checkpoint.name: must look like this: Folder below the storage, of letters, digits, '.', '_' and '-'; "
-        'default: namespace/job name, not "a/b"',
+        "job.yaml:7: spec.checkpoint.name: must look like this: Folder in the namespace's folder of the storage, of letters, digits, '.', "
+        "'_' and '-'; default: the job's name, not \"a/b\"",
     ),
     ("  elastic: {minReplicas: 1}", "job.yaml:7: spec.elastic.maxReplicas: is required: the job grows to as many workers"),
     (

@@ -162,7 +162,7 @@ def test_a_process_of_an_elastic_job_is_told_how_many_samples_it_takes_at_a_time
 
 def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
     folders = {name: environment_of(pod).get("MUSTER_TENSORBOARD_DIR") for name, pod in pods_of(JOBS["multi-worker-mirrored"]).items()}
-    folder = "/checkpoints/shared/tensorboard"
+    folder = "/checkpoints/ns/shared/tensorboard"
     assert folders == {"job-worker-0": folder, "job-worker-1": None, "job-evaluator-0": folder}
 
 
@@ -171,9 +171,9 @@ def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
     [
         ({}, None),
         (CLAIM, "/checkpoints/ns/job"),
-        ({**CLAIM, "name": "digits"}, "/checkpoints/digits"),
+        ({**CLAIM, "name": "digits"}, "/checkpoints/ns/digits"),
         ({"storage": {"uri": "file:///mnt/my%20runs/"}}, "/mnt/my runs/ns/job"),
-        ({"storage": {"uri": "s3://bucket/runs/"}, "name": "digits"}, "s3://bucket/runs/digits"),
+        ({"storage": {"uri": "s3://bucket/runs/"}, "name": "digits"}, "s3://bucket/runs/ns/digits"),
     ],
 )
 def test_a_job_saves_in_a_folder_of_its_own(checkpoint: dict[str, Any], directory: str | None) -> None:
