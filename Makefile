@@ -69,6 +69,9 @@ bench: $(READY) ## operator, channel, recovery, checkpoints, pipelines, plans an
 bench-scale: $(READY) ## many jobs, a job of hundreds that loses half of itself, operators that are killed: OPTIONS="--replicas 4096 --jobs 1000"
 	$(BIN)/python bench/scale.py $(OPTIONS)
 
+checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch, read under another: downloads 10 GB, takes minutes
+	$(BIN)/python -m tests.checkpoints_across.run
+
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python tests/mutants/run.py
 
@@ -94,4 +97,4 @@ include tests/cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local chaos chaos-walk mutants control-plane bench bench-scale locks sbom crd format clean
+.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across mutants control-plane bench bench-scale locks sbom crd format clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,12 +135,23 @@ def test_a_layer_that_comes_twice_stays_twice() -> None:
     assert [name for name, _ in layers_of(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), title="task t")] == list("0123")
 
 
+def cut_kept(directory: Path | None, decided: list[int]) -> tuple[list[int], bool]:
+    return kept_cut(directory, {"stages": len(decided)}, lambda: decided, stages=len(decided), layers=7)
+
+
 def test_a_cut_is_kept_for_worlds_of_its_shape_alone(tmp_path: Path) -> None:
-    first = kept_cut(tmp_path, {"stages": 2}, lambda: [3, 4])
-    assert first == ([3, 4], False)
-    assert kept_cut(tmp_path, {"stages": 2}, lambda: [4, 3]) == ([3, 4], True)
-    assert kept_cut(tmp_path, {"stages": 3}, lambda: [2, 2, 3]) == ([2, 2, 3], False)
+    assert cut_kept(tmp_path, [3, 4]) == ([3, 4], False)
+    assert cut_kept(tmp_path, [4, 3]) == ([3, 4], True)
+    assert cut_kept(tmp_path, [2, 2, 3]) == ([2, 2, 3], False)
     for file in tmp_path.iterdir():
         file.write_text(file.read_text()[:5])  # a crash tore them
-    assert kept_cut(tmp_path, {"stages": 2}, lambda: [1, 6]) == ([1, 6], False)
-    assert kept_cut(None, {"stages": 2}, lambda: [5, 2]) == ([5, 2], False)
+    assert cut_kept(tmp_path, [1, 6]) == ([1, 6], False)
+    assert cut_kept(None, [5, 2]) == ([5, 2], False)
+
+
+@pytest.mark.parametrize("layers", [[0, 7], [-1, 8], [3, 5], [7], [3.0, 4.0], [True, 6], "34", {"3": 4}, None, [10**30, 4]])
+def test_a_kept_cut_that_is_none_of_this_model_is_made_anew(tmp_path: Path, layers: object) -> None:
+    cut_kept(tmp_path, [3, 4])
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps({"layers": layers}))
+    assert cut_kept(tmp_path, [4, 3]) == ([4, 3], False)

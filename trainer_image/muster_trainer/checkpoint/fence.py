@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 _TIME = "%Y%m%dT%H%M%SZ"
-_PATTERN = re.compile(r"(\d{8}T\d{6}Z)-(\d{4,9})")
+_PATTERN = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9]{4,9})")
 
 
 @dataclass(frozen=True, order=True)

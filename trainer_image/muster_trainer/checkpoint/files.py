@@ -10,10 +10,12 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from muster_trainer.contract import StorageUnavailable
 from muster_trainer.objects import ObjectPath, Place
@@ -27,7 +29,11 @@ _REMEDIES = {
     errno.ENOENT: "it is missing: is the volume mounted?",
     errno.ENOTDIR: "a part of the path is no directory: name another checkpoint directory",
     errno.EEXIST: "a file stands where a directory is needed: name another checkpoint directory",
+    errno.ELOOP: "a symbolic link stands where a file is needed: remove it",
 }
+
+_NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags for files in the storage: a symbolic link is an error, and a pipe is not waited for."""
 
 _OBJECT_REMEDIES = {
     errno.EACCES: "access is denied: do the credentials (checkpoint.storage.secretRef) allow to list, read, write and delete there?",
@@ -66,11 +72,46 @@ def write_file(path: Place, content: bytes) -> None:
     if isinstance(path, ObjectPath):
         path.write_bytes(content)
         return
-    with path.open("wb") as file:
+    with create(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     sync_directory(path.parent)
+
+
+def create(path: Path) -> BinaryIO:
+    """Opens a file of this machine for writing, from its start. Raises OSError where a symbolic link or a pipe has its name: what is
+    written must not go elsewhere, nor wait for a reader."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_DETOUR, 0o666), "wb")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file of this machine for reading. Raises ValueError where it is not a regular file: reading a pipe or a device may never
+    end, and a symbolic link leads elsewhere."""
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb")
+    except IsADirectoryError:
+        raise ValueError(f"{path.name} is not a regular file") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+            raise ValueError(f"{path.name} is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError(f"{path.name} is not a regular file")
+    return file
+
+
+def read(path: Place, *, limit: int) -> bytes:
+    """The content of a regular file or object. Raises ValueError where it is longer than `limit` bytes, or of another kind."""
+    if isinstance(path, ObjectPath):
+        content = path.read_bytes() if path.size() <= limit else None
+    else:
+        with open_regular(path) as file:
+            content = file.read(limit + 1)
+    if content is None or len(content) > limit:
+        raise ValueError(f"{path.name} is longer than {limit} bytes")
+    return content
 
 
 def sync_directory(path: Path) -> None:
@@ -118,12 +159,22 @@ def remove_tree(path: Place) -> None:
         shutil.rmtree(path)
 
 
+def is_folder(path: Place) -> bool:
+    """Whether it is a folder itself, and not a symbolic link to one."""
+    return path.is_dir() and not (isinstance(path, Path) and path.is_symlink())
+
+
 def size(path: Place) -> int:
-    return path.size() if isinstance(path, ObjectPath) else path.stat().st_size
+    """Bytes of a regular file or object. Raises ValueError for a file of another kind."""
+    if isinstance(path, ObjectPath):
+        return path.size()
+    with open_regular(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def sha256(path: Place) -> str:
-    with path.open("rb") as file:
+    """Raises ValueError for a file of another kind than a regular one."""
+    with path.open("rb") if isinstance(path, ObjectPath) else open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

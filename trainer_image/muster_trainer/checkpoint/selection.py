@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muster_trainer.checkpoint import files
+from muster_trainer.checkpoint import documents, files
 from muster_trainer.checkpoint.fence import Fence
 from muster_trainer.checkpoint.manifest import Commit, Manifest, is_committed, parse_directory, read_verified
 from muster_trainer.contract import BadConfiguration, CheckpointDamaged, CheckpointSpec
 from muster_trainer.objects import Place, place_of
+
+_LARGEST_REGISTRATION = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ def registrations(directory: Place) -> dict[Fence, int]:
     resumed: dict[Fence, int] = {}
     for path in (directory / "attempts").glob("*.json"):
         fence = Fence.parse(path.stem)
-        try:
-            step = json.loads(path.read_bytes())["resumedStep"]
-        except (ValueError, KeyError, TypeError, FileNotFoundError):
+        if fence is None:
             continue
-        if fence is not None and isinstance(step, int):
-            resumed[fence] = step
+        try:
+            resumed[fence] = documents.whole(documents.parse(files.read(path, limit=_LARGEST_REGISTRATION)).get("resumedStep"))
+        except (ValueError, FileNotFoundError):
+            continue
     return resumed
 
 
@@ -49,7 +50,7 @@ def is_void(commit: Commit, resumed: Mapping[Fence, int]) -> bool:
 
 def checkpoints(directory: Place) -> list[Commit]:
     """Every checkpoint directory, finished or not, newest last."""
-    named = (parse_directory(path) for path in directory.glob("step-*") if path.is_dir())
+    named = (parse_directory(path) for path in directory.glob("step-*") if files.is_folder(path))
     return sorted((found for found in named if found is not None), key=lambda found: found.order)
 
 
@@ -76,15 +77,22 @@ def select(spec: CheckpointSpec, fence: Fence) -> Selection:
 
 
 def newest_verified(valid: Iterable[Commit]) -> Selection:
-    """The newest of `valid` commits (newest last) whose files verify."""
+    """The newest of `valid` commits (newest last) whose files verify.
+
+    Raises BadConfiguration where only another version of Muster can read it: to pass over it would lose its steps, and retention would then
+    remove it.
+    """
     newest_first = list(valid)[::-1]
     found = newest_first[0].step if newest_first else None
     skipped: list[tuple[Place, str]] = []
     for commit in newest_first:
         try:
-            return Selection(commit, read_verified(commit.path), found, tuple(skipped))
+            manifest = read_verified(commit.path)
         except ValueError as error:
             skipped.append((commit.path, str(error)))
+            continue
+        refuse_other_version(manifest, commit.path)
+        return Selection(commit, manifest, found, tuple(skipped))
     return Selection(None, None, found, tuple(skipped))
 
 
@@ -99,8 +107,19 @@ def _named(path: Place, own: Selection) -> Selection:
         )
     try:
         with files.storage(path):
-            return Selection(commit, read_verified(path), commit.step, own.skipped)
+            manifest = read_verified(path)
     except ValueError as error:
         raise CheckpointDamaged(
             f"spec.checkpoint.resume: {path}: {error}; name another checkpoint, or write Auto to use the newest intact one"
         ) from None
+    refuse_other_version(manifest, path)
+    return Selection(commit, manifest, commit.step, own.skipped)
+
+
+def refuse_other_version(manifest: Manifest, path: Place) -> None:
+    """Raises BadConfiguration where only another version of Muster can go on from the checkpoint."""
+    if manifest.unreadable:
+        raise BadConfiguration(
+            f"checkpoint {path} {manifest.unreadable}: finish the job with that version, write another checkpoint.name to start over "
+            "and keep it, or `resume: Never` to start over"
+        )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.fence import Fence
 from muster_trainer.checkpoint.manifest import MANIFEST, MARKER, Commit, Manifest, digest_of, directory_name, is_committed, verifies
 from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void, registrations
-from muster_trainer.contract import PeerLost, StorageUnavailable
+from muster_trainer.contract import BadConfiguration, PeerLost, StorageUnavailable
 from muster_trainer.objects import Place
 
 LEAST_KEPT = 2
+CLOCKS_DIFFER = timedelta(days=1)
+"""At most, between the machine that trains and the API server."""
 
 
 @dataclass(frozen=True)
 class Store:
     """The checkpoint directory as one attempt (its `fence`) may write it. Rank 0 alone uses it, but for `flush`.
 
-    Every method raises StorageUnavailable where the storage fails, and PeerLost where a higher fence is registered.
+    Every method raises StorageUnavailable where the storage fails, and PeerLost where a higher fence is registered
+    (BadConfiguration, if no job can have it yet).
     """
 
     directory: Place
@@ -119,13 +123,23 @@ class Store:
         return kept
 
     def _check_fence(self) -> None:
-        newer = [fence for fence in registrations(self.directory) if fence > self.fence]
-        if newer:
-            raise PeerLost(f"attempt {max(newer)} has taken over {self.directory}; this one ({self.fence}) may not save")
+        """Raises PeerLost where a newer attempt has registered, and BadConfiguration where none can have: that fence would never yield."""
+        newest = max(registrations(self.directory), default=self.fence)
+        path = self.directory / "attempts" / f"{newest}.json"
+        if newest.created > max(datetime.now(UTC), self.fence.created) + CLOCKS_DIFFER:
+            raise BadConfiguration(
+                f"{path} registers an attempt of a job that will be created in the future, so no other attempt may save: remove that file"
+            )
+        if newest > self.fence:
+            raise PeerLost(
+                f"attempt {newest} has taken over {self.directory}; this one ({self.fence}) may not save. If there is no such attempt, "
+                f"remove {path}"
+            )
 
     @staticmethod
     def _remove(path: Place) -> None:
         """The marker goes first: a directory that is half removed must not count."""
         if path.is_dir():
-            files.remove_file(path / MARKER)
+            with suppress(IsADirectoryError):
+                files.remove_file(path / MARKER)
             files.remove_tree(path)

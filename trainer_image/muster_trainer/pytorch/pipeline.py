@@ -84,7 +84,8 @@ class Pipeline(TorchEngine):
         shape = {**how, "rows": len(indices), "schedule": self.kind, "cut": "Even" if even else "Cost", "limit": limit}
         world = {"devices": self.fingerprint()["devices"], "threads": torch.get_num_threads(), "model": self.shapes}
         directory = self.spec.checkpoint.directory if self.spec.checkpoint else None
-        sizes, kept = kept_cut(directory, {**shape, **world}, lambda: cut(costs, limit))
+        whole = {"stages": self.stages, "layers": len(found.layers)}
+        sizes, kept = kept_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
         if self.stages > 1:
             self._tell(costs, sizes, by="evenly" if even else "by cost", kept=kept)
         return {"cut": sizes, "profile": found.told()}

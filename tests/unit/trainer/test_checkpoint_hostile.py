@@ -1,0 +1,328 @@
+"""Checkpoint folders that others have written: whatever is there is damaged or refused. Nothing hangs, and nothing is written elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
+from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, read_verified
+from muster_trainer.contract import BadConfiguration, CheckpointDamaged, CheckpointSpec, StorageUnavailable
+from muster_trainer.objects import ObjectPath
+
+CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
+OTHER_NAMES = [
+    *("/etc/passwd", "../weights", "sub/../../weights", "..", ".", "", "sub//weights", "./weights", "sub/", "weights\0", "sub\\weights"),
+    *("\ud800", "line\nbreak", "\x1b]0;title\x07", "a" * 256, "a/" * 600 + "a", "manifest.json", "COMMITTED"),
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+pytestmark = pytest.mark.timeout(60)
+
+
+def store(directory: Path, attempt: int = 0, *, resume: str = "Auto") -> Store:
+    made = Store(directory, Fence(CREATED, attempt), keep=2)
+    made.register(select(CheckpointSpec(directory, resume=resume), made.fence))
+    return made
+
+
+def save(directory: Path, step: int) -> Path:
+    made = Store(directory, Fence(CREATED, 0), keep=2)
+    path = made.begin(step)
+    (path / "weights").write_text(f"weights of {step}")
+    listing = made.flush(path, ["weights"], path)
+    made.commit(path, Manifest(step, 0, 0, step, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, "Periodic", "now", listing))
+    return path
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Makes `content` the manifest, and the marker that of it."""
+    (path / "manifest.json").write_bytes(content)
+    (path / "COMMITTED").write_text(hashlib.sha256(content).hexdigest())
+
+
+def changed(path: Path, **fields: Any) -> None:
+    rewrite(path, json.dumps({**json.loads((path / "manifest.json").read_bytes()), **fields}).encode())
+
+
+def chosen(directory: Path) -> tuple[int, str]:
+    """The step that training goes on from, and why the newest was passed over."""
+    selection = select(CheckpointSpec(directory), Fence(CREATED, 9))
+    return selection.step, " ".join(reason for _, reason in selection.skipped)
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+def listener(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)  # a socket's path must be short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+@pytest.mark.parametrize("make", [fifo, device, link, listener, Path.mkdir])
+@pytest.mark.parametrize("name", ["weights", "manifest.json", "COMMITTED"])
+def test_only_regular_files_are_read(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    if name == "weights":
+        changed(path, files={name: {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}})
+    (path / name).unlink()
+    make(path / name)
+    step, reason = chosen(tmp_path)
+    assert step == 10
+    if path.joinpath("COMMITTED").is_file():
+        assert f"{name} is not a regular file" in reason
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_manifest_names_plain_relative_paths_only(tmp_path: Path, name: str) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    changed(path, files={**files, name: files["weights"]})
+    step, reason = chosen(tmp_path)
+    assert step == 10
+    assert "is not a plain relative path" in reason or "is not a file of the training" in reason
+    assert reason.isprintable()
+
+
+def test_a_file_of_another_folder_is_not_read_by_way_of_a_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "weights").write_text("weights of 20")
+    save(tmp_path / "store", 10)
+    path = save(tmp_path / "store", 20)
+    (path / "sub").symlink_to(outside)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    changed(path, files={"sub/weights": files["weights"]})
+    assert chosen(tmp_path / "store") == (10, "sub/weights is not below the checkpoint")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"[{}]", b"1", b"null", b'"text"', b"{}", b'{"a":5}', b'{"format":1}', b'{"format":1e400}', b"\xff\xfe\x00", b"nul"),
+        *(b"[" * 200_000, b'{"a":' * 200_000, b'{"format":' + b"9" * 10_000 + b"}", b'{"format":NaN}'),
+    ],
+)
+def test_a_manifest_of_any_shape_is_damage(tmp_path: Path, content: bytes) -> None:
+    save(tmp_path, 10)
+    rewrite(save(tmp_path, 20), content)
+    step, reason = chosen(tmp_path)
+    assert step == 10
+    assert "manifest.json cannot be read" in reason
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "COMMITTED"])
+def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path, name: str) -> None:
+    save(tmp_path, 10)
+    os.truncate(save(tmp_path, 20) / name, 100 << 20)
+    step, reason = chosen(tmp_path)
+    assert step == 10
+    assert f"{name} is longer than" in reason
+    assert LARGEST_MANIFEST < 100 << 20
+
+
+@given(content=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_no_content_of_a_manifest_raises_anything_but_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (whatever it says)
+        Manifest.from_bytes(content)
+
+
+VALID = json.loads(
+    replace(
+        Manifest(1, 0, 0, 1, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, "Final", "now"), files={"w": {"bytes": 1, "sha256": "0" * 64}}
+    ).to_bytes()
+)
+
+
+@given(field=st.sampled_from(sorted(VALID)), value=JSON)
+def test_a_manifest_with_one_field_of_another_shape_is_damage_or_as_it_is_written(field: str, value: Any) -> None:
+    document = {**copy.deepcopy(VALID), field: value}
+    try:
+        manifest = Manifest.from_bytes(json.dumps(document).encode())
+    except ValueError:
+        return
+    assert json.loads(manifest.to_bytes())[field] == value
+    assert manifest.unreadable is None or field == "format"
+
+
+@given(value=JSON)
+def test_no_entry_of_a_file_raises_out_of_the_selection(value: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder), 10)
+        changed(save(Path(folder), 20), files={"weights": value})
+        assert chosen(Path(folder))[0] == 10
+
+
+@given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps({"resumedStep": value}).encode()))
+def test_a_registration_of_any_shape_stops_nobody(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        save(directory, 10)
+        (directory / "attempts").mkdir(exist_ok=True)
+        (directory / "attempts" / f"{Fence(CREATED, 1)}.json").write_bytes(content)
+        assert chosen(directory)[0] in (0, 10)  # 0 where it says that attempt 1 has resumed below
+
+
+@pytest.mark.parametrize("make", [fifo, device, link, Path.mkdir])
+def test_a_registration_that_is_no_file_counts_for_nothing(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    save(tmp_path, 10)
+    (tmp_path / "attempts").mkdir()
+    make(tmp_path / "attempts" / f"{Fence(CREATED, 1)}.json")
+    assert chosen(tmp_path)[0] == 10
+
+
+def test_a_registration_from_the_future_ends_the_job_with_its_path_and_removes_nothing(tmp_path: Path) -> None:
+    made = store(tmp_path)
+    path = save(tmp_path, 10)
+    file = tmp_path / "attempts" / "99991231T235959Z-0000.json"
+    file.write_text('{"resumedStep": 0}')
+    with pytest.raises(BadConfiguration, match=rf"{file} registers .* remove that file"):
+        made.begin(20)
+    with pytest.raises(BadConfiguration, match="remove that file"):
+        store(tmp_path, 1)
+    assert made.retain() == []
+    file.unlink()
+    assert (chosen(tmp_path)[0], path.is_dir()) == (10, True)
+
+
+def test_a_job_that_a_slow_clock_sees_in_the_future_is_no_forgery(tmp_path: Path) -> None:
+    made = Store(tmp_path, Fence(datetime.now(UTC).replace(microsecond=0) + timedelta(days=300), 0), keep=2)
+    made.register(select(CheckpointSpec(tmp_path), made.fence))
+    made.begin(10)
+
+
+def test_a_link_to_a_folder_is_no_checkpoint_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    elsewhere = save(tmp_path / "elsewhere", 30)
+    made = store(tmp_path / "store")
+    save(tmp_path / "store", 10)
+    (tmp_path / "store" / elsewhere.name).symlink_to(elsewhere)
+    assert chosen(tmp_path / "store")[0] == 10
+    made.retain()
+    assert read_verified(elsewhere).step == 30
+
+
+def test_a_marker_that_is_a_folder_does_not_keep_its_checkpoint_from_being_removed(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    (path / "COMMITTED").unlink()
+    (path / "COMMITTED").mkdir()
+    store(tmp_path, 1).retain()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("make", [fifo, link])
+def test_what_is_written_goes_where_its_name_says(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "attempts").mkdir()
+    make(tmp_path / "attempts" / f"{Fence(CREATED, 0)}.json")
+    with pytest.raises(StorageUnavailable, match="attempts/"):
+        store(tmp_path)
+
+
+# checkpoints of other versions
+
+
+def outdated(directory: Path, step: int) -> Path:
+    path = save(directory, step)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    (path / ".metadata").write_bytes((path / "weights").read_bytes())
+    changed(path, files={**files, ".metadata": files["weights"]})
+    return path
+
+
+def newer(directory: Path, step: int) -> Path:
+    path = save(directory, step)
+    changed(path, format=2, more=[1, 2, 3])
+    return path
+
+
+@pytest.mark.parametrize(("write", "version"), [(outdated, "an older version of Muster"), (newer, "a newer version of Muster")])
+def test_a_checkpoint_of_another_version_is_refused_with_the_remedies_and_never_passed_over(
+    tmp_path: Path, write: Callable[[Path, int], Path], version: str
+) -> None:
+    save(tmp_path, 10)
+    path = write(tmp_path, 20)
+    for resume in ("Auto", str(path)):
+        with pytest.raises(BadConfiguration, match=rf"{path} was written by {version}.*checkpoint.name.*resume: Never"):
+            store(tmp_path, 1, resume=resume)
+    assert path.is_dir()
+    assert not (tmp_path / "attempts").exists()  # nobody has said that it begins below
+
+
+def test_one_of_another_version_that_is_damaged_is_passed_over_as_any_other(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    (outdated(tmp_path, 20) / "weights").write_text("other weights")
+    assert chosen(tmp_path)[0] == 10
+
+
+def test_a_named_checkpoint_with_a_hostile_manifest_is_damaged(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    changed(path, files={"/etc/passwd": {"bytes": 1, "sha256": "0" * 64}})
+    with pytest.raises(CheckpointDamaged, match="not a plain relative path"):
+        store(tmp_path / "other", resume=str(path))
+
+
+# object stores
+
+
+@pytest.fixture
+def bucket() -> ObjectPath:
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").store.clear()
+    return ObjectPath("memory://bucket/step-00000010-20261121T111614Z-0000")
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/muster-escaped", "sub/../../escaped"])
+def test_an_object_is_downloaded_below_the_folder_only(
+    bucket: ObjectPath, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    document = {**VALID, "files": {name: {"bytes": 5, "sha256": hashlib.sha256(b"curl ").hexdigest()}}}
+    (bucket / "manifest.json").write_bytes(json.dumps(document).encode())
+    (bucket / name).write_bytes(b"curl ")
+    with pytest.raises(StorageUnavailable, match="not a plain relative path"), read_back(bucket):
+        pass
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not Path("/tmp/muster-escaped").exists()
+
+
+def test_an_object_that_has_grown_since_it_was_verified_is_not_downloaded(bucket: ObjectPath) -> None:
+    document = {**VALID, "files": {"sub/weights": {"bytes": 5, "sha256": hashlib.sha256(b"12345").hexdigest()}}}
+    (bucket / "manifest.json").write_bytes(json.dumps(document).encode())
+    (bucket / "sub/weights").write_bytes(b"12345")
+    with read_back(bucket) as folder:
+        assert (folder / "sub" / "weights").read_bytes() == b"12345"
+        assert (folder / "manifest.json").is_file()
+    (bucket / "sub/weights").write_bytes(b"1234567890")
+    with pytest.raises(StorageUnavailable, match="has changed since it was verified: sub/weights has 10 bytes"), read_back(bucket):
+        pass
