@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from muster.admission.bounds import out_of_bounds
 from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import Checkpoint, Input, Role, SupervisorMode, Trainer, TrainingJobSpec
-from muster.strategies.base import Strategy
+from muster.api.spec import Checkpoint, Input, Role, RoleName, SupervisorMode, Trainer, TrainingJobSpec
+from muster.strategies.base import Strategy, host_in_cluster
 from muster.strategies.registry import STRATEGIES
 
 MAX_NAME_LENGTH = 44
 """Leaves room in the 63 characters of a host name for `-evaluator-4095`, the longest that a replica adds, and a suffix of children."""
 MAX_PROCESSES = 65_536
+MAX_VARIABLE = 131_072
+"""Bytes of an environment variable with its name, the sign between and a NUL: Linux starts no program with a longer one (execve(2))."""
+FEW_REPLICAS = 500
+"""The addresses of fewer fit into a variable, however long their names are."""
 
 SERVICE_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 """A DNS label as a Service needs it, which may not begin with a digit (RFC 1035)."""
@@ -46,6 +51,7 @@ def problems(job: TrainingJob) -> list[Problem]:
         *(problem for name, role in spec.roles.named().items() for problem in template_problems(name, role.template)),
         *strategy.problems(spec),
         *_size_problems(strategy, spec),
+        *_variable_problems(strategy, job),
     ]
     return list(dict.fromkeys(found))
 
@@ -158,6 +164,39 @@ def _size_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Proble
     if strategy.data_parallel(spec) <= spec.batch.global_size < devices:
         message = f"{spec.batch.global_size} samples cannot be shared out over {devices} devices, which the job may grow to"
         yield Problem("spec.batch.globalSize", f"{message}: write at least {devices}, or a smaller elastic.maxReplicas")
+
+
+@dataclass(frozen=True)
+class _Longest:
+    """Addresses in a cluster, with the longest port."""
+
+    job: str
+    namespace: str
+
+    def host(self, role: RoleName, index: int) -> str:
+        return host_in_cluster(role, index, job=self.job, namespace=self.namespace)
+
+    def port(self, role: RoleName, index: int, name: str) -> int:
+        return 65_535
+
+
+def _variable_problems(strategy: Strategy, job: TrainingJob) -> Iterable[Problem]:
+    """A framework that finds its world in one environment variable cannot have a world that does not fit into it."""
+    plan = strategy.plan(job.spec)
+    if len(plan.replicas) < FEW_REPLICAS:
+        return
+    addresses = _Longest(job.metadata.name, job.metadata.namespace)
+    one_of_each = {replica.role: replica for replica in plan.replicas}
+    found = [
+        (len(name) + len(value) + 2, name)
+        for replica in one_of_each.values()
+        for name, value in strategy.environment(job.spec, plan, replica, addresses).items()
+    ]
+    size, name = max(found, default=(0, ""))
+    if size > MAX_VARIABLE:
+        most = len(plan.replicas) * MAX_VARIABLE // size - 5
+        message = f"{name} has the address of each replica, and {len(plan.replicas)} of them take {size} bytes"
+        yield Problem("spec.roles", f"{message}: Linux allows {MAX_VARIABLE} in a variable; write at most {most} replicas in all")
 
 
 def _resized(spec: TrainingJobSpec, workers: int) -> TrainingJobSpec:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.strategies import tf_config, torchrun, tpu
+from muster.strategies.base import host_in_cluster
 from muster.strategies.registry import strategy_of
 
 PORTS: Mapping[str, int] = MappingProxyType(
@@ -21,7 +22,7 @@ ATTEMPT_PORTS = 100
 
 @dataclass(frozen=True)
 class ClusterAddresses:
-    """DNS names below the job's headless service. The cluster's own domain is left to the resolver's search list."""
+    """DNS names below the job's headless service."""
 
     job: str
     namespace: str
@@ -29,7 +30,7 @@ class ClusterAddresses:
     """Added to every port."""
 
     def host(self, role: RoleName, index: int) -> str:
-        return f"{role.value}-{index}.{self.job}.{self.namespace}.svc"
+        return host_in_cluster(role, index, job=self.job, namespace=self.namespace)
 
     def port(self, role: RoleName, index: int, name: str) -> int:
         return PORTS[name] + self.shift

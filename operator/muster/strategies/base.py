@@ -76,6 +76,11 @@ class Placement:
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
+def host_in_cluster(role: RoleName, index: int, *, job: str, namespace: str) -> str:
+    """The DNS name of a replica below its job's headless service. The cluster's own domain is left to the resolver's search list."""
+    return f"{role.value}-{index}.{job}.{namespace}.svc"
+
+
 class Addresses(Protocol):
     """Where replicas are reached: DNS names in a cluster, loopback and distinct ports on a laptop."""
 

@@ -1,9 +1,14 @@
 """Rules about a whole job."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
-from muster.admission.validate import problems
+from muster.admission.validate import MAX_VARIABLE, problems
 from muster.api.job import TrainingJob
+from muster.strategies.registry import STRATEGIES
 
 
 def job(spec: dict, **metadata: str) -> TrainingJob:
@@ -214,3 +219,41 @@ def test_a_job_that_cannot_run_is_refused_with_field_and_remedy(spec, message):
 
 def test_what_the_strategy_finds_is_among_the_problems():
     assert said(job({"roles": {"ps": {}}})) == ["spec.roles.ps: DDP has no role ps; remove it (it has: worker)"]
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+def test_a_world_whose_addresses_fit_into_no_variable_is_refused_with_the_number_that_does(strategy: str) -> None:
+    def sized(workers: int) -> TrainingJob:
+        spec = {
+            "strategy": strategy,
+            "roles": {"worker": {"replicas": workers}, "evaluator": {"replicas": 1}},
+            "batch": {"globalSize": 8192},
+        }
+        return job(spec, namespace="team-with-a-long-name")
+
+    [message] = said(sized(4000))
+    found = re.fullmatch(
+        r"spec\.roles: TF_CONFIG has the address of each replica, and \d+ of them take (\d+) bytes: "
+        r"Linux allows 131072 in a variable; write at most (\d+) replicas in all",
+        message,
+    )
+    assert found, message
+    assert int(found[1]) > 131_072
+    others = len(STRATEGIES[sized(1).spec.strategy].plan(sized(1).spec).replicas) - 1
+    assert said(sized(int(found[2]) - others)) == []
+    assert said(sized(int(found[2]) - others + 20)) != [], "the number is not much lower than it must be"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other limits")
+def test_a_variable_of_the_longest_size_starts_a_program_and_one_byte_more_does_not() -> None:
+    def start(size: int) -> None:
+        value = "x" * (size - len("TF_CONFIG=") - 1)
+        subprocess.run([sys.executable, "-c", ""], env={"TF_CONFIG": value}, check=True, timeout=60)
+
+    start(MAX_VARIABLE)
+    with pytest.raises(OSError, match="Argument list too long"):
+        start(MAX_VARIABLE + 1)
+
+
+def test_a_world_of_pytorch_has_no_such_limit() -> None:
+    assert said(job({"roles": {"worker": {"replicas": 4096}}, "batch": {"globalSize": 8192}}, namespace="n" * 63)) == []

@@ -19,7 +19,7 @@ LEAST_GAP = 0.02  # seconds between two reports: fifty a second at most
 FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
-LONGEST_REPLY = 65536
+LONGEST_REPLY = 1 << 18  # bytes; a TF_CONFIG takes up to 128 KiB, and more in JSON
 OK = 200
 
 
