@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.apiserver.stage.api import JOBS, Api, ApiError, Object, until
-from tests.apiserver.stage.cluster import RELEASE_NAMESPACE, Cluster
+from tests.apiserver.stage.cluster import CHART, RELEASE_NAMESPACE, Cluster
 from tests.apiserver.stage.jobs import Jobs, condition, job
 from tests.apiserver.stage.kubelet import PODS, Nodes
 from tests.apiserver.stage.operators import operating
+from tests.cluster import harness
 
 
 def templated(name: str, **spec: Any) -> Object:
@@ -264,3 +268,40 @@ def test_the_operators_account_deletes_nothing_of_others(cluster: Cluster, names
         cluster.admin.get(path)
     cluster.admin.patch(jobs.path("kept") + "/status", {"status": {"phase": "Succeeded"}})
     hijacker.request("DELETE", jobs.path("kept"))
+
+
+STRICT = "fullnameOverride=strict,serviceAccount.name=muster,jobPolicy.templates=Restricted,jobPolicy.serviceAccounts={train}"
+
+
+@pytest.fixture
+def strict(cluster: Cluster) -> Iterator[None]:
+    """The admission policies of an installation with a strict jobPolicy, beside those that are there."""
+    helm = str(harness.Programs(harness.Places.default()).path("helm"))
+    command = [helm, "template", "strict", str(CHART), "-n", RELEASE_NAMESPACE, "--kube-version=1.34", "--set", STRICT]
+    command += ["--show-only", "templates/admissionpolicies.yaml"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    folders = {
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    }
+    api = "/apis/admissionregistration.k8s.io/v1"
+    made = {f"{api}/{folders[each['kind']]}/{each['metadata']['name']}": each for each in yaml.safe_load_all(text)}
+    for path, manifest in made.items():
+        cluster.admin.apply(path, manifest)
+    yield
+    for path in made:
+        cluster.admin.delete(path)
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_strict_job_policy_holds_for_the_operators_account_too(cluster: Cluster, namespace: str, hijacker: Api) -> None:
+    folder = PODS.format(namespace)
+    cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "powerful"}})
+    cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "train"}})
+    until(lambda: answer(hijacker, folder, pod(hostNetwork=True)), "the policy is in force")
+    host = [{"name": "v", "hostPath": {"path": "/"}}]
+    for attack in (pod(hostNetwork=True), pod(hostPID=True), pod(volumes=host)):
+        assert "what belongs to their node" in answer(hijacker, folder, attack)
+    assert "jobPolicy.serviceAccounts" in answer(hijacker, folder, pod(serviceAccountName="powerful"))
+    for honest in (pod(), pod(serviceAccountName="train")):
+        assert answer(hijacker, folder, honest) == ""
