@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "seconds-booked-twice",
         "the parts of goodput no longer add up to the job's life",
         "goodput.py",
-        "target: round(getattr(books, target) + moved, 3)",
-        "target: round(getattr(books, target) + 2 * moved, 3)",
+        "target: round(_seconds(books, target) + moved, 3)",
+        "target: round(_seconds(books, target) + 2 * moved, 3)",
     ),
     _one(
         "forgets-to-wake",
