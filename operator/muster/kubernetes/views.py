@@ -20,6 +20,7 @@ from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 
 LONGEST_MESSAGE = 1024
 _LINES_KEPT = 3
+_MOST_DIGITS = 9
 _EVERYDAY = frozenset({"ContainerCreating", "PodInitializing"})
 """What every container waits for once; naming it would only make the status flicker."""
 
@@ -29,7 +30,7 @@ def child_of(pod: Object) -> Child | None:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     role, index, attempt = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
-    if role not in list(RoleName) or not index.isdecimal() or not attempt.isdecimal() or not labels.get(JOB_NAME_LABEL):
+    if role not in list(RoleName) or not _is_number(index) or not _is_number(attempt) or not labels.get(JOB_NAME_LABEL):
         return None
     return Child(
         key=f"{metadata['namespace']}/{labels[JOB_NAME_LABEL]}",
@@ -37,6 +38,11 @@ def child_of(pod: Object) -> Child | None:
         version=int(metadata["resourceVersion"]),
         view=_view(pod, role=RoleName(role), index=int(index), attempt=int(attempt)),
     )
+
+
+def _is_number(label: str) -> bool:
+    """Whether Muster may have written it: the API server would refuse a status with an attempt of sixty digits."""
+    return label.isdecimal() and len(label) <= _MOST_DIGITS
 
 
 def claim_of(claim: Object) -> ClaimView:

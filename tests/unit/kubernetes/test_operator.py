@@ -47,6 +47,23 @@ def test_supervisors_are_counted_as_long_as_their_pods_are_there() -> None:
     assert "muster_supervisors 2" in asyncio.run(counted())
 
 
+def test_pods_that_only_bear_a_jobs_label_leave_nothing_behind() -> None:
+    async def left() -> tuple[int, int]:
+        async with operator_apart() as operator:
+            replica = pod(0)
+            operator._watched.pod("ADDED", replica)
+            known = len(operator._store._heard)
+            for index in range(100):
+                stranger = pod(index)
+                stranger["metadata"] |= {"uid": f"stranger-{index}", "labels": {"muster.dev/job-name": "digits"}}
+                operator._watched.pod("ADDED", stranger)
+                operator._watched.pod("DELETED", stranger)
+            operator._watched.pod("DELETED", replica)
+            return known, len(operator._store._heard)
+
+    assert asyncio.run(left()) == (1, 0)
+
+
 AWAY = {200: False, 404: False, 409: False, 429: False, 500: False, 0: True, 502: True, 503: True, 504: True}
 
 

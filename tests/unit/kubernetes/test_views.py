@@ -34,7 +34,15 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"muster.dev/role": "boss"}, {"muster.dev/index": "-1"}, {"muster.dev/attempt": "x"}, {"muster.dev/job-name": ""}]
+    "wrong",
+    [
+        {"muster.dev/role": "boss"},
+        {"muster.dev/index": "-1"},
+        {"muster.dev/attempt": "x"},
+        {"muster.dev/job-name": ""},
+        {"muster.dev/attempt": "9" * 60},
+        {"muster.dev/index": "9" * 10},
+    ],
 )
 def test_a_pod_whose_labels_make_no_sense_is_no_replica(wrong: dict[str, str]) -> None:
     assert child_of(pod(labels={**LABELS, **wrong})) is None
