@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.cluster.training import STEPS, Ground, Job, digits, job
@@ -41,6 +42,26 @@ def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_
     assert status["restarts"]["applicationCount"] == 1
     assert [each["class"] for each in status["attempts"]] == ["Application", "Application"], failing.story()
     assert all("no data today" in each["message"] for each in status["attempts"])
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("policy", ["Running", "None"])
+def test_the_log_of_a_failed_job_can_be_read_after_its_end(ground: Ground, policy: str) -> None:
+    command = ["python", "-c", "import time; time.sleep(2); raise SystemExit('no data today')"]
+    manifest = job("kept", strategy="DDP", trainer={"command": command}, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy)
+    failed = ground.apply(manifest)
+    assert failed.wait_for_end() == "Failed", failed.story()
+    ended = datetime.fromisoformat(failed.status["completionTime"])
+    blamed = failed.pod(failed.status["attempts"][0]["replica"])
+
+    def settled() -> bool:
+        phases = [pod["status"]["phase"] for pod in failed.pods()]
+        return datetime.now(UTC) - ended > timedelta(seconds=10) and "Running" not in phases
+
+    ground.cluster.wait_until("all replicas have ended, and ten seconds are over", settled, timeout=90)
+    assert "no data today" in ground.kubectl("logs", blamed["metadata"]["name"])
+    assert failed.pod(failed.status["attempts"][0]["replica"])["metadata"]["uid"] == blamed["metadata"]["uid"]
+    assert policy == "Running" or len(failed.pods()) == len(failed.status["world"]["members"])
 
 
 @pytest.mark.timeout(200)

@@ -36,6 +36,38 @@ def test_a_job_runs_to_its_end_and_leaves_logs_events_and_status(place: Place) -
     assert place.processes() == []
 
 
+def test_a_programs_own_exit_code_22_is_a_failure_with_a_budget_and_no_preemption(place: Place) -> None:
+    command = ["sh", "-c", "echo 'curl: (22) The requested URL returned error: 404' >&2; exit 22"]
+    place.write(job(trainer={"command": command}, replicas=1, recovery={"application": {"limit": 1}}))
+    code, output = place.muster_run("job.yaml")
+    assert code == 10, output
+    status = place.status()
+    assert [record["reason"] for record in status["attempts"]] == ["UserError", "UserError"]
+    assert (status["restarts"]["applicationCount"], status["restarts"]["preemptionCount"]) == (1, 0)
+    assert "exit code 22" in status["message"]
+    assert "404" in status["message"]
+
+
+def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(place: Place) -> None:
+    place.write(job(trainer={"command": ["sh", "-c", "test -e ran && exit 0; touch ran; sleep 0.5; exit 1"]}, replicas=1))
+    code, output = place.muster_run("job.yaml")
+    assert code == 0, output
+    status = place.status()
+    assert status["goodput"].keys() == {f"{part}Seconds" for part in ("queued", "starting", "unreported", "recovering", "suspended")}
+    assert status["attempts"][1]["phases"].keys() == {"detectSeconds", "scheduleSeconds"}
+    assert "attempt 1 runs again, and has reported no step" in output
+
+
+@pytest.mark.parametrize("policy", ["Running", "None"])
+def test_replicas_that_still_run_when_the_job_has_failed_end_soon_whatever_is_cleaned_up(place: Place, policy: str) -> None:
+    command = ["sh", "-c", "if [ $RANK = 0 ]; then sleep 0.5; exit 1; fi; sleep 3600"]
+    place.write(job(trainer={"command": command}, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy))
+    code, output = place.muster_run("job.yaml")
+    assert code == 10, output
+    status = place.status()
+    assert (status["phase"], status["roles"][0]["failed"]) == ("Failed", 1)
+
+
 def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(place: Place) -> None:
     place.write(job(trainer={"command": ["env"]}, replicas=3))
     code, output = place.muster_run("job.yaml")

@@ -261,10 +261,6 @@ class Lifecycle(RuleBasedStateMachine):
             finish_quietly(self.world, "completed" if self.world.version % 2 else "user error")
 
 
-class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
-    settings = PROFILE
-
-
 LOOPING = [how for how, end in ENDS.items() if end.justifies and how != "bad configuration"]
 MOST_IN_AN_HOUR = 80
 
@@ -298,6 +294,10 @@ def test_a_job_that_breaks_again_and_again_without_a_step_ends_or_waits_longer_e
     check(restarts <= MOST_IN_AN_HOUR, "loops", f"{restarts} restarts in an hour")
     ends_it = "task" in trainer and patience == 3
     check(not ends_it or world.job.status.phase.final, "loops", f"{restarts} restarts without a step, and it goes on")
+
+
+class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
+    settings = PROFILE
 
 
 @pytest.mark.parametrize("policy", ["Running", "All", "None"])

@@ -99,6 +99,20 @@ def test_a_supervisor_that_does_not_end_by_itself_is_removed_unless_nothing_is_t
         assert deleted(story.see(replica(report=waits, reported=at(20)), seconds=50)) == removed
 
 
+@pytest.mark.parametrize(("policy", "removed"), [("Running", ["worker-0/0", "worker-1/0"]), ("None", [])])
+@pytest.mark.parametrize("how", ["deadline", "hang"])
+def test_replicas_that_run_when_a_deadline_or_a_hang_ends_the_job_are_left_to_their_supervisors_by_none(
+    policy: str, removed: list[str], how: str
+) -> None:
+    limits = {"infrastructure": {"limit": 0}, "hang": {"stepSeconds": 60}}
+    story = running_story(2, cleanPodPolicy=policy, recovery=limits, **({"activeDeadlineSeconds": 100} if how == "deadline" else {}))
+    stands = report(step=5, idleSeconds=70.0 if how == "hang" else 0.0, inPlace=True)
+    views = [replica("worker-0", report=stands, reported=at(110)), replica("worker-1")]
+    asked = {uid for seconds in (110, 171) for uid in deleted(story.see(*views, seconds=seconds))}
+    assert story.status.phase is Phase.FAILED
+    assert sorted(asked) == removed
+
+
 @pytest.mark.parametrize("ends", ["Succeeded", "Failed"])
 def test_a_pod_whose_side_car_runs_on_has_ended_for_the_job_and_is_removed_as_one_that_runs(ends: str) -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("All", ["worker-0/0"]), ("None", [])):
