@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -137,3 +140,31 @@ def test_tensorflow_saves_there_and_goes_on_from_it(root: ObjectPath) -> None:
         assert second.finish() == [0], second.story()
     assert second.of("resumed")[0]["step"] == 23
     assert {**first.losses(), **second.losses()}.keys() == set(range(1, 47))
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/muster-escaped", "sub/../../../escaped"])
+def test_a_manifest_that_names_paths_elsewhere_is_damage_and_writes_nothing(
+    root: ObjectPath, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    directory = root / hashlib.sha256(name.encode()).hexdigest()[:8]
+    first = begin_attempt(directory, 0)
+    save(first, 10, tmp_path)
+    hostile = first.begin(20)
+    content = json.dumps(
+        {
+            **json.loads(Manifest(20, 0, 0, 20, 1, "DDP", 0, {}, {}, "Periodic", "now").to_bytes()),
+            "files": {name: {"bytes": 5, "sha256": hashlib.sha256(b"curl ").hexdigest()}},
+        }
+    ).encode()
+    (hostile / "manifest.json").write_bytes(content)
+    (hostile / "COMMITTED").write_bytes(hashlib.sha256(content).hexdigest().encode())
+    selection = select(CheckpointSpec(directory), Fence(CREATED, 1))
+    assert selection.step == 10
+    assert "is not a plain relative path" in selection.skipped[0][1]
+    with pytest.raises(StorageUnavailable, match="not a plain relative path"), read_back(hostile):
+        pass
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["weights"]
+    assert not Path("/tmp/muster-escaped").exists()
