@@ -49,8 +49,8 @@ RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-creat
 COPY --from=operator-build /opt/muster /opt/muster
 ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 1000:1000
-WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "muster.kubernetes"]
+WORKDIR /
+ENTRYPOINT ["python", "-P", "-m", "muster.kubernetes"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=unknown
@@ -94,8 +94,9 @@ COPY --from=trainer-pytorch-build /opt/muster /opt/muster
 COPY --from=trainer-pytorch-build /opt/muster-trainer /opt/muster-trainer
 ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 1000:1000
-WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "muster_trainer.supervisor"]
+# Not writable: modules of user code may be imported from here.
+WORKDIR /workspace
+ENTRYPOINT ["python", "-P", "-m", "muster_trainer.supervisor"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=unknown
@@ -128,8 +129,9 @@ COPY --from=trainer-tensorflow-build /opt/muster /opt/muster
 COPY --from=trainer-tensorflow-build /opt/muster-trainer /opt/muster-trainer
 ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 1000:1000
-WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "muster_trainer.supervisor"]
+# Not writable: modules of user code may be imported from here.
+WORKDIR /workspace
+ENTRYPOINT ["python", "-P", "-m", "muster_trainer.supervisor"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=unknown

@@ -90,8 +90,8 @@ def _run(events: Events) -> NoReturn:
     spec = trainer_spec_of(os.environ)
     stop = StopRequest(events.descriptor)
     events.emit("phase", phase="Starting")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    if spec.module is not None and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # Muster's own processes are started with -P; the user's module may be there
     quiet()
     if serve := _server(env):
         _end(_made(serve, env)(spec, events, stop))

@@ -14,7 +14,8 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Checkpoint, Options, Trainer, TrainingJobSpec
 from muster.strategies.base import Framework
 
-SUPERVISOR = ("python", "-m", "muster_trainer.supervisor")
+SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor")
+"""-P: nothing is imported from the working directory, where others may be able to write."""
 DEFAULT_STEPS_BETWEEN_COMMITS = 100
 
 

@@ -44,7 +44,7 @@ def launched(environ: dict[str, str] | None = None, *, index: int = 0, **spec: A
 
 def test_python_is_this_python_and_its_folder_is_first_on_the_path() -> None:
     launch = launched()
-    assert launch.argv == ("/venv/bin/python", "-m", "muster_trainer.supervisor")
+    assert launch.argv == ("/venv/bin/python", "-P", "-m", "muster_trainer.supervisor")
     assert launch.env["PATH"] == f"/venv/bin{os.pathsep}/bin"
 
 

@@ -270,7 +270,7 @@ def test_threads_are_as_many_as_a_process_has_cpus(cpu: str | int, processes: in
     assert environment_of(pod)["OMP_NUM_THREADS"] == threads
 
 
-SUPERVISOR = ["python", "-m", "muster_trainer.supervisor"]
+SUPERVISOR = ["python", "-P", "-m", "muster_trainer.supervisor"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +27,10 @@ TRAINER = {"task": "digits", "config": {}, "batch": {"globalSize": 64}}
 FIT = TRAINER | {"options": {"loop": "Fit"}}
 
 
-def run(trainer: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
+def run(trainer: dict[str, Any], folder: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "muster_trainer.process"],
+        [sys.executable, "-P", "-m", "muster_trainer.process"],
+        cwd=folder,
         env={**os.environ, **BASE, "MUSTER_TRAINER": json.dumps(trainer), **env},
         capture_output=True,
         text=True,
@@ -52,6 +54,15 @@ def test_a_wrong_job_ends_with_one_line(trainer: dict[str, Any], env: dict[str, 
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert "Traceback" not in ended.stderr
+
+
+def test_nothing_is_imported_from_the_working_directory_but_for_a_module_of_the_user(tmp_path: Path) -> None:
+    for name in ("json", "psutil", "numpy", "torch", "sklearn", "mine"):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\nPath('imported-{name}').touch()\nraise ImportError('from here')")
+    assert run(TRAINER | {"config": {"epoch": 1}}, tmp_path).returncode == 11
+    assert [path.name for path in tmp_path.glob("imported-*")] == []
+    assert "from here" in run({"module": "mine", "batch": {"globalSize": 1}}, tmp_path).stderr
+    assert (tmp_path / "imported-mine").exists()
 
 
 def test_debug_shows_the_traceback() -> None:

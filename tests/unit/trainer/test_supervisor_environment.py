@@ -86,7 +86,7 @@ def test_the_pet_address_serves_where_no_master_address_is_set() -> None:
 
 def test_a_task_starts_the_bundled_trainer_with_the_users_own_variables_kept() -> None:
     (launch,) = launches({**BASE, **TORCH})
-    assert launch.argv == (sys.executable, "-m", "muster_trainer.process")
+    assert launch.argv == (sys.executable, "-P", "-m", "muster_trainer.process")
     assert launch.env["OWN"] == "kept"
 
 

@@ -122,7 +122,7 @@ def _either(environ: Mapping[str, str], name: str, other: str) -> str:
 def _argv(spec: TrainerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     if spec.script is not None:
         return (sys.executable, *(expanded(word, environ) for word in _words(spec.script)))
-    return (sys.executable, "-m", "muster_trainer.process")
+    return (sys.executable, "-P", "-m", "muster_trainer.process")
 
 
 def _check_program(program: str, environ: Mapping[str, str]) -> None:

@@ -60,7 +60,7 @@ class WarmParent:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "muster_trainer.warm", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "muster_trainer.warm", str(theirs.fileno())],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
