@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -175,7 +176,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
     crew = Crew(cluster.admin, namespace, operator, {LARGE: size})
     what = f"one job of {size}"
     with crew.working():
-        begun, cpu = time.monotonic(), spent(process)
+        begun, cpu, own = time.monotonic(), spent(process), time.process_time()
         submit(cluster.admin, namespace, [bench_job(LARGE, 0, workers=size)])
         wait_for_pods(cluster.admin, namespace, size)
         results.add(f"{what}: pods made, s", time.monotonic() - begun, goal=f"{size / limit:.1f} s directly")
@@ -190,12 +191,16 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
             if lost > 1:
                 results.add(f"{what}: {lost} lost, s since the last of them", back - ended)
             results.add(f"{what}: {lost} lost, CPU s of the operator", spent(process) - cpu)
-            until(lambda attempt=attempt: came_back(stage, namespace, attempt), "the job runs again", seconds=PATIENCE)
+            until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=PATIENCE)
         results.add(f"{what}: operator's RSS, MiB", memory(operator), "{:.0f}")
         status = cluster.admin.get(f"{JOBS.format(namespace)}/{LARGE}")["status"]
         results.add(f"{what}: bytes of its status", len(json.dumps(status)), "{:.0f}")
         quantiles = statistics.quantiles(crew.seconds, n=100)
         results.add(f"{what}: s for a report, 99%", quantiles[98])
+        results.add(
+            f"{what}: share of the time in which the supervisors' process was busy",
+            (time.process_time() - own) / (time.monotonic() - begun),
+        )
         results.add(f"{what}: reports that failed", len(crew.failures), "{:.0f}", goal="0")
         results.require(f"{what}: two restarts, seen {status['restarts']['total']}", holds=status["restarts"]["total"] == 2)
         if crew.failures:

@@ -11,6 +11,7 @@ import json
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -75,14 +76,28 @@ class World:
         self.size = size
         self.members: dict[str, Supervisor] = {}
         self.stepped: dict[int, float] = {}
+        self._running: Counter[int] = Counter()
 
-    def look(self) -> None:
-        """Does the first step of an attempt that all members have started."""
-        started = {each.attempt for each in self.members.values() if not each.waiting}
-        if len(self.members) == self.size and len(started) == 1 and not any(each.waiting for each in self.members.values()):
-            self.stepped.setdefault(started.pop(), time.monotonic())
+    def joins(self, uid: str, supervisor: Supervisor) -> None:
+        self.members[uid] = supervisor
+        self.starts(supervisor.attempt)
+
+    def leaves(self, uid: str) -> None:
+        supervisor = self.members.pop(uid)
+        if not supervisor.waiting:
+            self.ends(supervisor.attempt)
+
+    def starts(self, attempt: int) -> None:
+        """One member's processes of an attempt have started. The last one begins the first step."""
+        self._running[attempt] += 1
+        if self._running[attempt] == self.size and attempt not in self.stepped:
+            self.stepped[attempt] = time.monotonic()
             for each in self.members.values():
                 each.news.set()
+
+    def ends(self, attempt: int) -> None:
+        """One member's processes of an attempt have ended."""
+        self._running[attempt] -= 1
 
     def breaks(self) -> None:
         """The members that are left see that another one is gone."""
@@ -106,6 +121,7 @@ class Supervisor:
         if self.waiting:
             return
         self.waiting, self._words_attempt = True, self.attempt
+        self.world.ends(self.attempt)
         message = {"code": 20, "reason": "PeerLost", "message": "Connection closed by peer", "rank": 0, "exitCode": 1}
         self._words = {**message, "attempt": self.attempt, "endedAt": time.time()}
         self.news.set()
@@ -114,12 +130,13 @@ class Supervisor:
         if reply["attempt"] > self.attempt:
             if not self.waiting:
                 self._words, self._words_attempt = None, self.attempt
+                self.world.ends(self.attempt)
             self.attempt, self.waiting = reply["attempt"], True
             self.news.set()
         elif self.waiting and reply.get("world") and reply["attempt"] == self.attempt > self._words_attempt:
             self.waiting, self._words = False, None
             self.news.set()
-            self.world.look()
+            self.world.starts(self.attempt)
 
     def body(self) -> bytes:
         self._sequence += 1
@@ -189,11 +206,11 @@ class Crew:
             return
         runs = kind != "DELETED" and pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         if runs and uid not in self._tasks:
-            supervisor = world.members[uid] = Supervisor(pod, world)
+            supervisor = Supervisor(pod, world)
             self._tasks[uid] = self._loop.create_task(self._live(supervisor))
-            world.look()
+            world.joins(uid, supervisor)
         elif not runs and uid in world.members:
-            del world.members[uid]
+            world.leaves(uid)
             self._tasks[uid].cancel()
             self._loop.call_later(PEER_LOST_SECONDS, world.breaks)
 
