@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -129,8 +130,8 @@ def test_a_supervisor_that_cannot_prove_who_it_is_changes_nothing(jobs: Jobs, no
         "no text": (post(operator, b"\xff\xfe\x00" * 100, {"Authorization": f"Bearer {good}"}), 400),
         "a list": (post(operator, b"[]", {"Authorization": f"Bearer {good}"}), 400),
         "wrong types": (tell(operator, good, report(mine, progress="far")), 400),
-        "a deep nest": (post(operator, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, {"Authorization": f"Bearer {good}"}), 400),
-        "too much": (tell(operator, good, report(mine, notices=["x" * (1 << 21)])), 413),
+        "a deep nest": (post(operator, b'{"a":' * 20_000 + b"1" + b"}" * 20_000, {"Authorization": f"Bearer {good}"}), 400),
+        "too much": (tell(operator, good, report(mine, notices=["x" * (1 << 18)])), 413),
         "another path": (post(operator, body, {"Authorization": f"Bearer {good}"}, path="/v2/report"), 404),
     }
     for what, ((status, said), expected) in refusals.items():
@@ -142,26 +143,84 @@ def test_a_supervisor_that_cannot_prove_who_it_is_changes_nothing(jobs: Jobs, no
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_figures_that_are_no_figures_do_not_harm_the_job(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_values_out_of_bounds_are_refused_and_counted_and_the_job_goes_on(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     bearer = token(jobs, pod)
-    odd = {**progress(7), "loss": "NaN", "totalSteps": 0, "epoch": -3, "updatedAt": 1e300}
-    body = json.dumps(report(pod, progress=odd, notices=["\u2028\ud800 {{ }}" * 100])).replace(
-        '"samplesPerSecond": 10.0', '"samplesPerSecond": NaN'
-    )
-    post(operator, body.encode(), {"Authorization": f"Bearer {bearer}"})
-    tell(
-        operator,
-        bearer,
-        report(pod, sequence=2, progress={**odd, "step": 2**62, "samplesPerSecond": 1e308}, checkpoint={"step": 8, "path": "x" * 9000}),
-    )
-    until(lambda: jobs.status("digits").get("progress"), "the progress is told")
-    tell(
-        operator, bearer, report(pod, sequence=3, progress=progress(9), evaluation={"step": 9, "metrics": {"accuracy": 0.5, "x" * 500: 1}})
-    )
+    refused = {
+        "progress.step": {"progress": {**progress(7), "step": 10**30}},
+        "progress.samplesPerSecond": {"progress": {**progress(7), "samplesPerSecond": float("nan")}},
+        "attempt": {"attempt": 10**12},
+        "savedSeconds": {"savedSeconds": float("inf")},
+        "lastWords.step": {"lastWords": {"code": 10, "step": 10**30}},
+        "processes": {"processes": [{}] * 349_000},
+    }
+    for where, said in refused.items():
+        status, reply = tell(operator, bearer, {**report(pod), **said})
+        assert status == (413 if where == "processes" else 400), reply
+        assert where == "processes" or where in reply["message"]
+    status, reply = tell(operator, bearer, report(pod) | {"attempt": 2})
+    assert (status, "attempt" in reply["message"]) == (400, True)
+    largest = {**progress(2**53), "totalSteps": 2**53, "epoch": 2**53, "samplesPerSecond": 1e300, "updatedAt": 1e11}
+    odd = {
+        "notices": ["\x1b]0;owned\x07\n {{ }}" * 100],
+        "savedSeconds": 1e9,
+        "checkpoint": {"step": 2**53, "path": "\x1b" * 9000, "seconds": 1e9},
+    }
+    assert tell(operator, bearer, report(pod, sequence=2, progress={**progress(2**53 - 9)}))[0] == 200
+    until(lambda: jobs.status("digits").get("progress"), "the progress is in the status")
+    for sequence in (3, 4):  # from the second one on there is a rate, and so a time left
+        assert tell(operator, bearer, report(pod, sequence=sequence, progress=largest, **odd))[0] == 200
+    evaluation = {"step": 9, "metrics": {"accuracy": 0.5, "x" * 500: 1e300}}
+    assert tell(operator, bearer, report(pod, sequence=5, progress=largest, evaluation=evaluation, **odd))[0] == 200
+    status_ = until(lambda: (found := jobs.status("digits")).get("checkpoint") and found, "the status is written")
+    assert (status_["phase"], status_["attempt"], status_["checkpoint"]["step"]) == ("Running", 0, 2**53)
+    assert status_["checkpoint"]["path"].startswith("\\x1b")
+    assert not set("\x1b\x07\n") & set(json.dumps(status_, ensure_ascii=False))
+    assert 'muster_channel_refused_total{reason="invalid"} 5' in operator.figures()
+    assert 'muster_channel_refused_total{reason="attempt"} 1' in operator.figures()
     assert operator.probe("healthz")[0] == 200
-    assert jobs.status("digits")["phase"] == "Running"
     assert "Traceback" not in operator.log.read_text()
+
+
+def test_a_compressed_report_is_refused_and_bogus_tokens_cost_no_reviews(
+    jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster
+) -> None:
+    [pod] = running(jobs, "digits")
+    good = token(jobs, pod)
+    body = zlib.compress(json.dumps(report(pod)).encode())
+    assert post(operator, body, {"Authorization": f"Bearer {good}", "Content-Encoding": "deflate"})[0] == 415
+    assert tell(operator, good, report(pod))[0] == 200
+    before = len(cluster.requests())
+    head, claims, _ = good.split(".")
+    bogus = [f"{head}.{claims}.{number}" for number in range(100)] + [f"junk-{number}" for number in range(100)]
+    assert {tell(operator, each, report(pod))[0] for each in bogus} == {401, 429}
+    assert tell(operator, good, report(pod, sequence=2))[0] == 200, "they keep nobody out"
+    reviews = [each for each in cluster.requests()[before:] if "tokenreviews" in each["requestURI"]]
+    assert len(reviews) < 50, "of 200"
+
+
+def test_a_pod_that_no_job_controls_is_no_supervisor(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+    [pod] = running(jobs, "digits")
+    forged = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "forged", "namespace": jobs.namespace, "labels": {**pod["metadata"]["labels"], "muster.dev/index": "7"}},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "trainer", "image": "none"}]},
+    }
+    forged = jobs.api.create(f"/api/v1/namespaces/{jobs.namespace}/pods", forged)
+    status, reply = tell(operator, token(jobs, forged), report(forged))
+    assert status == 404, reply
+    assert "muster_supervisors 0" in operator.figures()
+
+
+def test_metrics_are_for_those_whom_rbac_allows(jobs: Jobs, operator: OperatorProcess, cluster: Cluster) -> None:
+    accounts = f"/api/v1/namespaces/{jobs.namespace}/serviceaccounts/default/token"
+    nobody = jobs.api.create(accounts, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})["status"]["token"]
+    assert operator.scrape(None)[0] == 401
+    assert operator.scrape("junk")[0] == 401
+    assert operator.scrape(nobody)[0] == 403
+    status, text = operator.scrape(cluster.scraper)
+    assert (status, "muster_leader 1" in text) == (200, True)
 
 
 def test_the_token_of_a_pod_that_is_gone_opens_nothing(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:

@@ -167,6 +167,14 @@ def test_the_operator_reaches_the_api_server_at_the_addresses_that_are_given(ren
     ]
 
 
+def test_a_service_monitor_scrapes_over_https_with_a_token(render: Render) -> None:
+    monitors = [each for values in VARIANTS.values() for each in render(values) if each["kind"] == "ServiceMonitor"]
+    assert monitors
+    for endpoint in (endpoint for monitor in monitors for endpoint in monitor["spec"]["endpoints"]):
+        assert (endpoint["scheme"], endpoint["port"]) == ("https", "metrics")
+        assert endpoint["bearerTokenFile"].endswith("/serviceaccount/token")
+
+
 def test_selectors_match_the_operators_pods_and_nothing_that_users_may_change(render: Render) -> None:
     manifests = render({**VARIANTS["highly available"], "operator": {"replicas": 2, "podLabels": {"app.kubernetes.io/name": "other"}}})
     labels = only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"].items()

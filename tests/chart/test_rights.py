@@ -19,7 +19,7 @@ JOBS = {
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
     ("", "events"): {"create", "patch"},
 }
-TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}}
+TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 LEADER = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
     ("discovery.k8s.io", "endpointslices"): {"create", "get", "update", "patch", "delete"},
@@ -54,11 +54,19 @@ def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
 def test_no_role_has_a_wildcard_touches_secrets_of_others_or_changes_pods(render: Render, values: Manifest) -> None:
-    for rule in (rule for each in render(values) for rule in each.get("rules", ())):
+    rules = [rule for each in render(values) for rule in each.get("rules", ())]
+    for rule in (rule for rule in rules if "nonResourceURLs" not in rule):
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
         assert not {"pods/exec", "nodes"} & set(rule["resources"])
         assert "secrets" not in rule["resources"] or rule["resourceNames"] == ["muster-coordination"]
         assert "pods" not in rule["resources"] or not {"patch", "update"} & set(rule["verbs"])
+
+
+def test_only_the_role_for_readers_of_metrics_names_a_url_and_nobody_is_bound_to_it(render: Render) -> None:
+    manifests = render()
+    [reader] = [each for each in manifests if any("nonResourceURLs" in rule for rule in each.get("rules") or ())]
+    assert (reader["metadata"]["name"], reader["rules"]) == ("muster-metrics-reader", [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])
+    assert not any(each.get("roleRef", {}).get("name") == reader["metadata"]["name"] for each in manifests)
 
 
 def test_the_test_hook_may_touch_its_own_job_only(render: Render) -> None:

@@ -17,6 +17,7 @@ from muster.admission.yaml_text import JOB_TOP, Document, UnreadableYamlError, r
 from muster.api.constants import API_VERSION, KIND
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
+from muster.api.text import printable
 
 MAX_BYTES = 2**20
 STDIN = "-"
@@ -35,7 +36,7 @@ class InvalidJobFileError(InvalidJobError):
         ordered = sorted(known, key=lambda problem: positions.get(known[problem], -1))
         super().__init__(ordered)
         self.source = source
-        self.args = ("\n".join(_printable(f"{_place(source, lines.get(known[problem]))}: {problem}") for problem in ordered),)
+        self.args = ("\n".join(printable(f"{_place(source, lines.get(known[problem]))}: {problem}") for problem in ordered),)
 
 
 def read_job(path: str | Path) -> TrainingJob:
@@ -77,11 +78,6 @@ def parse_job(text: str, *, source: str) -> TrainingJob:
 
 def _place(source: str, line: int | None) -> str:
     return f"{source}:{line}" if line else source
-
-
-def _printable(text: str) -> str:
-    """The text on one line and harmless to a terminal, whatever names it quotes."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _bytes(path: str | Path, source: str) -> bytes:

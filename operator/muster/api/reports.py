@@ -1,15 +1,54 @@
-"""What a supervisor says: its report over the coordination channel, and its last words. The wire side is `docs/architecture.md`.
+"""What a supervisor reports: its report over the coordination channel, and its last words. docs/architecture.md describes the wire format.
 
-Unknown fields are ignored, absent ones have defaults: old trainer images meet new operators and the other way round.
+Unknown fields are ignored and absent fields have defaults, because old trainer images meet new operators and the other way round.
+
+What a training process writes is not trusted. Every number and every list has bounds, and a report that exceeds them is refused. Text is
+cut, and its control characters are escaped (`muster.api.text`), so that the status, Events and logs never hold raw ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field
 
 from muster.api.base import ApiModel
+from muster.api.text import printable
+
+LARGEST_STEP = 2**53
+"""What every JSON reader keeps exact."""
+LARGEST_ATTEMPT = 999_999_999
+"""The fence in a checkpoint folder has nine digits for the attempt."""
+MOST_PROCESSES = 64
+"""Of one replica: `spec.roles.*.processesPerReplica` allows no more."""
+
+
+def _cut(most: int, *, keep: str = "") -> AfterValidator:
+    return AfterValidator(lambda text: printable(text[:most], keep=keep)[:most])
+
+
+def _shown(value: object) -> object:
+    """A property of an environment as text. Lists (of devices) become one text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else value if value is None else str(value)
+
+
+def _mapping(value: object) -> object:
+    return value if isinstance(value, dict) else {}
+
+
+Step = Annotated[int, Field(ge=0, le=LARGEST_STEP)]
+Attempt = Annotated[int, Field(ge=0, le=LARGEST_ATTEMPT)]
+Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Also for other small numbers, such as an index or a process id."""
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+UnixSeconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+Figure = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]
+Name = Annotated[str, Field(max_length=253), AfterValidator(printable)]
+Word = Annotated[str, _cut(64)]
+Line = Annotated[str, _cut(1024)]
+Message = Annotated[str, _cut(4096)]
+Stack = Annotated[str, _cut(1024, keep="\n")]
+Shown = Annotated[str, BeforeValidator(_shown), _cut(128)]
 
 
 class WireModel(ApiModel):
@@ -17,138 +56,147 @@ class WireModel(ApiModel):
 
 
 class ReportedCommit(WireModel):
-    step: int = Field(ge=0)
-    path: str
-    committed_at: float | None = None
-    seconds: float | None = None
-    blocked_seconds: float | None = None
+    step: Step
+    path: Line
+    committed_at: UnixSeconds | None = None
+    seconds: Seconds | None = None
+    blocked_seconds: Seconds | None = None
 
 
 class Skipped(WireModel):
-    path: str
-    reason: str
+    path: Line
+    reason: Line
 
 
 class Resumed(WireModel):
-    """What the processes found and where they went on."""
+    """Which commit the processes found, and the step they resumed from."""
 
-    found: int | None = None
-    step: int = Field(default=0, ge=0)
-    path: str | None = None
-    skipped: list[Skipped] = Field(default_factory=list)
+    found: Step | None = None
+    step: Step = 0
+    path: Line | None = None
+    skipped: Annotated[list[Skipped], FailFast(), Field(max_length=100)] = Field(default_factory=list)
 
 
 class Evaluation(WireModel):
-    step: int = 0
-    updated_at: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
+    step: Step = 0
+    updated_at: UnixSeconds | None = None
+    metrics: dict[Word, Figure] = Field(default_factory=dict, max_length=64)
 
 
 class LastWords(WireModel):
-    """The termination message: what ended a replica, in its supervisor's words."""
+    """The termination message: what ended a replica, as its supervisor writes it."""
 
-    code: int
-    reason: str = ""
-    message: str = ""
-    rank: int | None = None
-    step: int | None = None
+    code: int = Field(ge=0, le=255)
+    reason: Word = ""
+    message: Message = ""
+    rank: Rank | None = None
+    step: Step | None = None
     commit: ReportedCommit | None = None
-    resumed_step: int | None = None
-    attempt: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    ended_at: float | None = None
+    resumed_step: Step | None = None
+    attempt: Attempt | None = None
+    exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
+    signal: Word | None = None
+    ended_at: UnixSeconds | None = None
     """When that process ended."""
-    loss: str | None = None
+    loss: Word | None = None
     """That of `step`."""
     evaluation: Evaluation | None = None
-    """The newest: who could tell nobody before it ended tells it here."""
+    """The newest one: a replica that ends before it can report it leaves it here."""
 
 
 STOPPED = "Stopped"
-"""The state of a process to which somebody has sent SIGSTOP."""
+"""The state of a process that got SIGSTOP."""
 
 
 class ReportedProcess(WireModel):
-    rank: int = 0
-    pid: int | None = None
-    state: str = "Starting"
+    rank: Rank = 0
+    pid: Rank | None = None
+    state: Word = "Starting"
     """Running, Stopped or Exited."""
-    exit_code: int | None = None
-    signal: str | None = None
 
 
 class Marks(WireModel):
     """When this attempt's processes were that far, Unix seconds."""
 
-    restoring: float | None = None
+    restoring: UnixSeconds | None = None
     """They have formed a world."""
-    resumed: float | None = None
+    resumed: UnixSeconds | None = None
     """The checkpoint is read."""
-    stepped: float | None = None
+    stepped: UnixSeconds | None = None
     """The first step is done."""
 
 
 class ReportedStack(WireModel):
     """Where a process of a world that hung stood, before it was ended."""
 
-    attempt: int = Field(ge=0)
-    rank: int = 0
-    state: str = ""
+    attempt: Attempt
+    rank: Rank = 0
+    state: Word = ""
     """The kernel's word: sleeping, running, disk-sleep, stopped (SIGSTOP), tracing-stop (a debugger)."""
-    stack: str = ""
+    stack: Stack = ""
     """Of its main thread, the innermost frame first."""
     waits: bool = False
     """The innermost frame is the framework's own: most likely it waits for other ranks."""
 
 
 class ReportedProgress(WireModel):
-    step: int = Field(default=0, ge=0)
-    total_steps: int | None = None
-    epoch: int | None = None
-    loss: str | None = None
-    samples_per_second: float | None = None
-    updated_at: float | None = None
+    step: Step = 0
+    total_steps: Step | None = None
+    epoch: Step | None = None
+    loss: Word | None = None
+    samples_per_second: Figure | None = None
+    updated_at: UnixSeconds | None = None
 
 
 class ReportedPace(WireModel):
     """How one rank gets on: medians of its last steps, once there were enough of them."""
 
-    rank: int = 0
-    step: int | None = None
-    updated_at: float | None = None
-    seconds: float | None = None
+    rank: Rank = 0
+    step: Step | None = None
+    updated_at: UnixSeconds | None = None
+    seconds: Seconds | None = None
     """Of a whole step."""
-    own_seconds: float | None = None
+    own_seconds: Seconds | None = None
     """In which it worked, as against waiting for others."""
+
+
+class Fingerprint(WireModel):
+    """The software and the devices of one process."""
+
+    rank: Rank | None = None
+    python: Shown | None = None
+    framework: Shown | None = None
+    version: Shown | None = None
+    devices: Shown | None = None
+    threads: Shown | None = None
+    libraries: Annotated[dict[Word, Shown], BeforeValidator(_mapping), Field(max_length=64)] = Field(default_factory=dict)
 
 
 class Report(WireModel):
     """The state of one replica, as its supervisor posts it."""
 
-    job: str
-    job_uid: str = ""
-    pod: str
-    pod_uid: str = ""
-    role: str
-    index: int = Field(ge=0)
-    attempt: int = Field(ge=0)
-    sequence: int = Field(default=0, ge=0)
-    processes: list[ReportedProcess] = Field(default_factory=list)
-    phase: str | None = None
+    job: Name
+    pod: Name
+    pod_uid: Name = ""
+    role: Name
+    index: Rank
+    attempt: Attempt
+    sequence: Step = 0
+    processes: Annotated[list[ReportedProcess], FailFast(), Field(max_length=MOST_PROCESSES)] = Field(default_factory=list)
+    phase: Word | None = None
     progress: ReportedProgress | None = None
     checkpoint: ReportedCommit | None = None
     resumed: Resumed | None = None
     evaluation: Evaluation | None = None
-    fingerprints: list[dict[str, Any]] = Field(default_factory=list)
-    notices: list[str] = Field(default_factory=list)
+    fingerprints: Annotated[list[Fingerprint], FailFast(), Field(max_length=MOST_PROCESSES)] = Field(default_factory=list)
+    notices: Annotated[list[Line], FailFast(), Field(max_length=50)] = Field(default_factory=list)
     marks: Marks = Field(default_factory=Marks)
-    saved_seconds: float = 0.0
+    saved_seconds: Seconds = 0.0
     """How long the saves of this attempt have stopped the training."""
-    idle_seconds: float | None = Field(default=None, ge=0, le=1e9)
+    idle_seconds: Seconds | None = None
     """Since its processes last did a step, a save or an evaluation, or were started: by a clock that does not jump."""
-    ranks: list[ReportedPace] = Field(default_factory=list)
-    stacks: list[ReportedStack] = Field(default_factory=list)
+    ranks: Annotated[list[ReportedPace], FailFast(), Field(max_length=MOST_PROCESSES)] = Field(default_factory=list)
+    stacks: Annotated[list[ReportedStack], FailFast(), Field(max_length=MOST_PROCESSES)] = Field(default_factory=list)
     last_words: LastWords | None = None
     """Of `attempt`, or, while the supervisor waits for the world of that, of the one before."""
     waiting: bool = False

@@ -70,6 +70,10 @@ class Store:
         """The job that the pod belongs to."""
         return self._keys.get(uid)
 
+    def child(self, uid: str) -> Child | None:
+        """The pod with this uid."""
+        return self._children.get(self._keys.get(uid, ""), {}).get(uid)
+
     def has_service(self, key: str, owner: str) -> bool:
         """Whether the job with this uid has its headless service, and the network policy that belongs to it."""
         return self._services.get(key) == owner

@@ -11,6 +11,7 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
+from muster.api.text import printable
 from muster.kubernetes.configuration import Configuration, ConfigurationError, place_of, read_configuration
 from muster.kubernetes.gateway import connected
 from muster.kubernetes.operator import Operator
@@ -19,6 +20,13 @@ MISCONFIGURED = 2
 SUPERSEDED = 3
 COLLECTIONS = (20_000, 20, 20)
 """Thresholds of the garbage collector: little here is in cycles, and by Python's own it looks for them through every few answers."""
+
+
+class OneLine(logging.Formatter):
+    """One line for each record, tracebacks included: no text from a pod can forge a line of its own, or reach a terminal raw."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 async def _serve(configuration: Configuration) -> int:
@@ -42,8 +50,9 @@ def main() -> int:
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return MISCONFIGURED
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=configuration.log_level.upper(), format=form, stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=configuration.log_level.upper(), handlers=[handler])
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     try:

@@ -1,120 +1,92 @@
 """The coordination channel in a cluster: who a token stands for, where the leader is found, and which news a pass should look at soon.
 
-HTTPS, with the certificate of `muster.kubernetes.certificate`. A token is of audience `muster`, opens nothing but this channel for this one
-pod, and dies with the pod.
+HTTPS, with the certificate of `muster.kubernetes.certificate`. A token has the audience `muster`, opens nothing but this channel for
+this one pod, and ends with the pod (`muster.kubernetes.tokens`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import random
 import ssl
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from aiohttp import web
-
 from muster.api.job import TrainingJob
 from muster.api.reports import Reply, Report
 from muster.control.cluster import Object
-from muster.control.coordination import Channel, coordination_app
-from muster.control.errors import ClusterError, NotFoundError
+from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
+from muster.control.errors import NotFoundError
 from muster.control.orders import orders
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import CALM_SECONDS
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.leader import Requests
+from muster.kubernetes.tokens import Tokens
 from muster.render.addresses import addresses_of
 
-AUDIENCE = "muster"
 GATHER_SECONDS = 0.05  # how long the words of supervisors that wait are gathered: a recovery hangs on them
 PROGRESS_SECONDS = 5.0  # news that are only further steps may wait so long
-_KNOWN_SECONDS = 600.0  # a pod that is gone is known to the store no more, and its token opens nothing
-_UNKNOWN_SECONDS = 5.0
-_TOKENS_KEPT = 20_000
-_POD_UID = "authentication.kubernetes.io/pod-uid"
-
-log = logging.getLogger("muster.channel")
-
-
-class Tokens:
-    """Whose token is it? Asks the API server (TokenReview), and remembers the answer for a while."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-        self._known: OrderedDict[bytes, tuple[str | None, float]] = OrderedDict()
-
-    async def identify(self, token: str) -> str | None:
-        """uid of the pod that the token was made for; None where it is not good, or the API server does not say."""
-        digest = hashlib.sha256(token.encode()).digest()
-        uid, until = self._known.get(digest, (None, 0.0))
-        if time.monotonic() < until:
-            return uid
-        try:
-            uid = await self._review(token)
-        except ClusterError as error:
-            log.warning("a token cannot be reviewed: %s", error)
-            return None
-        self._known[digest] = (uid, time.monotonic() + (_KNOWN_SECONDS if uid else _UNKNOWN_SECONDS))
-        self._known.move_to_end(digest)
-        while len(self._known) > _TOKENS_KEPT:
-            self._known.popitem(last=False)
-        return uid
-
-    async def _review(self, token: str) -> str | None:
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [AUDIENCE]},
-        }
-        answer = await self._requests.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
-        status: Object = answer.get("status") or {}
-        if not status.get("authenticated") or AUDIENCE not in status.get("audiences", ()):
-            return None
-        uids = (status.get("user", {}).get("extra") or {}).get(_POD_UID) or [None]
-        return str(uids[0]) if uids[0] else None
 
 
 class ClusterChannel:
     """Serves reports from `start` to `stop`."""
 
     def __init__(
-        self, requests: Requests, store: Store, *, queue: WorkQueue, reports: Reports, admit: Callable[[Object], TrainingJob]
+        self,
+        requests: Requests,
+        store: Store,
+        *,
+        queue: WorkQueue,
+        reports: Reports,
+        admit: Callable[[Object], TrainingJob],
+        refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._admit = admit
         self._queue = queue
         self._reports = reports
         self._told: dict[str, tuple[Any, ...]] = {}
+        self._tokens = Tokens(requests, lambda uid: self._job_of(uid) is not None)
         channel = Channel(
             reports=reports,
-            identify=Tokens(requests).identify,
+            identify=self._tokens.identify,
             orders_of=self._orders_of,
             wake=self._wake,
             now=lambda: datetime.now(UTC),
             random=random.random,
+            refused=refused,
         )
-        self._server = web.AppRunner(coordination_app(channel), access_log=None, shutdown_timeout=1.0)
+        self._pace = channel.pace
+        self._door = CoordinationServer(channel).door
 
-    async def start(self, port: int, context: ssl.SSLContext) -> None:
-        await self._server.setup()
-        await web.TCPSite(self._server, None, port, ssl_context=context).start()
+    async def start(self, port: int, context: ssl.SSLContext) -> int:
+        """The port that it listens at."""
+        return await self._door.start(None, port, context)
 
     async def stop(self) -> None:
-        await self._server.cleanup()
+        await self._door.stop()
 
-    def _orders_of(self, uid: str, report: Report) -> Reply | None:
-        key = self._store.key_of_pod(uid)
-        obj = self._store.job(key) if key else None
+    @property
+    def connections(self) -> int:
+        return self._door.connections
+
+    def _job_of(self, uid: str) -> Object | None:
+        """The job that controls the pod. The labels of a pod prove nothing: whoever may create pods may write them."""
+        child = self._store.child(uid)
+        job = self._store.job(child.key) if child is not None else None
+        return job if child is not None and job is not None and child.owner == job["metadata"]["uid"] else None
+
+    def _orders_of(self, uid: str, report: Report) -> Reply:
+        obj = self._job_of(uid)
         if obj is None:
-            return None
-        attempt = int((obj.get("status") or {}).get("attempt", 0))
-        if report.attempt == attempt and not report.waiting:  # as nearly always: nothing to be told, and no job to be read for it
+            raise RefusedReportError(404, "pod", f"pod {uid} is no replica of a job that this operator runs")
+        status = obj.get("status") or {}
+        attempt = int(status.get("attempt", 0))
+        if report.attempt > attempt + 1 and status.get("attempts"):  # a status that was wiped has none: then the pods know better
+            raise RefusedReportError(400, "attempt", f"attempt: {report.attempt} has not begun, the job is at attempt {attempt}")
+        if report.attempt == attempt and not report.waiting:  # as nearly always: no orders, and no job to be read for them
             return Reply(attempt=attempt)
         job = self._admit(obj)
         return orders(job, uid, report, addresses_of(job, attempt))
@@ -133,8 +105,10 @@ class ClusterChannel:
             self._queue.add_after(key, CALM_SECONDS if fresh else PROGRESS_SECONDS)
 
     def forget(self, uid: str) -> None:
-        """The pod is no more."""
+        """The pod is gone."""
         self._told.pop(uid, None)
+        self._tokens.forget(uid)
+        self._pace.forget(uid)
 
 
 def _milestones(report: Report) -> tuple[Any, ...]:

@@ -24,13 +24,14 @@ from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.resync import Resync
 from muster.control.store import Store
-from muster.kubernetes.certificate import Certificate, kept
+from muster.kubernetes.certificate import Certificate, kept, made
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, Place
 from muster.kubernetes.gateway import Gateway, connected
 from muster.kubernetes.handlers import Watched, register
 from muster.kubernetes.leader import Election, Lease, Requests, Times
 from muster.kubernetes.probes import Probes
+from muster.kubernetes.tokens import Readers
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
 from muster.render.environment import Coordinator
@@ -88,6 +89,9 @@ class Operator:
         self._recovering = Counter("muster_recovery_seconds_total", "From failures to the first step after them, by phase")
         self._lost = Counter("muster_steps_lost_total", "Steps that had to be done again")
         self._requests = Counter("muster_api_requests_total", "Requests to the API server by verb and status; 0: no answer")
+        self._refused = Counter(
+            "muster_channel_refused_total", "Reports and connections of the coordination channel that were refused, by reason"
+        )
         self._figures = QueueFigures()
         self._herald = Herald(gateway.create, calm=lambda seconds: self._queue.calm(seconds))
         coordination = configuration.coordination
@@ -101,11 +105,18 @@ class Operator:
             gateway, self._store, queue=self._queue, now=_now, seconds=configuration.resync_seconds, tell=self._herald.tell
         )
         self._channel = (
-            ClusterChannel(gateway, self._store, queue=self._queue, reports=self._reports, admit=self._reconciler.job_of)
+            ClusterChannel(
+                gateway,
+                self._store,
+                queue=self._queue,
+                reports=self._reports,
+                admit=self._reconciler.job_of,
+                refused=lambda reason: self._refused.add({"reason": reason}),
+            )
             if place.address
             else None
         )
-        self._probes = Probes(sick=self._sick, unready=self._unready, metrics=self._metrics)
+        self._probes = Probes(sick=self._sick, unready=self._unready, metrics=self._metrics, may_read=Readers(gateway).check)
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = asyncio.Event()
         self._leading = False
@@ -114,7 +125,8 @@ class Operator:
 
     async def run(self) -> None:
         """From the first probe to the release of the lease. Raises OSError where a port is taken, and what kopf fails of."""
-        await self._probes.start(self._configuration.health.port, self._configuration.metrics.port)
+        context = made(f"metrics.{self._place.namespace}.svc", _now()).context()  # nobody verifies it: it keeps tokens of readers secret
+        await self._probes.start(self._configuration.health.port, self._configuration.metrics.port, context)
         self._gateway.writable = lambda: self._election.valid
         electing = asyncio.create_task(self._election.run(), name="election")
         electing.add_done_callback(lambda _: self._ending.set())
@@ -300,6 +312,8 @@ class Operator:
             self._recovering,
             self._lost,
             self._requests,
+            self._refused,
+            Gauge("muster_channel_connections", "Open connections of the coordination channel", self._connections),
             Gauge("muster_job_goodput_ratio", "Productive share of the life of jobs that have not ended", self._goodput),
         )
 
@@ -322,6 +336,9 @@ class Operator:
     def _unreadable(self) -> dict[Labels, float]:
         found = self._store.unreadable if self._leading else ()
         return {(("kind", each.kind), ("name", each.name), ("namespace", each.namespace)): 1.0 for each in found}
+
+    def _connections(self) -> float:
+        return float(self._channel.connections) if self._channel is not None else 0.0
 
     def _last_resync(self) -> float:
         return self._resync.last.timestamp() if self._resync.last else 0.0

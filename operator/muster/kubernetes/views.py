@@ -1,5 +1,7 @@
 """From a pod, as JSON, to what the lifecycle core sees of it. Pure.
 
+What a container wrote (its termination message) and what others wrote about it is escaped here, before the status, Events and logs get it.
+
 Only the trainer container counts: side-cars may outlive it or never end. Sources: the Pod API reference, and "Pod Lifecycle" and
 "Disruptions" of the Kubernetes documentation.
 """
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 from muster.api.constants import ATTEMPT_LABEL, FORM_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
 from muster.api.reports import LastWords
 from muster.api.spec import RoleName
+from muster.api.text import printable
 from muster.control.cluster import Child, Object, owner_of
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 
@@ -73,8 +76,8 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         exit_code=ended.get("exitCode"),
         last_words=words,
         disruption=disruption.get("reason") or "DisruptionTarget" if disruption else None,
-        reason=reason,
-        message=(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
+        reason=printable(reason),
+        message=printable(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
         oom_killed=ended.get("reason") == "OOMKilled",
         lingers=_lingers(pod, status, state),
         empty=_is_empty(pod, status),
@@ -120,8 +123,8 @@ def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], ph
 
 
 def _end_of(text: str) -> str:
-    """Of the end of a log, which is what a command without a supervisor leaves behind, its last lines: there the error stands."""
-    return "\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-_LINES_KEPT:])
+    """The last lines of the end of a log, as one line: a command without a supervisor leaves that behind, and the error is there."""
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LINES_KEPT:])
 
 
 def _waits_for(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api import grace
-from muster.api.reports import LastWords, Marks
+from muster.api.reports import LARGEST_ATTEMPT, LastWords, Marks
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
 from muster.lifecycle import failure, nodes, records
@@ -41,7 +41,9 @@ def seen(observed: Observed, status: TrainingJobStatus) -> Observed:
     idle = tuple(view for view in outside if records.is_open(status) and view.place not in taken and _alike(observed, view))
     unwanted = tuple(replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle)
     over = status.phase.final
-    replicas = tuple(_seen(view, members.get(view.uid), current, over=over) for view in observed.everyone if view not in outside)
+    # A supervisor is at most one attempt ahead of the status that was read. If that was wiped, the replicas alone know the attempt.
+    latest = status.attempt + 1 if status.attempts else LARGEST_ATTEMPT
+    replicas = (_seen(view, members.get(view.uid), current, over=over, latest=latest) for view in observed.everyone if view not in outside)
     return replace(observed, replicas=_sorted((*replicas, *unwanted)), standing_by=_sorted(idle))
 
 
@@ -50,14 +52,15 @@ def _sorted(views: Iterable[ReplicaView]) -> tuple[ReplicaView, ...]:
     return tuple(sorted(views, key=lambda view: (ORDER[view.role], view.index, view.uid)))
 
 
-def _seen(view: ReplicaView, member: Member | None, current: int, *, over: bool) -> ReplicaView:
-    """`over`: the job has ended. Then a supervisor that has reported last words ends by itself, also if it does not say that it waits."""
+def _seen(view: ReplicaView, member: Member | None, current: int, *, over: bool, latest: int) -> ReplicaView:
+    """`over`: the job has ended. Then a supervisor that has reported last words ends by itself, also if it does not say that it waits.
+    `latest`: the highest attempt that a supervisor is believed to have come to."""
     if member and member.incarnation is not None:
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
     report = view.report
     ended = (view.last_words.attempt if view.last_words else None) or 0
     told = max(report.attempt if report else 0, ended) if view.deleting is None else 0  # what is on its way out joins nothing any more
-    attempt = max(view.attempt, current if member and not member.awaited else 0, told)
+    attempt = max(view.attempt, current if member and not member.awaited else 0, told if told <= latest else 0)
     words = report.last_words if report and (report.waiting or over) and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
         return replace(view, attempt=attempt, spent=True, finished=_ended(view, words))

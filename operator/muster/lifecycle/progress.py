@@ -17,6 +17,7 @@ _NOTICES_KEPT = 10
 _LONGEST_NOTICE = 1024
 _LONGEST_PATH = 1024
 _MOST_METRICS = 64
+_LONGEST_ETA = 10**9  # seconds; beyond it a total that is nonsense would not fit the status
 
 
 def read(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -156,7 +157,7 @@ def _eta(case: Situation, status: TrainingJobStatus, *, step: int, total: int | 
         return None
     done = step - (record.step_resumed or 0)
     spent = (case.now - status.world.first_step_time).total_seconds()
-    return int(max(0, total - step) * spent / done) if done > 1 and spent > 0 else None
+    return min(_LONGEST_ETA, int(max(0, total - step) * spent / done)) if done > 1 and spent > 0 else None
 
 
 def _evaluated(case: Situation, status: TrainingJobStatus) -> TrainingJobStatus:

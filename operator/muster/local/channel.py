@@ -11,10 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from aiohttp import web
-
 from muster.api.reports import Reply, Report
-from muster.control.coordination import Channel, coordination_app
+from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.control.reports import Reports
 from muster.local.errors import StorageError
 
@@ -32,17 +30,16 @@ class LocalChannel:
             now=lambda: datetime.now(UTC),
             random=random.random,
         )
-        self._server = web.AppRunner(coordination_app(channel), access_log=None)
+        self._door = CoordinationServer(channel).door
         self.url = ""
 
     async def __aenter__(self) -> LocalChannel:
-        await self._server.setup()
-        await web.TCPSite(self._server, "127.0.0.1", 0, shutdown_timeout=1.0).start()
-        self.url = f"http://127.0.0.1:{self._server.addresses[0][1]}"
+        port = await self._door.start("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self._server.cleanup()
+        await self._door.stop()
 
     def write_token(self, path: Path, pod_uid: str) -> None:
         """Makes a token for the replica and puts it where only this user can read it. Raises StorageError where that fails."""
@@ -55,5 +52,9 @@ class LocalChannel:
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
         self._tokens[pod_uid] = token
 
-    async def _identify(self, token: str) -> str | None:
-        return next((uid for uid, known in self._tokens.items() if hmac.compare_digest(known.encode(), token.encode())), None)
+    async def _identify(self, token: str) -> str:
+        given = token.encode(errors="surrogateescape")
+        uid = next((uid for uid, mine in self._tokens.items() if hmac.compare_digest(mine.encode(), given)), None)
+        if uid is None:
+            raise RefusedReportError(401, "token", "the token belongs to no replica of this run")
+        return uid

@@ -1,4 +1,5 @@
-"""What a user sees while a run goes on: a live panel in a terminal, plain lines elsewhere, or nothing."""
+"""What a user sees while a run goes on: a live panel in a terminal, plain lines elsewhere, or nothing. Control characters, which logs of
+replicas may hold, are escaped."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.api.job import TrainingJob
+from muster.api.text import printable
 from muster.local.news import figures, progress_line
 
 PLAIN_SECONDS = 5.0  # between two plain progress lines of the same phase
@@ -64,7 +66,7 @@ class Plain:
     def line(self, text: str) -> None:
         try:
             if self._out is not None:
-                print(text, file=self._out, flush=True)
+                print(printable(text, keep="\n"), file=self._out, flush=True)
         except OSError:
             self._out = None  # the reader is gone; the run goes on
 
@@ -85,7 +87,7 @@ class Panelled:
         self._guarded(lambda: self._refresh(panel(job)))
 
     def line(self, text: str) -> None:
-        self._guarded(lambda: self._console.print(Text(text), soft_wrap=True))
+        self._guarded(lambda: self._console.print(Text(printable(text, keep="\n")), soft_wrap=True))
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -114,9 +116,9 @@ def panel(job: TrainingJob) -> Panel:
     title = Text.assemble(
         (job.metadata.name, "bold"), f" · {job.spec.strategy.value} · ", (status.phase.value, COLOURS.get(status.phase.value, "cyan"))
     )
-    lines = [_bar(job), Text("   ".join(figures(status)))]
+    lines = [_bar(job), Text(printable("   ".join(figures(status))))]
     if status.message:
-        lines.append(Text(status.message, style="dim"))
+        lines.append(Text(printable(status.message), style="dim"))
     return Panel(Group(*lines), title=title, title_align="left", border_style="dim")
 
 

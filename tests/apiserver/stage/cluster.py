@@ -57,13 +57,15 @@ rules:
 
 
 class Cluster:
-    """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it."""
+    """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it. `scraper` is a token with
+    which metrics can be read."""
 
     def __init__(self, kubeconfig: Path, audit: Path) -> None:
         self.kubeconfig = kubeconfig
         self.admin = Api.of(kubeconfig)
         self.audit = audit
         self.configuration: Object = {}
+        self.scraper = ""
         self._namespaces = 0
 
     def install(self) -> None:
@@ -76,6 +78,20 @@ class Cluster:
         [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
         self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
         until(self._serves, "TrainingJobs are served")
+        self.scraper = self._reader_of_metrics()
+
+    def _reader_of_metrics(self) -> str:
+        """The token of an account that is bound to the chart's role for readers of metrics."""
+        accounts = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts"
+        self.admin.apply(f"{accounts}/prometheus", _named("v1", "ServiceAccount", "prometheus"))
+        binding = {
+            **_named("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "prometheus"),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"{ACCOUNT}-metrics-reader"},
+            "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": RELEASE_NAMESPACE}],
+        }
+        self.admin.apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/prometheus", binding)
+        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
+        return str(self.admin.create(f"{accounts}/prometheus/token", wanted)["status"]["token"])
 
     def namespace(self, prefix: str) -> str:
         """A new namespace, with the service account that pods run under."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiohttp import ClientResponse
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,14 +18,18 @@ from muster.api.reports import Reply, Report
 from muster.control.coordination import (
     CONNECTIONS_KEPT,
     LARGEST_REPORT,
+    LONGEST_INTERVAL,
+    LONGEST_WAIT,
     REPORTS_PER_SECOND,
     SHORTEST_INTERVAL,
     SHORTEST_WAIT,
     WAITS_PER_SECOND,
     Channel,
-    coordination_app,
+    CoordinationServer,
+    RefusedReportError,
     interval_seconds,
 )
+from muster.control.pace import BURST_PER_POD, Pace
 from muster.control.reports import Reports
 
 # What an old or a new trainer image sends: unknown fields included, and nulls as the supervisor writes them.
@@ -52,33 +56,50 @@ REPORT: dict[str, Any] = {
 
 
 class Server:
-    """The app with one token, `good`, of pod `pod`; what it woke is in `woken`."""
+    """The server on loopback with one token, `good`, of pod `pod`; `woken` has the pods with news, `refused` the reasons of refusals."""
 
     def __init__(self, *, attempt: int | None = 3) -> None:
         self.reports = Reports()
         self.woken: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.clock = 0.0
 
-        async def identify(token: str) -> str | None:
-            return "pod" if token == "good" else None
+        async def identify(token: str) -> str:
+            if token != "good":
+                raise RefusedReportError(401, "token", "the token is not good")
+            return "pod"
+
+        def orders_of(uid: str, report: Report) -> Reply:
+            if attempt is None:
+                raise RefusedReportError(404, "pod", "no such replica")
+            return Reply(attempt=attempt)
 
         self.channel = Channel(
             reports=self.reports,
             identify=identify,
-            orders_of=lambda uid, report: None if attempt is None else Reply(attempt=attempt),
+            orders_of=orders_of,
             wake=self.woken.append,
             now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
             random=lambda: 0.5,
+            refused=lambda reason: self.refused.update([reason]),
+            pace=Pace(lambda: self.clock),
         )
 
-    def post(self, body: bytes, token: str | None = "good") -> tuple[int, dict[str, Any]]:
-        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        return self.with_client(lambda client: client.post("/v1/report", data=body, headers=headers))
+    def post(self, body: bytes, token: str | None = "good", **headers: str) -> tuple[int, dict[str, Any]]:
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        return self.with_client(lambda client, url: client.post(url, data=body, headers=headers))
 
-    def with_client(self, send: Callable[[TestClient[Any, Any]], Any]) -> tuple[int, dict[str, Any]]:
+    def with_client(self, send: Callable[[ClientSession, str], Awaitable[ClientResponse]]) -> tuple[int, dict[str, Any]]:
         async def exchange() -> tuple[int, dict[str, Any]]:
-            async with TestClient(TestServer(coordination_app(self.channel), host="127.0.0.1")) as client:
-                response: ClientResponse = await send(client)
-                return response.status, json.loads(await response.text())
+            door = CoordinationServer(self.channel).door
+            port = await door.start("127.0.0.1", 0)
+            try:
+                async with ClientSession() as client:
+                    response = await send(client, f"http://127.0.0.1:{port}/v1/report")
+                    return response.status, json.loads(await response.text())
+            finally:
+                await door.stop()
 
         return asyncio.run(exchange())
 
@@ -143,13 +164,19 @@ def test_garbage_gets_400_and_never_500() -> None:
         status, reply = server.post(body)
         assert status == 400, body[:20]
         assert reply["message"].startswith("this is no report")
+    assert server.refused == {"invalid": 9}
 
 
 @given(st.integers(0, 100_000), st.floats(0, 1, exclude_max=True), st.booleans())
-def test_intervals_keep_the_server_within_its_rate_and_never_go_below_the_shortest(supervisors: int, random: float, waiting: bool) -> None:
+def test_intervals_keep_the_server_within_its_rate_and_stay_between_their_bounds(supervisors: int, random: float, waiting: bool) -> None:
     interval = interval_seconds(supervisors, random, waiting=waiting)
-    assert interval >= round(0.8 * (SHORTEST_WAIT if waiting else SHORTEST_INTERVAL), 3)
-    assert supervisors / (interval + 0.0005) <= (WAITS_PER_SECOND if waiting else REPORTS_PER_SECOND) / 0.8 + 1  # it is rounded
+    assert (
+        round(0.8 * (SHORTEST_WAIT if waiting else SHORTEST_INTERVAL), 3)
+        <= interval
+        <= 1.2 * (LONGEST_WAIT if waiting else LONGEST_INTERVAL)
+    )
+    if interval < 0.8 * (LONGEST_WAIT if waiting else LONGEST_INTERVAL):
+        assert supervisors / (interval + 0.0005) <= (WAITS_PER_SECOND if waiting else REPORTS_PER_SECOND) / 0.8 + 1  # it is rounded
 
 
 @pytest.mark.parametrize(("others", "header"), [(CONNECTIONS_KEPT - 1, None), (CONNECTIONS_KEPT, "close")])
@@ -159,8 +186,8 @@ def test_connections_are_kept_while_there_are_few(others: int, header: str | Non
         server.reports.record(f"other-{pod}", Report.model_validate(REPORT), datetime(2026, 11, 21, tzinfo=UTC))
     told: list[str | None] = []
 
-    async def send(client: TestClient[Any, Any]) -> ClientResponse:
-        response = await client.post("/v1/report", data=json.dumps(REPORT).encode(), headers={"Authorization": "Bearer good"})
+    async def send(client: ClientSession, url: str) -> ClientResponse:
+        response = await client.post(url, data=json.dumps(REPORT).encode(), headers={"Authorization": "Bearer good"})
         told.append(response.headers.get("Connection"))
         return response
 
@@ -174,10 +201,143 @@ def test_who_waits_for_a_world_comes_back_sooner_than_who_trains_whatever_the_nu
         server.reports.record(f"other-{pod}", Report.model_validate(REPORT), datetime(2026, 11, 21, tzinfo=UTC))
     _, trains = server.post(json.dumps(REPORT).encode())
     _, waits = server.post(json.dumps(REPORT | {"waiting": True, "sequence": 10**6}).encode())
-    assert waits["intervalSeconds"] < 0.07 < 8 < trains["intervalSeconds"]
+    assert waits["intervalSeconds"] < 0.07 < LONGEST_INTERVAL <= trains["intervalSeconds"]
     server.post(json.dumps(REPORT | {"sequence": 10**6 + 1}).encode())
     assert server.reports.waiting == 0
 
 
 def test_intervals_differ_so_that_supervisors_do_not_post_together() -> None:
     assert interval_seconds(1, 0.0) < interval_seconds(1, 0.5) < interval_seconds(1, 0.99)
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "gzip", "br", "identity"])
+def test_a_body_with_an_encoding_is_refused_unread(encoding: str) -> None:
+    server = Server()
+
+    async def send(client: ClientSession, url: str) -> ClientResponse:
+        headers = {"Authorization": "Bearer good", "Content-Encoding": encoding}
+        return await client.post(url, data=json.dumps(REPORT).encode(), headers=headers)
+
+    assert server.with_client(send)[0] == 415
+    assert server.refused == {"encoding": 1}
+    assert server.reports.of("pod") is None
+
+
+OUT_OF_BOUNDS: dict[str, dict[str, Any]] = {
+    "attempt": {"attempt": 10**12},
+    "index": {"index": 10**30},
+    "sequence": {"sequence": 10**30},
+    "progress.step": {"progress": {"step": 10**30}},
+    "progress.epoch": {"progress": {"step": 1, "epoch": 10**30}},
+    "progress.totalSteps": {"progress": {"step": 1, "totalSteps": 10**30}},
+    "checkpoint.step": {"checkpoint": {"step": 10**30, "path": "c"}},
+    "checkpoint.seconds": {"checkpoint": {"step": 1, "path": "c", "seconds": 1e300}},
+    "resumed.step": {"resumed": {"step": 10**30}},
+    "resumed.skipped": {"resumed": {"step": 0, "skipped": [{"path": "c", "reason": "r"}] * 101}},
+    "evaluation.step": {"evaluation": {"step": 10**30}},
+    "evaluation.metrics": {"evaluation": {"step": 1, "metrics": {str(number): 0.0 for number in range(65)}}},
+    "evaluation.metrics.loss": {"evaluation": {"step": 1, "metrics": {"loss": float("inf")}}},
+    "lastWords.step": {"lastWords": {"code": 10, "step": 10**30}},
+    "lastWords.attempt": {"lastWords": {"code": 10, "attempt": 10**12}},
+    "savedSeconds": {"savedSeconds": float("inf")},
+    "idleSeconds": {"idleSeconds": float("nan")},
+    "marks.stepped": {"marks": {"stepped": 1e300}},
+    "processes": {"processes": [{}] * 65},
+    "ranks": {"ranks": [{}] * 65},
+    "stacks": {"stacks": [{"attempt": 0}] * 65},
+    "fingerprints": {"fingerprints": [{}] * 65},
+    "fingerprints.0.libraries": {"fingerprints": [{"libraries": {str(number): "1" for number in range(65)}}]},
+    "notices": {"notices": ["n"] * 51},
+    "job": {"job": "j" * 254},
+}
+
+
+@pytest.mark.parametrize(("where", "fields"), OUT_OF_BOUNDS.items(), ids=OUT_OF_BOUNDS)
+def test_a_value_out_of_bounds_is_refused_by_name_and_the_next_report_is_taken(where: str, fields: dict[str, Any]) -> None:
+    server = Server()
+    status, reply = server.post(json.dumps(REPORT | fields).encode())
+    assert (status, reply["message"].split(": ")[1]) == (400, where)
+    assert server.refused == {"invalid": 1}
+    assert server.post(json.dumps(REPORT).encode())[0] == 200
+
+
+def test_text_of_any_length_is_cut_and_its_control_characters_are_escaped() -> None:
+    server, dirty = Server(), "a\x1b]0;owned\x07\nb\u202e" + "x" * 5000
+    last = {"code": 10, "message": dirty, "reason": dirty, "commit": {"step": 1, "path": dirty}, "loss": dirty}
+    fields = {
+        "notices": [dirty],
+        "phase": dirty,
+        "checkpoint": {"step": 1, "path": dirty},
+        "lastWords": last,
+        "evaluation": {"step": 1, "metrics": {dirty: 1.0}},
+        "stacks": [{"attempt": 0, "stack": "one\ntwo\x1b"}],
+        "fingerprints": [{"rank": 0, "version": dirty, "libraries": {dirty: dirty}, "devices": [dirty], "threads": 4}],
+    }
+    assert server.post(json.dumps(REPORT | fields).encode())[0] == 200
+    received = server.reports.of("pod")
+    assert received is not None
+    report = received.report
+    assert report.stacks[0].stack == "one\ntwo\\x1b"
+    assert report.notices[0].startswith("a\\x1b]0;owned\\x07\\nb\\u202exxx")
+    kept = report.model_copy(update={"stacks": []}).model_dump_json()
+    assert all(ord(each) >= 32 and each != "\u202e" for each in kept)
+    assert "\\u001b" not in kept
+    assert len(kept) < 16_000
+
+
+def test_a_pod_that_reports_too_often_waits_and_an_honest_pace_is_never_refused() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+
+    def refused(*, every: float, seconds: float) -> int:
+        count = 0
+        for _ in range(int(seconds / every)):
+            clock[0] += every
+            count += pace.retry_seconds("pod", size=2000, pods=1) > 0
+        return count
+
+    assert refused(every=0.02, seconds=60) == 0
+    assert refused(every=0.001, seconds=10) > 9000
+    clock[0] += 2
+    assert pace.retry_seconds("pod", size=2000, pods=1) == 0
+
+
+def test_pods_that_keep_to_their_interval_are_served_while_others_flood_the_server() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0], per_second=100.0, burst=100.0)
+    served, shed = Counter[str](), Counter[str]()
+
+    def report(uid: str) -> None:
+        (shed if pace.retry_seconds(uid, size=2000, pods=60) else served).update([uid[:4]])
+        pace.expect(uid, 2.0)
+
+    for tick in range(1000):
+        clock[0] += 0.01
+        for number in range(10):
+            report(f"evil-{number}")
+        if tick % 10 == 0:
+            report(f"good-{tick // 10 % 20}")
+    assert shed["good"] == 0
+    assert served["evil"] + served["good"] <= 100 * 10 + 100
+    assert shed["evil"] > 8000
+
+
+def test_a_refusal_for_the_rate_says_when_to_come_back_and_reads_no_body() -> None:
+    server = Server()
+
+    async def send(client: ClientSession, url: str) -> ClientResponse:
+        for sequence in range(int(BURST_PER_POD)):
+            async with client.post(url, json=REPORT | {"sequence": sequence}, headers={"Authorization": "Bearer good"}) as response:
+                assert response.status == 200
+        return await client.post(url, data=b"no report at all", headers={"Authorization": "Bearer good"})
+
+    held: list[str | None] = []
+
+    async def last(client: ClientSession, url: str) -> ClientResponse:
+        response = await send(client, url)
+        held.append(response.headers.get("Retry-After"))
+        return response
+
+    assert server.with_client(last)[0] == 429
+    assert held == ["1"]
+    assert server.refused == {"rate": 1}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from kubernetes.aio import client
 
 from muster.api.reports import Report
 from muster.control.metrics import exposition
+from muster.kubernetes.__main__ import OneLine
 from muster.kubernetes.configuration import Configuration, Place
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.operator import Operator
@@ -107,3 +110,16 @@ def test_a_standby_caches_jobs_and_pods_and_queues_none_of_them() -> None:
     assert (depth, known) == (0, 1)
     assert unlisted == "jobs and pods are being listed"
     assert not [each for each in metrics if each.startswith("muster_jobs{")], "sums over all operators count each job once"
+
+
+def test_one_record_is_one_line_of_the_log_whatever_it_quotes() -> None:
+    form = OneLine("%(levelname)s %(message)s")
+    forged = "boom \x1b]0;owned\x07\nINFO good/honest: Succeeded"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record = logging.LogRecord("muster", logging.ERROR, __file__, 1, "%s: %s", ("team/job", forged), sys.exc_info())
+    line = form.format(record)
+    assert line.isprintable()
+    assert line.startswith("ERROR team/job: boom \\x1b]0;owned\\x07\\nINFO good")
+    assert "ValueError" in line

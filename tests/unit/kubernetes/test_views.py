@@ -95,7 +95,7 @@ def test_last_words_are_taken_from_the_termination_message_and_text_of_other_kin
     mumbled = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
     assert (mumbled.last_words, mumbled.message) == (None, "Segmentation fault")
     log = "".join(f"step {step}\n" for step in range(200)) + "Traceback:\n  at line 3\nValueError: no\n\n"
-    assert view(trainer(terminated={"exitCode": 1, "message": log})).message == "Traceback:\n  at line 3\nValueError: no"
+    assert view(trainer(terminated={"exitCode": 1, "message": log})).message == "Traceback: | at line 3 | ValueError: no"
 
 
 def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -> None:
@@ -116,3 +116,23 @@ def test_disruption_deletion_and_memory_are_seen() -> None:
     assert going.deleting is not None
     assert (going.due - going.deleting).total_seconds() == 30
     assert view(trainer(terminated={"exitCode": 137, "reason": "OOMKilled"})).oom_killed
+
+
+def test_what_a_container_wrote_is_escaped_and_on_one_line() -> None:
+    forged = "boom \x1b]0;owned\x07\n2026-11-23 00:00:00,000 INFO muster.reconciler good/honest: Succeeded"
+    words = view(
+        trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": forged, "commit": {"step": 1, "path": forged}})})
+    )
+    assert words.last_words is not None
+    assert words.last_words.message.startswith("boom \\x1b]0;owned\\x07\\n2026")
+    plain = view(trainer(terminated={"exitCode": 1, "message": forged}))
+    waits = view(trainer(waiting={"reason": "ImagePullBackOff\x1b", "message": forged}))
+    commit = words.last_words.commit
+    texts = [words.last_words.message, plain.message, waits.message, waits.reason, commit.path if commit else ""]
+    assert all(text and text.isprintable() for text in texts)
+
+
+@pytest.mark.parametrize("fields", [{"step": 10**30}, {"attempt": 10**12}, {"code": 10**6}, {"evaluation": {"metrics": {"a": 1e999}}}])
+def test_last_words_with_numbers_out_of_bounds_are_no_last_words(fields: dict[str, Any]) -> None:
+    ended = view(trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": "boom", **fields})}))
+    assert (ended.last_words, ended.exit_code) == (None, 10)

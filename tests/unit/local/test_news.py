@@ -6,9 +6,10 @@ import io
 from pathlib import Path
 
 from local_jobs import NOW, failed, job
+from rich.console import Console
 
 from muster.api.status import AttemptRecord, CheckpointStatus, Phase, Progress, Reason, Restarts, TrainingJobStatus
-from muster.local.display import Plain
+from muster.local.display import Panelled, Plain
 from muster.local.news import duration, failure, news, stopped, success
 from muster.local.outcome import ExitCode
 
@@ -129,3 +130,13 @@ def test_a_success_is_summed_up() -> None:
 
 def test_durations_are_short_for_people() -> None:
     assert [duration(seconds) for seconds in (0.4, 59, 60, 185, 7385)] == ["0 s", "59 s", "1:00", "3:05", "2:03:05"]
+
+
+def test_control_characters_of_a_log_or_a_status_reach_no_terminal() -> None:
+    out = io.StringIO()
+    Plain(out, Clock()).line("  | boom \x1b]0;owned\x07\x1b[2J\n  | next")
+    assert out.getvalue() == "  | boom \\x1b]0;owned\\x07\\x1b[2J\n  | next\n"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    Panelled(console).line("boom \x1b]0;owned\x07")
+    assert isinstance(console.file, io.StringIO)
+    assert "\x07" not in console.file.getvalue()

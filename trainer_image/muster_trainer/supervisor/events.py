@@ -17,6 +17,9 @@ LARGEST_WHOLE = 2**53  # what JSON readers in general keep exact
 LARGEST_NUMBER = 1e300
 CONTRACT = frozenset({"fingerprint", "phase", "resumed", "step", "commit", "evaluation", "pace", "measurement", "notice", "error"})
 """The events of the contract. A process that has sent one of them speaks the contract: its exit codes have the contract's meaning."""
+LARGEST_RANK = 2**31 - 1
+LONGEST_TIME = 1e9  # seconds
+LATEST = 1e11  # Unix seconds
 
 
 class EventReader:
@@ -71,9 +74,9 @@ class EventReader:
             self.malformed += 1
             return None
         self.speaks = self.speaks or event["event"] in CONTRACT
-        if number(event.get("time")) is None:
+        if not 0 <= (number(event.get("time")) or -1) <= LATEST:
             event["time"] = time.time()
-        if whole(event.get("rank")) is None:
+        if not 0 <= (-1 if (rank := whole(event.get("rank"))) is None else rank) <= LARGEST_RANK:
             event["rank"] = self.rank
         return event
 
@@ -90,6 +93,12 @@ def number(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER:
         return float(value)
     return None
+
+
+def duration(value: object) -> float | None:
+    """A number of seconds from outside, else None."""
+    seconds = number(value)
+    return seconds if seconds is not None and 0 <= seconds <= LONGEST_TIME else None
 
 
 class EventLog:

@@ -46,7 +46,7 @@ class LastWords:
         return {
             "code": int(self.code),
             "reason": reason_of(self.code),
-            "message": self.message,
+            "message": self.message[:LONGEST],
             "rank": self.rank,
             "step": self.step,
             "commit": None if self.commit is None else _commit(*self.commit),

@@ -6,10 +6,18 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from muster_trainer.supervisor.events import Event, number, whole
+from muster_trainer.supervisor.events import LARGEST_NUMBER, LONGEST_TIME, Event, duration, number, whole
 
 RATE_STEPS = 20  # samples per second are taken over so many steps
+
+# The coordinator refuses a report that exceeds these. It cuts texts at the same lengths.
 MOST_NOTICES = 50
+MOST_SKIPPED = 100
+MOST_METRICS = 64
+MOST_LIBRARIES = 64
+MOST_RANKS = 64
+LONGEST_WORD, LONGEST_LINE = 64, 1024
+_PROPERTIES = ("rank", "python", "framework", "version", "devices", "threads", "libraries")
 
 
 class Observations:
@@ -60,6 +68,7 @@ class Observations:
         return self.step is not None and self.commit is not None and self.commit[0] >= self.step
 
     def notice(self, message: str) -> None:
+        message = message[:LONGEST_LINE]
         if message not in self.notices and len(self.notices) < MOST_NOTICES:
             self.notices.append(message)
 
@@ -85,7 +94,7 @@ class Observations:
                 self.errors[event["rank"]] = event
 
     def _on_phase(self, event: Event) -> None:
-        phase = _text(event.get("phase"))
+        phase = _text(event.get("phase"), LONGEST_WORD)
         if phase and event["rank"] == self._ranks[0]:
             self.phase = phase
             if phase == "Restoring":
@@ -101,10 +110,10 @@ class Observations:
         self.resumed = {
             "found": whole(event.get("found")),
             "step": step,
-            "path": _text(event.get("path")),
+            "path": _text(event.get("path"), LONGEST_LINE),
             "skipped": [
-                {"path": str(item.get("path")), "reason": str(item.get("reason"))}
-                for item in (skipped if isinstance(skipped, list) else [])
+                {"path": str(item.get("path"))[:LONGEST_LINE], "reason": str(item.get("reason"))[:LONGEST_LINE]}
+                for item in (skipped if isinstance(skipped, list) else [])[:MOST_SKIPPED]
                 if isinstance(item, dict)
             ],
         }
@@ -117,21 +126,22 @@ class Observations:
         if samples is not None and seconds is not None and seconds >= 0:
             self._rates.append((samples, seconds))
         time = sum(seconds for _, seconds in self._rates)
+        rate = round(sum(samples for samples, _ in self._rates) / time, 3) if time > 1e-9 else None
         self.progress = {
             "step": step,
             "totalSteps": whole(event.get("totalSteps")),
             "epoch": whole(event.get("epoch")),
-            "loss": None if event.get("loss") is None else str(event["loss"]),
-            "samplesPerSecond": round(sum(samples for samples, _ in self._rates) / time, 3) if time > 1e-9 else None,
+            "loss": None if event.get("loss") is None else str(event["loss"])[:LONGEST_WORD],
+            "samplesPerSecond": rate if rate is not None and abs(rate) <= LARGEST_NUMBER else None,
             "updatedAt": event["time"],
         }
 
     def _on_commit(self, event: Event, *, stop_asked: bool) -> None:
-        step, path = whole(event.get("step")), _text(event.get("path"))
-        reason = _text(event.get("reason")) or "Periodic"
-        times = {name: number(event.get(name)) for name in ("seconds", "blockedSeconds")}
+        step, path = whole(event.get("step")), _text(event.get("path"), LONGEST_LINE)
+        reason = _text(event.get("reason"), LONGEST_WORD) or "Periodic"
+        times = {name: duration(event.get(name)) for name in ("seconds", "blockedSeconds")}
         blocked = times["seconds"] if times["blockedSeconds"] is None else times["blockedSeconds"]
-        self.saved_seconds += max(0.0, blocked or 0.0)
+        self.saved_seconds = min(LONGEST_TIME, self.saved_seconds + (blocked or 0.0))
         if step is not None:
             self.checkpoint = {"step": step, "path": path or "", "committedAt": event["time"], **times}
         if stop_asked or reason in ("Stop", "Final"):
@@ -140,14 +150,17 @@ class Observations:
     def _on_evaluation(self, event: Event) -> None:
         step, metrics = whole(event.get("step")), event.get("metrics")
         if step is not None and isinstance(metrics, dict):
-            kept = {name: value for name, raw in metrics.items() if (value := number(raw)) is not None}
-            self.evaluation = {"step": step, "metrics": kept, "updatedAt": event["time"]}
+            kept = {name[:LONGEST_WORD]: value for name, raw in metrics.items() if (value := number(raw)) is not None}
+            self.evaluation = {"step": step, "metrics": dict(sorted(kept.items())[:MOST_METRICS]), "updatedAt": event["time"]}
 
     def _on_fingerprint(self, event: Event) -> None:
-        self.fingerprints[event["rank"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
+        found = {name: event[name] for name in _PROPERTIES if name in event}
+        if isinstance(found.get("libraries"), dict):
+            found["libraries"] = dict(list(found["libraries"].items())[:MOST_LIBRARIES])
+        self.fingerprints[event["rank"]] = found
 
     def _on_pace(self, event: Event) -> None:
-        figures = {"seconds": number(event.get("seconds")), "ownSeconds": number(event.get("ownSeconds"))}
+        figures = {"seconds": duration(event.get("seconds")), "ownSeconds": duration(event.get("ownSeconds"))}
         self.paces[event["rank"]] = {"rank": event["rank"], "step": whole(event.get("step")), "updatedAt": event["time"], **figures}
 
     def as_report(self) -> Mapping[str, Any]:
@@ -158,13 +171,13 @@ class Observations:
             "checkpoint": self.checkpoint,
             "resumed": self.resumed,
             "evaluation": self.evaluation,
-            "fingerprints": [self.fingerprints[rank] for rank in sorted(self.fingerprints)],
+            "fingerprints": [self.fingerprints[rank] for rank in sorted(self.fingerprints)[:MOST_RANKS]],
             "marks": dict(self.marks),
             "savedSeconds": round(self.saved_seconds, 3),
-            "ranks": [self.paces[rank] for rank in sorted(self.paces)],
+            "ranks": [self.paces[rank] for rank in sorted(self.paces)[:MOST_RANKS]],
             "notices": list(self.notices),
         }
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _text(value: object, most: int) -> str | None:
+    return value[:most] if isinstance(value, str) else None

@@ -20,11 +20,22 @@ FIRST_INTERVAL = 1.0  # seconds, until a reply says another
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 2.0  # seconds, for one report
 LONGEST_REPLY = 1 << 18  # bytes; a TF_CONFIG takes up to 128 KiB, and more in JSON
+LARGEST_REPORT = 128 * 1024  # bytes; the coordinator refuses a larger one
 OK = 200
+TOO_MANY = 429
+_DISPENSABLE = ("fingerprints", "notices", "stacks")
+
+
+class _TooManyError(Exception):
+    """The coordinator has too much to do, and asks for patience."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"report again in {seconds:g} s")
+        self.seconds = seconds
 
 
 class Reporter:
-    """Posts the newest state when it has changed and at the interval that the coordinator asks for.
+    """Posts the newest state when it has changed and at the interval that the coordinator asks for. Steps alone wait for the interval.
 
     Without a coordinator it does nothing. `say` is called, from the thread, when reports begin to fail; `heard` when a reply has
     other `orders` than the one before.
@@ -80,12 +91,13 @@ class Reporter:
                 state, final = self._state, self._final
                 self._changed = False
             assert state is not None
-            self._post(state)
-            due = time.monotonic() + self.interval
+            pause = self._post(state)
+            due = time.monotonic() + max(pause, self.interval)
             with self._news:
-                self._news.wait_for(lambda: self._final, timeout=0 if final else LEAST_GAP)
+                self._news.wait_for(lambda: self._final, timeout=0 if final else pause)
 
-    def _post(self, state: Mapping[str, Any]) -> None:
+    def _post(self, state: Mapping[str, Any]) -> float:
+        """Posts a report. The seconds until the next one at the earliest."""
         self._sequence += 1
         replica = self._replica
         report = {
@@ -101,12 +113,14 @@ class Reporter:
             **state,
         }
         try:
-            reply = self._exchange(json.dumps(report).encode())
+            reply = self._exchange(_encoded(report))
+        except _TooManyError as error:
+            return error.seconds
         except (OSError, HTTPException, ValueError) as error:
             if not self._failing:
                 self._say(f"reports to {replica.coordinator} fail ({error}); the training goes on")
             self._failing = True
-            return
+            return LEAST_GAP
         self._failing = False
         self.answered = time.monotonic()
         if (orders := read_orders(reply)) != self.orders:
@@ -115,6 +129,7 @@ class Reporter:
         interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
         if isinstance(interval, int | float) and 0 < interval <= LONGEST_INTERVAL:
             self.interval = max(LEAST_GAP, float(interval))
+        return LEAST_GAP
 
     @cached_property
     def _connection(self) -> HTTPConnection:
@@ -146,11 +161,29 @@ class Reporter:
         self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
         with self._connection.getresponse() as reply:
             content = reply.read(LONGEST_REPLY)
+            if reply.status == TOO_MANY:
+                raise _TooManyError(_retry_seconds(reply.getheader("Retry-After")))
             if reply.status != OK:
                 raise ValueError(f"{reply.status} {reply.reason}: {content[:200].decode(errors='replace')}")
             return json.loads(content)
 
 
+def _encoded(report: Mapping[str, Any]) -> bytes:
+    body = json.dumps(report).encode()
+    if len(body) <= LARGEST_REPORT:
+        return body
+    return json.dumps({name: value for name, value in report.items() if name not in _DISPENSABLE}).encode()
+
+
+def _retry_seconds(value: str | None) -> float:
+    """What a header Retry-After asks for, if it is a number of seconds."""
+    return min(float(value), LONGEST_INTERVAL) if value is not None and value.isdecimal() else FIRST_INTERVAL
+
+
 def _news(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What is told at once. How ranks get on is not: each of a thousand replicas would report every second."""
-    return state and {name: value for name, value in state.items() if name not in ("ranks", "idleSeconds")}
+    """What is reported at once. How ranks get on is not, and steps are not after the first one: each of a thousand replicas would report
+    with every step."""
+    if not state:
+        return state
+    changing = ("ranks", "idleSeconds", "savedSeconds", "progress")
+    return {"stepped": state.get("progress") is not None, **{name: value for name, value in state.items() if name not in changing}}

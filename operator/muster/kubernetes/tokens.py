@@ -1,0 +1,207 @@
+"""Who holds a bearer token? The API server says so (TokenReview), and its answers are cached.
+
+A review is a request to the API server under the operator's own identity, so a peer must not cause as many of them as it likes. A token
+is read first, without verifying it, and refused if it cannot be good. Then there is one review at a time for each pod, at a limited
+rate. Nothing that an unverified token says is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.control.cluster import Object
+from muster.control.coordination import RefusedReportError
+from muster.control.errors import ClusterError
+from muster.control.pace import Bucket
+from muster.kubernetes.leader import Requests
+
+AUDIENCE = "muster"
+REVIEWS_AT_ONCE = 16
+GOOD_SECONDS = 600.0  # a pod that is gone is not in the store, and its token opens nothing
+BAD_SECONDS = 5.0
+REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each pod that tokens claim to be of: at once, and from then on
+_TOKENS_PER_POD = 2  # the kubelet renews a token in place, before it expires
+_CLOCKS_DIFFER = 60.0
+_BAD_KEPT = 1000
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+_READER_SECONDS = 60.0
+_READERS_KEPT = 32
+
+
+@dataclass
+class _Pod:
+    """What is cached of one pod: digests of its good tokens with when they are reviewed again, and the rate of reviews."""
+
+    reviews: Bucket
+    good: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Tokens:
+    """The pods that tokens of the channel stand for. `is_replica` says whether the store has a replica with that uid."""
+
+    def __init__(self, requests: Requests, is_replica: Callable[[str], bool]) -> None:
+        self._requests = requests
+        self._is_replica = is_replica
+        self._pods: dict[str, _Pod] = {}
+        self._bad: OrderedDict[bytes, float] = OrderedDict()
+        self._reviews = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    async def identify(self, token: str) -> str:
+        """The uid of the pod that the token was made for. Raises RefusedReportError."""
+        uid, digest = claimed_pod(token, time.time()), _digest(token)
+        if uid is None:
+            raise RefusedReportError(401, "token", "the token is not one of a pod for this channel, or it has expired")
+        if not self._is_replica(uid):
+            raise RefusedReportError(404, "pod", f"pod {uid} is no replica of a job that this operator runs")
+        now = time.monotonic()
+        pod = self._pods.setdefault(uid, _Pod(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
+        if pod.good.get(digest, 0.0) <= now:
+            async with pod.lock:
+                await self._verify(token, digest, uid, pod)
+        return uid
+
+    async def _verify(self, token: str, digest: bytes, uid: str, pod: _Pod) -> None:
+        now = time.monotonic()
+        if pod.good.get(digest, 0.0) > now:  # it was reviewed for another request, while this one waited for the lock
+            return
+        if self._bad.get(digest, 0.0) > now:
+            raise _not_accepted()
+        if digest not in pod.good:
+            if pod.reviews.fill(now) < 1:
+                raise RefusedReportError(429, "reviews", f"too many tokens claim to be of pod {uid}", retry_seconds=2)
+            pod.reviews.left -= 1
+        try:
+            async with self._reviews:
+                status = await review(self._requests, token, AUDIENCE)
+        except ClusterError as error:
+            pod.reviews.left += 1
+            raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=1) from None
+        extra = status.get("user", {}).get("extra") or {}
+        if AUDIENCE not in status.get("audiences", ()) or uid not in (extra.get(_POD_UID) or ()):
+            _remember(self._bad, digest, BAD_SECONDS, most=_BAD_KEPT)
+            raise _not_accepted()
+        _remember(pod.good, digest, GOOD_SECONDS, most=_TOKENS_PER_POD)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._pods.pop(uid, None)
+
+
+class Readers:
+    """Who may read /metrics: users whom RBAC allows `get` on the URL /metrics, as controller-runtime checks it. `clock` gives monotonic
+    seconds."""
+
+    def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._answers: OrderedDict[bytes, tuple[bool, float]] = OrderedDict()
+        self._failures = Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, self._clock())
+        self._lock = asyncio.Lock()
+
+    async def check(self, token: str) -> None:
+        """Raises RefusedReportError unless the bearer of the token may read /metrics."""
+        digest = _digest(token)
+        if _claims(token) is None:
+            raise RefusedReportError(401, "token", "the token is none of this cluster")
+        async with self._lock:
+            allowed, until = self._answers.get(digest, (False, 0.0))
+            if until <= self._clock():
+                allowed = await self._review(token, digest, known=allowed)
+        if not allowed:
+            raise RefusedReportError(403, "rights", "the token's user needs the right to get the URL /metrics: see docs/install.md")
+
+    async def _review(self, token: str, digest: bytes, *, known: bool) -> bool:
+        """`known`: the token was good a while ago, so that tokens which are not good cannot keep it out."""
+        if not known and self._failures.fill(self._clock()) < 1:
+            raise RefusedReportError(429, "reviews", "too many tokens were not good: try again", retry_seconds=2)
+        try:
+            allowed = await self._may_read(token)
+        except ClusterError as error:
+            if known:  # figures are wanted most while the API server is away
+                return True
+            raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=5) from None
+        if not allowed:
+            self._failures.left -= 1
+        self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)
+        self._answers.move_to_end(digest)
+        while len(self._answers) > _READERS_KEPT:
+            bad = next((each for each, (good, _) in self._answers.items() if not good), next(iter(self._answers)))
+            del self._answers[bad]
+        return allowed
+
+    async def _may_read(self, token: str) -> bool:
+        user: Mapping[str, Any] = (await review(self._requests, token)).get("user") or {}
+        if not user.get("username"):
+            return False
+        spec = {
+            "user": user["username"],
+            "uid": user.get("uid", ""),
+            "groups": user.get("groups") or [],
+            "extra": user.get("extra") or {},
+            "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = await self._requests.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=body)
+        return (answer.get("status") or {}).get("allowed") is True
+
+
+def claimed_pod(token: str, now: float) -> str | None:
+    """The uid of the pod that the token claims to be of; None if it is not made for the channel, or has expired at `now` (Unix seconds).
+
+    Source: Kubernetes documentation, "Managing Service Accounts", bound service account tokens.
+    """
+    claims = _claims(token) or {}
+    audiences, expires, bound = claims.get("aud"), claims.get("exp"), claims.get("kubernetes.io")
+    if AUDIENCE not in (audiences if isinstance(audiences, list) else [audiences]):
+        return None
+    if not isinstance(expires, int | float) or expires < now - _CLOCKS_DIFFER:
+        return None
+    pod = bound.get("pod") if isinstance(bound, dict) else None
+    uid = pod.get("uid") if isinstance(pod, dict) else None
+    return uid if isinstance(uid, str) and uid else None
+
+
+def _claims(token: str) -> dict[str, Any] | None:
+    """The claims of a JSON Web Token, which nobody has verified; None if it is not one."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return None
+    return claims if isinstance(claims, dict) else None
+
+
+async def review(requests: Requests, token: str, *audiences: str) -> Mapping[str, Any]:
+    """The status of a TokenReview; empty if the token is not good. Raises ClusterError."""
+    spec = {"token": token, **({"audiences": list(audiences)} if audiences else {})}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+    answer = await requests.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
+    status: Object = answer.get("status") or {}
+    return status if status.get("authenticated") is True else {}
+
+
+def _not_accepted() -> RefusedReportError:
+    return RefusedReportError(401, "token", "the API server does not accept the token")
+
+
+def _remember(cache: OrderedDict[bytes, float], digest: bytes, seconds: float, *, most: int) -> None:
+    cache[digest] = time.monotonic() + seconds
+    cache.move_to_end(digest)
+    while len(cache) > most:
+        cache.popitem(last=False)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,163 @@
+"""What a supervisor posts, how often, and that the operator takes whatever a training process makes it report."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.api.reports import Report
+from muster.control.coordination import LARGEST_REPORT
+from muster_trainer.contract import ReplicaEnv
+from muster_trainer.supervisor import reporting
+from muster_trainer.supervisor.events import EventReader
+from muster_trainer.supervisor.observations import Observations
+from muster_trainer.supervisor.reporting import Reporter
+
+SOON = 20.0
+KINDS = ("phase", "step", "commit", "resumed", "evaluation", "fingerprint", "pace", "notice", "error")
+FIELDS = (
+    *("phase", "step", "totalSteps", "epoch", "loss", "samples", "seconds", "blockedSeconds", "ownSeconds", "path", "reason", "found"),
+    *("skipped", "metrics", "python", "framework", "version", "libraries", "devices", "threads", "message", "time", "rank"),
+)
+numbers = st.sampled_from([0, 1, 7, -1, 10**30, 2**53, 2**53 + 1, 1e300, -1e300, 1e-300, 1e11, 1e12, 0.5])
+texts = st.sampled_from(["", "x", "\x1b]0;owned\x07\n", "y" * 5000])
+scalars = st.none() | st.booleans() | numbers | texts
+values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(texts, scalars, max_size=3)
+skipped = st.just([{"path": "p" * 1500, "reason": "r"}] * 120)
+many = st.just({f"name-{number}": 1.0 for number in range(300)})
+events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.fromkeys(FIELDS, values | skipped | many))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events, max_size=8))
+def test_the_operator_takes_whatever_a_training_process_makes_its_supervisor_report(written: list[dict[str, Any]]) -> None:
+    reading, writing = os.pipe()
+    reader = EventReader(reading, 0)
+    observations = Observations([0])
+    try:
+        for event in written:
+            line = json.dumps(event).encode() + b"\n"
+            for start in range(0, len(line), 4096):
+                os.write(writing, line[start : start + 4096])
+                for each in reader.read():
+                    observations.apply(each, stop_asked=False)
+    finally:
+        os.close(writing)
+        os.close(reading)
+    origin = {"job": "default/digits", "pod": "digits-worker-0", "role": "worker", "index": 0, "attempt": 0}
+    body = reporting._encoded({**origin, **observations.as_report()})
+    assert len(body) <= LARGEST_REPORT
+    Report.model_validate_json(body)
+
+
+def test_what_makes_a_report_too_large_is_left_out() -> None:
+    report = {"progress": {"step": 7}, "notices": ["n" * 1000] * 100, "fingerprints": [{"version": "v" * 1000}] * 100}
+    assert json.loads(reporting._encoded(report)) == {"progress": {"step": 7}}
+
+
+@dataclass
+class Coordinator:
+    """Notes each report with its time. `answers` has the status and the headers of the next answers; then it is content."""
+
+    interval: float = 0.2
+    received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    url: str = ""
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SOON
+        while not condition():
+            assert time.monotonic() < deadline, self.received
+            time.sleep(0.005)
+
+
+@contextmanager
+def coordinating(coordinator: Coordinator) -> Iterator[Coordinator]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            coordinator.received.append((time.monotonic(), json.loads(body)))
+            status, headers = coordinator.answers.pop(0) if coordinator.answers else (200, {})
+            answer = json.dumps({"attempt": 0, "graceSeconds": 0, "intervalSeconds": coordinator.interval}).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    coordinator.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield coordinator
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def reporter(coordinator: Coordinator, said: list[str]) -> Reporter:
+    place = {"job": "j", "job_uid": "u", "pod_name": "p", "pod_uid": "v", "role": "worker", "index": 0, "attempt": 0, "token_file": None}
+    replica = SimpleNamespace(**place, coordinator=coordinator.url, coordinator_authority=None)
+    return Reporter(cast(ReplicaEnv, replica), said.append, lambda: None)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [({"Retry-After": "2"}, 2.0), ({}, 1.0), ({"Retry-After": "soon"}, 1.0)])
+def test_a_supervisor_comes_again_no_sooner_than_it_is_asked_to(header: dict[str, str], seconds: float) -> None:
+    said: list[str] = []
+    with coordinating(Coordinator(answers=[(429, header)])) as coordinator:
+        telling = reporter(coordinator, said)
+        telling.update({"phase": "Starting"})
+        coordinator.until(lambda: coordinator.received)
+        telling.update({"phase": "Training"})
+        coordinator.until(lambda: len(coordinator.received) > 1)
+        first, second = (moment for moment, _ in coordinator.received[:2])
+        telling.finish({"phase": "Stopping"}, seconds=SOON)
+    assert second - first >= seconds - 0.1
+    assert coordinator.received[1][1]["phase"] == "Training"
+    assert said == [], "it is no failure"
+
+
+def test_the_last_report_does_not_wait() -> None:
+    with coordinating(Coordinator(answers=[(429, {"Retry-After": "300"})])) as coordinator:
+        telling = reporter(coordinator, [])
+        telling.update({"phase": "Starting"})
+        coordinator.until(lambda: coordinator.received)
+        telling.finish({"phase": "Stopping"}, seconds=SOON)
+        assert coordinator.received[-1][1]["phase"] == "Stopping"
+
+
+def test_steps_alone_wait_for_the_interval_and_the_first_step_does_not() -> None:
+    with coordinating(Coordinator(interval=300)) as coordinator:
+        telling = reporter(coordinator, [])
+        telling.update({"phase": "Training", "progress": None})
+        coordinator.until(lambda: coordinator.received)
+        coordinator.until(lambda: telling.interval == 300)
+        telling.update({"phase": "Training", "progress": {"step": 1}})
+        coordinator.until(lambda: len(coordinator.received) == 2)
+        for step in range(2, 50):
+            telling.update({"phase": "Training", "progress": {"step": step}})
+        telling.update({"phase": "Saving", "progress": {"step": 50}})
+        coordinator.until(lambda: len(coordinator.received) == 3)
+        telling.finish({"phase": "Saving", "progress": {"step": 50}}, seconds=SOON)
+    steps = [(report["progress"] or {}).get("step") for _, report in coordinator.received]
+    assert steps == [None, 1, 50, 50]
