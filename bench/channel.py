@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the
 
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
-from bench.supervisors import Line
+from bench.supervisors import ComeAgainError, Line
 from tests.apiserver.stage.api import Object
 from tests.apiserver.stage.cluster import Cluster, running
 from tests.apiserver.stage.jobs import Jobs
@@ -44,6 +44,8 @@ class Told:
     seconds: list[float] = field(default_factory=list)
     """From the connection's first packet to the whole answer."""
     failures: int = 0
+    shed: int = 0
+    """Reports that were answered with 429."""
 
 
 async def supervisor(
@@ -58,6 +60,10 @@ async def supervisor(
         begun = time.monotonic()
         try:
             reply = await line.post(body, bearer)
+        except ComeAgainError as error:
+            told.shed += 1
+            await asyncio.sleep(error.seconds)
+            continue
         except (OSError, ValueError):
             told.failures += 1
             await asyncio.sleep(1.0)
@@ -91,6 +97,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
             "supervisors": len(known),
             "reports": len(told.seconds),
             "failures": told.failures,
+            "shed": told.shed,
             "answeredWithinSeconds": {
                 "median": round(quantiles[49], 3),
                 "99%": round(quantiles[98], 3),

@@ -29,6 +29,14 @@ ANSWER_SECONDS = 30.0
 TOKENS_AT_ONCE = 8
 
 
+class ComeAgainError(ValueError):
+    """The coordinator answered 429: it asks for a report after so many `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"429: again in {seconds:g} s")
+        self.seconds = seconds
+
+
 class Line:
     """A supervisor's connection to the coordinator, kept open for as long as the coordinator likes."""
 
@@ -37,10 +45,12 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, body: bytes, bearer: str) -> Object:
-        """The reply. Raises OSError where nobody answers in time, ValueError for any status but 200."""
+        """The reply. Raises OSError if nobody answers in time, ComeAgainError for 429, ValueError for other statuses but 200."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._exchange(body, bearer)
+        except ComeAgainError:
+            raise
         except asyncio.IncompleteReadError as error:
             self.close()
             raise ConnectionResetError("the connection was closed") from error
@@ -59,6 +69,8 @@ class Line:
         content = await reader.readexactly(length)
         if "connection: close" in head:
             self.close()
+        if head.startswith("http/1.1 429"):
+            raise ComeAgainError(next(float(line.partition(":")[2]) for line in head.splitlines() if line.startswith("retry-after:")))
         if not head.startswith("http/1.1 200"):
             raise ValueError(f"{head.splitlines()[0]}: {content[:200].decode(errors='replace')}")
         return dict(json.loads(content))
@@ -158,6 +170,7 @@ class Crew:
         self.worlds = {job: World(size) for job, size in sizes.items()}
         self.reports = 0
         self.failures: list[str] = []
+        self.shed = 0
         self.seconds: list[float] = []
         """What each report took, from the first packet to the whole reply."""
         self._api, self._jobs, self._path, self._operator = api, Jobs(api, namespace), PODS.format(namespace), operator
@@ -223,6 +236,10 @@ class Crew:
                 begun = time.monotonic()
                 try:
                     reply = await line.post(supervisor.body(), bearer)
+                except ComeAgainError as error:
+                    self.shed += 1
+                    await asyncio.sleep(error.seconds)
+                    continue
                 except (OSError, ValueError) as error:
                     self.failures.append(str(error) or type(error).__name__)
                 else:

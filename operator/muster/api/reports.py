@@ -27,9 +27,9 @@ def _cut(most: int, *, keep: str = "") -> AfterValidator:
     return AfterValidator(lambda text: printable(text[:most], keep=keep)[:most])
 
 
-def _shown(value: object) -> object:
+def _shown(value: object) -> str:
     """A property of an environment as text. Lists (of devices) become one text."""
-    return ", ".join(map(str, value)) if isinstance(value, list) else value if value is None else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _mapping(value: object) -> object:

@@ -60,7 +60,8 @@ def _seen(view: ReplicaView, member: Member | None, current: int, *, over: bool,
     report = view.report
     ended = (view.last_words.attempt if view.last_words else None) or 0
     told = max(report.attempt if report else 0, ended) if view.deleting is None else 0  # what is on its way out joins nothing any more
-    attempt = max(view.attempt, current if member and not member.awaited else 0, told if told <= latest else 0)
+    told = told if told <= latest else 0
+    attempt = max(view.attempt, current if member and not member.awaited else 0, told)
     words = report.last_words if report and (report.waiting or over) and report.attempt == attempt else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
         return replace(view, attempt=attempt, spent=True, finished=_ended(view, words))

@@ -297,3 +297,13 @@ def test_scaling_gives_the_processes_time_to_save() -> None:
     decision = story.see(alive("worker-0"), alive("worker-1"), seconds=20)
     assert deleted(decision) == ["worker-1/0"]
     assert in_place.grace_seconds(story.job.spec, story.status) == 120
+
+
+@pytest.mark.parametrize("told", [2, 10**6, 999_999_999])
+def test_an_attempt_that_has_not_begun_is_not_believed(told: int) -> None:
+    story = running_story(2)
+    story.see(alive("worker-0", attempt=told), alive("worker-1"), seconds=20)
+    assert story.status.attempt == 0
+    forged = replace(replica("worker-0"), last_words=words(10, "boom", attempt=told))
+    story.see(forged, alive("worker-1"), seconds=21)
+    assert story.status.attempt == 0

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.api.reports import Report
@@ -42,6 +42,7 @@ events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=8))
+@example([{"event": "fingerprint", "libraries": {"": None}, "python": None}])
 def test_the_operator_takes_whatever_a_training_process_makes_its_supervisor_report(written: list[dict[str, Any]]) -> None:
     reading, writing = os.pipe()
     reader = EventReader(reading, 0)
