@@ -79,6 +79,9 @@ def test_images_have_the_charts_version_unless_values_name_registry_tag_or_diges
     own = render(VARIANTS["own registry"])
     assert container(own)["image"] == "registry.example.com/ml/muster-operator@sha256:" + "a" * 64
     assert config(own)["images"]["PyTorch"] == "registry.example.com/ml/muster-trainer-pytorch:nightly"
+    assert config(own)["supervisor"] == {"image": container(own)["image"], "pullPolicy": "Always"}
+    other = render({"supervisor": {"image": {"repository": "init", "tag": "2"}}})
+    assert config(other)["supervisor"]["image"] == "init:2"
 
 
 def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_written(render: Render) -> None:

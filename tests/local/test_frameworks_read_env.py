@@ -16,10 +16,11 @@ from muster.api.constants import is_reserved_env
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.render.addresses import ClusterAddresses
+from muster.render.images import Images
 from muster.render.manifests import render
 from muster.strategies.base import Addresses, Framework
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 SECONDS = 150
 
 READ_TF_CONFIG = """

@@ -5,6 +5,9 @@ images:
   PyTorch: {{ include "muster.image" (dict "image" $defaults.images.pytorch "root" $) | quote }}
   TensorFlow: {{ include "muster.image" (dict "image" $defaults.images.tensorflow "root" $) | quote }}
 controller: {{ .Values.controllerName }}
+supervisor:
+  image: {{ include "muster.image" (dict "image" (ternary .Values.supervisor.image .Values.operator.image (not (empty .Values.supervisor.image.repository))) "root" $) | quote }}
+  pullPolicy: {{ .Values.image.pullPolicy }}
 namespaces: {{ toJson .Values.watchNamespaces }}
 workers: {{ .Values.operator.workers }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}

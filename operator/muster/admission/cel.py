@@ -13,9 +13,18 @@ from collections.abc import Iterable, Iterator
 
 from muster.admission.changes import NEVER, WHILE_RUNNING
 from muster.admission.template import CONTAINER_LISTS, IMAGE, IMAGE_MESSAGE, OURS, TRAINER_OURS
-from muster.admission.validate import MANAGER, MAX_NAME_LENGTH, MODULE, MODULE_MESSAGE, PROGRAMS, SERVICE_NAME, STORAGE_URI
+from muster.admission.validate import (
+    ARGS_MESSAGE,
+    MANAGER,
+    MAX_NAME_LENGTH,
+    MODULE,
+    MODULE_MESSAGE,
+    PROGRAMS,
+    SERVICE_NAME,
+    STORAGE_URI,
+)
 from muster.api.constants import RESERVED_ENV_NAMES, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
-from muster.api.spec import Communication, Options, RoleName, TrainingJobSpec
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Communication, Options, RoleName, TrainingJobSpec
 from muster.api.status import Phase
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import Framework, Strategy
@@ -115,8 +124,7 @@ def _elastic_rules() -> Iterator[Rule]:
     )
     between = "self.elastic.minReplicas <= self.roles.worker.replicas && self.roles.worker.replicas <= self.elastic.maxReplicas"
     yield _rule(f"{absent} || ({between})", "roles.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas")
-    supervised = "self.trainer.supervisor != 'Disabled' && (!has(self.trainer.image) || has(self.trainer.task) || has(self.trainer.module))"
-    yield _rule(f"{absent} || ({supervised})", f"elastic: {ELASTIC_SUPERVISED}")
+    yield _rule(f"{absent} || self.trainer.supervisor != 'Disabled'", f"elastic: {ELASTIC_SUPERVISED}")
     yield _rule(f"{absent} || has(self.batch.globalSize)", f"batch.globalSize: {ELASTIC_SIZE}")
     yield _rule(f"{absent} || self.batch.learningRateScaling == 'None'", f"batch.learningRateScaling: {ELASTIC_RATE}")
 
@@ -154,8 +162,8 @@ def _trainer_rules() -> Iterator[Rule]:
     yield _rule(
         f"[{given}].filter(given, given).size() == 1", f"trainer: needs exactly one of {', '.join(PROGRAMS[:-1])} and {PROGRAMS[-1]}"
     )
-    message = "trainer.supervisor: Disabled leaves nobody to start what is named: write command, or supervisor: Auto"
-    yield _rule("self.supervisor != 'Disabled' || has(self.command)", message)
+    yield _rule("self.supervisor != 'Disabled' || has(self.command)", f"trainer.supervisor: {DISABLED_NEEDS_COMMAND}")
+    yield _rule("!has(self.args) || has(self.script) || has(self.command)", f"trainer.args: {ARGS_MESSAGE}")
 
 
 def _storage_rules() -> Iterator[Rule]:

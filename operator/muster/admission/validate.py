@@ -13,7 +13,7 @@ from muster.admission.bounds import out_of_bounds
 from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import Checkpoint, Input, Role, RoleName, SupervisorMode, Trainer, TrainingJobSpec
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, Role, RoleName, SupervisorMode, Trainer, TrainingJobSpec
 from muster.strategies.base import Strategy, host_in_cluster
 from muster.strategies.registry import STRATEGIES
 
@@ -32,6 +32,7 @@ DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 MANAGER = rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 MODULE_MESSAGE = "must be a name that Python can import, such as my_pkg.model"
+ARGS_MESSAGE = "is for script and command; write settings of a task or module into config"
 STORAGE_URI = r"file:///.+|s3://[^/]+(/.*)?"
 
 PROGRAMS = ("task", "module", "script", "command")
@@ -104,7 +105,9 @@ def _trainer_problems(trainer: Trainer) -> Iterable[Problem]:
     if trainer.input != Input() and given and not {"task", "module"} & set(given):
         yield Problem("spec.trainer.input", f"is for task and module, and a {' and '.join(given)} reads by itself; remove it")
     if trainer.supervisor is SupervisorMode.DISABLED and "command" not in given:
-        yield Problem("spec.trainer.supervisor", "Disabled leaves nobody to start what is named: write command, or supervisor: Auto")
+        yield Problem("spec.trainer.supervisor", DISABLED_NEEDS_COMMAND)
+    if trainer.args is not None and given and not {"script", "command"} & set(given):
+        yield Problem("spec.trainer.args", ARGS_MESSAGE)
 
 
 def _module_message(module: str) -> str:

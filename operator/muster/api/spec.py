@@ -14,6 +14,9 @@ from pydantic import Field, StringConstraints
 from muster.api.base import ApiModel
 from muster.api.quantity import Quantity
 
+DISABLED_NEEDS_COMMAND = "Disabled starts nothing but a command: write command, or supervisor: Auto"
+"""The message for `trainer.supervisor`, here because both the checks and the renderer need it."""
+
 MAX_REPLICAS = 4096
 MAX_GRACE_SECONDS = 86400
 
@@ -82,7 +85,7 @@ class ConfigMapReference(ApiModel):
 
 
 class Code(ApiModel):
-    """The user's own files, put on the Python path of the trainer container."""
+    """The user's own files, for the working directory of the trainer container."""
 
     config_map: ConfigMapReference = Field(description="ConfigMap whose keys are file names and whose values are files.")
 
@@ -122,7 +125,8 @@ class Trainer(ApiModel):
     image: str | None = Field(
         default=None,
         max_length=1024,
-        description="Container image; default: the installation's trainer image for the strategy's framework.",
+        description="Container image; default: the installation's trainer image for the strategy's framework. "
+        "An init container brings the supervisor into it. task and module need an image that is built on a trainer image.",
     )
     task: str | None = Field(default=None, min_length=1, max_length=253, description="A bundled task, such as digits.")
     module: str | None = Field(
@@ -135,7 +139,8 @@ class Trainer(ApiModel):
         default=None,
         min_length=1,
         max_length=4096,
-        description="A Python program, started once per process with torchrun's environment or TF_CONFIG.",
+        description="A Python program with its arguments, started once per process with torchrun's environment or TF_CONFIG, "
+        "by the image's python3 or python.",
     )
     command: list[Word] | None = Field(
         default=None,
@@ -143,7 +148,11 @@ class Trainer(ApiModel):
         max_length=64,
         description="A command, started once per replica with PET_* or TF_CONFIG, such as [torchrun, train.py].",
     )
-    code: Code | None = Field(default=None, description="Files to put on the Python path.")
+    args: list[Word] | None = Field(default=None, max_length=256, description="Further arguments of the script or command.")
+    code: Code | None = Field(
+        default=None,
+        description="Files that are copied into the working directory, /code, which is writable, and first on the Python path.",
+    )
     config: dict[str, Any] = Field(
         default_factory=dict,
         description="Settings of the training: typed for bundled tasks, free for others. "
@@ -152,15 +161,14 @@ class Trainer(ApiModel):
     input: Input = Field(default_factory=Input, description="How samples are read, for task and module.")
     supervisor: SupervisorMode = Field(
         default=SupervisorMode.AUTO,
-        description="Auto: the bundled image runs under a supervisor. Disabled: the command is the container's own.",
+        description="Auto: a supervisor starts the processes, reports and restarts them, in any image. Disabled: the container "
+        "runs the command itself. Muster then sees whether the container runs and its exit code, and no more.",
     )
 
     @property
     def supervised(self) -> bool:
-        """Whether a supervisor is PID 1. An image of the user's has one for sure only where it runs a task or module, by the trainer."""
-        if self.supervisor is SupervisorMode.DISABLED:
-            return False
-        return self.image is None or self.task is not None or self.module is not None
+        """Whether a supervisor runs in each replica, and starts its processes."""
+        return self.supervisor is not SupervisorMode.DISABLED
 
 
 class EnvVar(ApiModel):

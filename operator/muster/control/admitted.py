@@ -28,8 +28,8 @@ from muster.control.defaults import JobDefaults
 from muster.lifecycle import records
 from muster.render.addresses import ClusterAddresses
 from muster.render.form import form_of
+from muster.render.images import Images
 from muster.render.manifests import render_replica
-from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 _MOST_REPAIRS = 100
@@ -61,7 +61,7 @@ class _Judged:
 class Admission:
     """Judges each version of a spec once, and remembers the last good one of each job."""
 
-    def __init__(self, images: Mapping[Framework, str], defaults: JobDefaults, policy: JobPolicy = UNLIMITED) -> None:
+    def __init__(self, images: Images, defaults: JobDefaults, policy: JobPolicy = UNLIMITED) -> None:
         self._images = images
         self._defaults = defaults
         self._policy = policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,8 +19,8 @@ from muster.control.store import Store
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Coordinator, Plans
+from muster.render.images import Images
 from muster.render.manifests import plans_of, render_replica, render_service
-from muster.strategies.base import Framework
 
 AT_ONCE = 48
 """Requests at once, for all jobs: more would only wait at the API server. Where there are more, the namespaces take turns."""
@@ -51,7 +51,7 @@ class Carrier:
         cluster: Cluster,
         store: Store,
         *,
-        images: Mapping[Framework, str],
+        images: Images,
         coordinator: Coordinator | None,
         defaults: JobDefaults,
         policies: bool,

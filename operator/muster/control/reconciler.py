@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,8 +32,8 @@ from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.render.environment import Coordinator
+from muster.render.images import Images
 from muster.render.trainer import image_of
-from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 CALM_SECONDS = 0.5
@@ -51,7 +51,7 @@ class Surroundings:
     cluster: Cluster
     store: Store
     reports: Reports
-    images: Mapping[Framework, str]
+    images: Images
     now: Callable[[], datetime]
     defaults: JobDefaults = field(default_factory=JobDefaults)
     coordinator: Coordinator | None = None
@@ -202,7 +202,7 @@ class Reconciler:
         """The image stays what it was when the job was admitted, whatever a newer installation's default is."""
         if status.admitted_time is None or (status.image and not job.spec.trainer.image):
             return status
-        default = self._around.images[strategy_of(job.spec.strategy).framework]
+        default = self._around.images.trainers[strategy_of(job.spec.strategy).framework]
         return status.model_copy(update={"image": job.spec.trainer.image or image_of(job, default)})
 
     async def _write(self, obj: Object, job: TrainingJob, status: TrainingJobStatus) -> None:

@@ -16,7 +16,7 @@ from muster.api.base import ApiModel
 from muster.api.constants import CONTROLLER
 from muster.api.spec import Storage
 from muster.control.defaults import JobDefaults
-from muster.render.images import default_images
+from muster.render.images import Images, default_images
 from muster.strategies.base import Framework
 
 FILE_VARIABLE = "MUSTER_CONFIG"
@@ -45,6 +45,11 @@ class NetworkPolicy(ApiModel):
     enabled: bool = Field(default=False, description="Make a NetworkPolicy for each job.")
 
 
+class Supervisor(ApiModel):
+    image: str | None = Field(default=None, description="The image that brings the supervisor into images of users.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(default=None, description="Its pull policy.")
+
+
 class CheckpointDefaults(ApiModel):
     storage: Storage | None = Field(default=None, description="For jobs that name none.")
 
@@ -59,6 +64,7 @@ class Configuration(ApiModel):
 
     images: dict[Framework, str] = Field(default_factory=dict, description="Trainer images.")
     controller: str = Field(default=CONTROLLER, min_length=1, max_length=253, description="Only jobs with this spec.managedBy are run.")
+    supervisor: Supervisor = Field(default_factory=Supervisor, description="For jobs with images of their own.")
     namespaces: list[str] = Field(default_factory=list, description="Whose jobs are run; empty: all.")
     workers: int = Field(default=32, ge=1, le=1000, description="Jobs reconciled at once.")
     resync_seconds: float = Field(default=300, ge=1, description="Between two looks at everything.")
@@ -71,8 +77,9 @@ class Configuration(ApiModel):
     job_policy: JobPolicy = Field(default=UNLIMITED, description="What jobs may ask for.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="What a job gets where it does not say otherwise.")
 
-    def all_images(self) -> Mapping[Framework, str]:
-        return {**default_images(), **self.images}
+    def all_images(self) -> Images:
+        ours, supervisor = default_images(), self.supervisor
+        return Images({**ours.trainers, **self.images}, supervisor.image or ours.supervisor, supervisor.pull_policy)
 
     def defaults(self) -> JobDefaults:
         return JobDefaults(self.job_defaults.template, self.job_defaults.checkpoint.storage)

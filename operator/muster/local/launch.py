@@ -14,13 +14,13 @@ from muster.local.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
-IMAGE_ONLY = ("HOME", "USER")
-"""Variables that a container needs for want of a user account; here there is one."""
+CONTAINER_ONLY = ("HOME", "USER", "MUSTER_CODE")
+"""Variables that only a container needs, which has no user account and no files of the user's."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What this machine lends to every replica: its environment, its Python, its processors, and the folder of the job file.
+    """What this machine lends to every replica: its environment, its Python, its processors, and the folder of the user's code.
 
     `defaults` are variables that both the environment and the pod may set otherwise; `site` is a folder that comes first on PYTHONPATH.
     """
@@ -28,7 +28,7 @@ class Host:
     environ: Mapping[str, str]
     python: str
     cpus: int
-    job_folder: Path
+    code_folder: Path
     defaults: Mapping[str, str] = field(default_factory=dict)
     site: Path | None = None
 
@@ -50,7 +50,7 @@ def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], p
     out over the `processes` of the world unless somebody has set their number.
     """
     container = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
-    environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in IMAGE_ONLY}
+    environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in CONTAINER_ONLY}
     env = {
         "OMP_NUM_THREADS": str(max(1, host.cpus // max(1, processes))),
         **host.defaults,
@@ -58,7 +58,7 @@ def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], p
         **environment,
         **{name: value for name, value in local.items() if name in environment or name not in _ONLY_IF_RENDERED},
     }
-    env["PYTHONPATH"] = _prepended(host.job_folder, env.get("PYTHONPATH"))
+    env["PYTHONPATH"] = _prepended(host.code_folder, env.get("PYTHONPATH"))
     if host.site is not None:
         env["PYTHONPATH"] = _prepended(host.site, env["PYTHONPATH"])
     env["PATH"] = _prepended(Path(host.python).parent, env.get("PATH", os.defpath))

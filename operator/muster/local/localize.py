@@ -18,7 +18,7 @@ GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
 
 
 def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file: Path) -> TrainingJob:
-    """The job with folders in place of claims, paths that hold from `cwd`, not suspended, and in nobody else's hands."""
+    """The job with folders in place of claims, paths that hold from `cwd`, no image, not suspended, and in nobody else's hands."""
     spec = job.spec
     folder = checkpoint_folder(job, directory)
     storage = Storage(uri=folder.as_uri()) if folder else spec.checkpoint.storage
@@ -49,13 +49,27 @@ def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
     return Path(unquote(uri.path))
 
 
-def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
-    """The trainer with its program found: below `cwd`, where the processes run, or else beside the job file.
-
-    Raises FieldError where `script` is in neither. Words of `command` that name a file in neither stay as they are, and so does a script
-    whose path has a `$(NAME)`, because the supervisor replaces that.
-    """
+def code_folder(trainer: Trainer, job_file: Path) -> Path:
+    """Where the program lies here: beside the job file, or in the folder there that `trainer.code` is made from, which has its name."""
     folder = job_file.absolute().parent
+    code = folder / trainer.code.config_map.name if trainer.code else folder
+    return code if code.is_dir() else folder
+
+
+def working_directory(trainer: Trainer, *, cwd: Path, job_file: Path) -> Path:
+    """Where the processes run: `cwd`, or as on a cluster in the folder of the code."""
+    return code_folder(trainer, job_file) if trainer.code else cwd
+
+
+def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
+    """The trainer with its program found: below `cwd`, where the processes run, or else in `code_folder`. The image does not apply.
+
+    Raises FieldError where `script` is in neither. Words of `command` and `args` that name a file in neither stay as they are, and so does
+    a script whose path has a `$(NAME)`, because the supervisor replaces that.
+    """
+    folder = code_folder(trainer, job_file)
+    arguments = [_found(word, cwd, folder) or word for word in trainer.args or ()]
+    trainer = trainer.model_copy(update={"image": None, "args": arguments or None})
     if trainer.script is not None:
         try:
             words = shlex.split(trainer.script)
@@ -83,7 +97,7 @@ def _found(word: str, cwd: Path, folder: Path) -> str | None:
     return str(folder / word) if (folder / word).is_file() else None
 
 
-def remarks(job: TrainingJob, *, gpus: int) -> list[str]:
+def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
     """What a user should be told about how the job runs here, as against a cluster."""
     lines = []
     for name, role in job.spec.roles.named().items():
@@ -98,7 +112,8 @@ def remarks(job: TrainingJob, *, gpus: int) -> list[str]:
             "firewall; --ports sets which ports they are"
         )
     if job.spec.trainer.code is not None:
-        lines.append("trainer.code: a ConfigMap needs a cluster; modules are taken from the working directory and the job file's folder")
+        folder = code_folder(job.spec.trainer, job_file)
+        lines.append(f"trainer.code: a ConfigMap needs a cluster; its files are taken from {folder}, where the processes run")
     storage = job.spec.checkpoint.storage
     if storage is not None and storage.secret_ref is not None:
         lines.append(

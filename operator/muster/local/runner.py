@@ -36,7 +36,7 @@ from muster.local.errors import ConfigurationError, StorageError
 from muster.local.follow import LogFollower
 from muster.local.guarding import Guard
 from muster.local.launch import Host, Launch, launch_of
-from muster.local.localize import localized
+from muster.local.localize import code_folder, localized, working_directory
 from muster.local.outcome import ExitCode, exit_code, last_failure, stop_code
 from muster.local.ports import HeldPorts, PortRange
 from muster.local.processes import Identity, ProcessTable, Replica
@@ -91,11 +91,12 @@ class Runner:
             os.environ,
             sys.executable,
             os.cpu_count() or 1,
-            settings.job_file.absolute().parent,
+            code_folder(job.spec.trainer, settings.job_file),
             defaults=loopback.interfaces() if self._torch else {},
             site=loopback.SITE if self._torch else None,
         )
-        self._runnable = localized(job, directory, cwd=settings.cwd, job_file=settings.job_file)
+        self._cwd = working_directory(job.spec.trainer, cwd=settings.cwd, job_file=settings.job_file)
+        self._runnable = localized(job, directory, cwd=self._cwd, job_file=settings.job_file)
         self._mark = directory.mark(job.metadata.uid)
         self._news = asyncio.Event()
         self._reports = Reports()
@@ -196,7 +197,7 @@ class Runner:
             return
         folder = self._directory.replica(action.attempt, f"{action.role.value}-{action.index}").absolute()
         identity = Identity(name, str(uuid.uuid4()), action.role, action.index, action.attempt, folder, action.standby)
-        await self._table.start(identity, self._launch(pod, identity), cwd=self._settings.cwd)
+        await self._table.start(identity, self._launch(pod, identity), cwd=self._cwd)
 
     def _launch(self, pod: dict[str, Any], identity: Identity) -> Launch:
         self._directory.prepare(identity.folder)

@@ -91,7 +91,7 @@ def _begun(start: Start, settings: Settings, display: Display) -> ExitCode:
             again = settings.again.removesuffix(" --resume")
             display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {again} --fresh")
             return ExitCode.SUCCEEDED
-        for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*")))):
+        for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))), job_file=settings.job_file):
             display.line(remark)
         return asyncio.run(_run(start, settings, display))
     finally:

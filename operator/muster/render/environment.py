@@ -20,6 +20,8 @@ NOT_APPLIED_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 CLAIM_PATH = "/checkpoints"
 CODE_PATH = "/code"
+CODE_SOURCE_PATH = "/run/muster-code"
+"""Where the ConfigMap of `trainer.code` is mounted, read-only; the supervisor copies it into the working directory, CODE_PATH."""
 STATE_PATH = "/run/muster"
 TOKEN_PATH = "/var/run/secrets/muster"
 
@@ -78,6 +80,10 @@ def environment_of(
     if coordinator is not None:
         env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
         env |= {"MUSTER_COORDINATOR_AUTHORITY": coordinator.authority} if coordinator.authority else {}
+    if directory is not None:
+        env["MUSTER_CHECKPOINT_DIR"] = directory
+    if job.spec.trainer.code is not None and job.spec.trainer.supervised:
+        env["MUSTER_CODE"] = CODE_SOURCE_PATH
     if (
         directory is not None
         and directory.startswith("/")
@@ -105,8 +111,6 @@ def _own(replica: ReplicaPlan, attempt: int) -> dict[str, str]:
 def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:
     """What interpreters and libraries read when they start. Users may set it otherwise."""
     env = {"PYTHONUNBUFFERED": "1"}
-    if job.spec.trainer.code is not None:
-        env["PYTHONPATH"] = CODE_PATH
     role = job.spec.roles.named().get(replica.role)
     cpus = accelerators.cpus(role) if role is not None else None
     if cpus is not None:

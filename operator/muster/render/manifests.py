@@ -12,8 +12,9 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
+from muster.render.images import Images
 from muster.render.pods import labels_of, owner_of, pod_of
-from muster.strategies.base import Addresses, Framework, ReplicaPlan, WorldPlan
+from muster.strategies.base import Addresses, ReplicaPlan, WorldPlan
 from muster.strategies.registry import strategy_of
 
 Manifest = dict[str, Any]
@@ -24,7 +25,7 @@ def render(
     *,
     attempt: int,
     addresses: Addresses,
-    images: Mapping[Framework, str],
+    images: Images,
     coordinator: Coordinator | None = None,
 ) -> list[Manifest]:
     """The service, then the pods in the order of their ranks. The same arguments give the same manifests.
@@ -48,7 +49,7 @@ def render_replica(
     index: int,
     attempt: int,
     addresses: Addresses,
-    images: Mapping[Framework, str],
+    images: Images,
     coordinator: Coordinator | None = None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
     standby: bool = False,

@@ -23,16 +23,29 @@ from muster.api.constants import (
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Role, RoleName
-from muster.render.environment import CLAIM_PATH, CODE_PATH, STATE_PATH, TOKEN_PATH, Coordinator, Plans, environment_of, uid_of
+from muster.render.environment import (
+    CLAIM_PATH,
+    CODE_PATH,
+    CODE_SOURCE_PATH,
+    STATE_PATH,
+    TOKEN_PATH,
+    Coordinator,
+    Plans,
+    environment_of,
+    uid_of,
+)
 from muster.render.filling import fill
 from muster.render.form import form_of
+from muster.render.images import Images
 from muster.render.merge import MergeError, strategic_merge
-from muster.render.trainer import command_of, image_of
-from muster.strategies.base import Addresses, Framework, Placement, ReplicaPlan, Strategy
+from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, image_of
+from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy
 
 SECONDS_AFTER_GRACE = 15
 """From the end of the time to save until a pod is killed: for last words, and for side-cars to end."""
 
+SUPERVISOR_CONTAINER = "muster-supervisor"
+_NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 _WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
@@ -73,7 +86,7 @@ def pod_of(
     plans: Plans,
     attempt: int,
     addresses: Addresses,
-    images: Mapping[Framework, str],
+    images: Images,
     coordinator: Coordinator | None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
     standby: bool = False,
@@ -108,9 +121,10 @@ def pod_of(
         priority_class_name=job.spec.scheduling.priority_class_name,
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,
-        image=image_of(job, images[strategy.framework]),
+        image=image_of(job, images.trainers[strategy.framework]),
         supervised=job.spec.trainer.supervised,
-        command=command_of(job.spec.trainer, strategy.framework),  # `$(NAME)` in a user's command is for the kubelet to expand
+        supervisor=_supervisor(job, images),
+        command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
         environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),
@@ -120,11 +134,39 @@ def pod_of(
         secret_name=storage.secret_ref.name if storage and storage.secret_ref else None,
         code_config_map=code.config_map.name if code else None,
         code_path=CODE_PATH,
+        code_source_path=CODE_SOURCE_PATH,
         token_path=TOKEN_PATH if coordinator else None,
     )
     pod = _with_template(pod, defaults, "jobDefaults.template")
     pod = _with_template(pod, role.template, f"spec.roles.{replica.role.value}.template")
-    return _avoiding(pod, [node.name for node in job.status.avoided_nodes])
+    return _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
+
+
+def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
+    """The init container that brings the supervisor; None if the image has one, or is to have none."""
+    if job.spec.trainer.image is None or not job.spec.trainer.supervised:
+        return None
+    return {
+        "name": SUPERVISOR_CONTAINER,
+        "image": images.supervisor,
+        "pull_policy": images.supervisor_pull_policy,
+        "command": list(COPY_SUPERVISOR),
+        "path": SUPERVISOR_PATH,
+    }
+
+
+def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod with the trainer's resources for the init container as well, but for devices. So it needs no more than before, keeps its
+    class of service, and fits a quota that it fitted."""
+    ours = next((each for each in pod["spec"].get("initContainers", ()) if each["name"] == SUPERVISOR_CONTAINER), None)
+    if ours is None or "resources" in ours:
+        return pod
+    trainer = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
+    parts = {part: (trainer.get("resources") or {}).get(part) or {} for part in ("limits", "requests")}
+    alike = {part: {name: amount for name, amount in amounts.items() if name in _NO_DEVICES} for part, amounts in parts.items()}
+    if any(alike.values()):
+        ours["resources"] = {part: amounts for part, amounts in alike.items() if amounts}
+    return pod
 
 
 def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:

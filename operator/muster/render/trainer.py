@@ -11,11 +11,25 @@ from urllib.parse import unquote, urlsplit
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import Checkpoint, Options, Trainer, TrainingJobSpec
-from muster.strategies.base import Framework
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Options, Trainer, TrainingJobSpec
 
 SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor")
 """-P: nothing is imported from the working directory, where others may be able to write."""
+SUPERVISOR_PATH = "/muster"
+"""Where an image of the user's finds the supervisor that an init container has copied there."""
+COPY_SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor.copying", SUPERVISOR_PATH)
+COPIED_SUPERVISOR = (
+    f"{SUPERVISOR_PATH}/lib/ld.so",
+    "--inhibit-cache",
+    "--library-path",
+    f"{SUPERVISOR_PATH}/lib",
+    f"{SUPERVISOR_PATH}/bin/python",
+    "-I",
+    "-S",
+    "-m",
+    "muster_trainer.supervisor",
+)
+"""Brings its own loader, libraries and Python, and reads no variable of the image (`muster_trainer.supervisor.copying`)."""
 DEFAULT_STEPS_BETWEEN_COMMITS = 100
 
 
@@ -24,24 +38,13 @@ def image_of(job: TrainingJob, default: str) -> str:
     return job.status.image or job.spec.trainer.image or default
 
 
-def command_of(trainer: Trainer, framework: Framework) -> list[str]:
-    """The container's command. Raises InvalidJobError where there is none to run without a supervisor."""
+def command_of(trainer: Trainer) -> list[str]:
+    """The container's command. Raises InvalidJobError if there is none to run without a supervisor."""
     if trainer.supervised:
-        return list(SUPERVISOR)
-    if trainer.command is not None:
-        return list(trainer.command)
-    if trainer.script is None:
-        message = "Disabled leaves nobody to run a task or module; write Auto, or give a script or command"
-        raise InvalidJobError([Problem("spec.trainer.supervisor", message)])
-    return ["torchrun" if framework is Framework.PYTORCH else "python", *_words(trainer.script)]
-
-
-def _words(script: str) -> list[str]:
-    try:
-        return shlex.split(script)
-    except ValueError as error:
-        message = f"cannot be split into words ({error}); balance its quotes"
-        raise InvalidJobError([Problem("spec.trainer.script", message)]) from None
+        return list(SUPERVISOR if trainer.image is None else COPIED_SUPERVISOR)
+    if trainer.command is None:
+        raise InvalidJobError([Problem("spec.trainer.supervisor", DISABLED_NEEDS_COMMAND)])
+    return [*trainer.command, *(trainer.args or ())]
 
 
 def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
@@ -64,9 +67,8 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
 def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> str:
     """The JSON of MUSTER_TRAINER (docs/architecture.md), of a job whose whole world has so many processes. Defaults of the configuration
     are left to the trainer."""
-    trainer = spec.trainer.model_dump(mode="json", by_alias=True, include={"task", "module", "script", "command"}, exclude_none=True)
     content = {
-        **trainer,
+        **_program(spec.trainer),
         "config": spec.trainer.config,
         "batch": {**spec.batch.model_dump(mode="json", by_alias=True), **_most_at_once(spec, processes)},
         "input": spec.trainer.input.model_dump(mode="json", by_alias=True),
@@ -76,6 +78,15 @@ def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: i
         "graceSeconds": grace_seconds,
     }
     return json.dumps(content, allow_nan=False)
+
+
+def _program(trainer: Trainer) -> dict[str, Any]:
+    """The entry point, with its arguments."""
+    if trainer.command is not None:
+        return {"command": [*trainer.command, *(trainer.args or ())]}
+    if trainer.script is not None:
+        return {"script": " ".join([trainer.script, *map(shlex.quote, trainer.args or ())])}
+    return trainer.model_dump(mode="json", by_alias=True, include={"task", "module"}, exclude_none=True)
 
 
 def _most_at_once(spec: TrainingJobSpec, processes: int) -> dict[str, int]:

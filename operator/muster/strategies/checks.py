@@ -8,7 +8,7 @@ from muster.strategies import accelerators
 from muster.strategies.base import Framework, RoleRule
 from muster.strategies.traits import Traits
 
-ELASTIC_SUPERVISED = "only Muster's supervisor can restart a worker in another world; remove it, or run a task or module"
+ELASTIC_SUPERVISED = "only Muster's supervisor can restart a worker in another world; remove it, or write trainer.supervisor: Auto"
 ELASTIC_SIZE = "must be given with spec.elastic, or the batch would change with the number of workers"
 ELASTIC_RATE = "the batch of an elastic job stays as it is, and so must the rate; write None"
 

@@ -106,7 +106,7 @@ REFUSED = [
     ),
     (
         {"trainer": {"task": "a", "supervisor": "Disabled"}},
-        "spec.trainer.supervisor: Disabled leaves nobody to start what is named: write command, or supervisor: Auto",
+        "spec.trainer.supervisor: Disabled starts nothing but a command: write command, or supervisor: Auto",
     ),
     (
         {"checkpoint": {"storage": {}}},

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from muster.admission.job_policy import JobPolicy
 from muster.control.admitted import Admission, readable_status
 from muster.control.defaults import JobDefaults
+from muster.render.images import Images
 from muster.strategies.base import Framework
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
 RUNNING = {"phase": "Running", "admittedTime": "2026-11-21T12:00:00Z", "attempts": [{"attempt": 0, "startTime": "2026-11-21T12:00:00Z"}]}
 anything = st.recursive(

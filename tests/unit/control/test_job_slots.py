@@ -13,9 +13,10 @@ from muster.admission.job_policy import JobPolicy
 from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.render.images import Images
 from muster.strategies.base import Framework
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
 

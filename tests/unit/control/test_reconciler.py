@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +21,11 @@ from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.views import child_of
+from muster.render.images import Images
 from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 KEY = "default/digits"
 NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
@@ -219,7 +221,8 @@ def test_the_image_of_a_job_stays_what_it_was_when_it_began() -> None:
     world.submit()
     world.look()
     assert world.status()["image"] == "torch"
-    newer = Reconciler(Surroundings(world.cluster, world.store, Reports(), images={**IMAGES, Framework.PYTORCH: "newer"}, now=lambda: NOW))
+    images = replace(IMAGES, trainers={**IMAGES.trainers, Framework.PYTORCH: "newer"})
+    newer = Reconciler(Surroundings(world.cluster, world.store, Reports(), images=images, now=lambda: NOW))
     for pod in world.cluster.of("Pod"):
         world.cluster.objects.pop(("Pod", "default", pod["metadata"]["name"]))
         world.store.drop_child(KEY, pod["metadata"]["uid"])

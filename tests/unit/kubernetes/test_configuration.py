@@ -19,7 +19,9 @@ def read(folder: Path, text: str) -> object:
 def test_without_a_file_the_defaults_hold() -> None:
     configuration = read_configuration({})
     assert (configuration.namespaces, configuration.workers) == ([], 32)
-    assert set(configuration.all_images()) == set(Framework)
+    images = configuration.all_images()
+    assert set(images.trainers) == set(Framework)
+    assert images.supervisor.startswith("muster-operator:")
 
 
 def test_jobs_of_the_default_controller_are_run_unless_the_file_names_another(tmp_path: Path) -> None:
@@ -29,10 +31,11 @@ def test_jobs_of_the_default_controller_are_run_unless_the_file_names_another(tm
 
 
 def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
-    (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}")
+    (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}\nsupervisor: {image: ours, pullPolicy: Always}")
     images = read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).all_images()
-    assert images[Framework.PYTORCH] == "mine"
-    assert images[Framework.TENSORFLOW]
+    assert images.trainers[Framework.PYTORCH] == "mine"
+    assert images.trainers[Framework.TENSORFLOW]
+    assert (images.supervisor, images.supervisor_pull_policy) == ("ours", "Always")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from muster.api.spec import RoleName
 from muster.local.addresses import addresses_for
 from muster.local.errors import ConfigurationError, FieldError
 from muster.local.launch import Host, Launch, launch_of
-from muster.local.localize import checkpoint_folder, localized, remarks
+from muster.local.localize import checkpoint_folder, localized, remarks, with_paths, working_directory
 from muster.local.overrides import overridden
 from muster.local.rundir import RunDirectory, new_run, open_run_directory
 from muster.render.environment import Coordinator
@@ -134,7 +134,7 @@ def test_an_object_store_is_used_from_here_too(directory: RunDirectory) -> None:
     wanted = job(checkpoint={"storage": storage}, trainer={"task": "digits"})
     here = localized(wanted, directory, cwd=Path(), job_file=Path("job.yaml"))
     assert here.spec.checkpoint.storage == wanted.spec.checkpoint.storage
-    assert any("keys is on a cluster; set its variables" in said for said in remarks(wanted, gpus=0))
+    assert any("keys is on a cluster; set its variables" in said for said in remarks(wanted, gpus=0, job_file=Path("job.yaml")))
 
 
 def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory) -> None:
@@ -162,18 +162,46 @@ def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_fi
         program(script="none.py")
 
 
+def test_code_is_taken_from_the_folder_that_its_config_map_is_made_from_and_runs_there(tmp_path: Path, directory: RunDirectory) -> None:
+    here, there, code = tmp_path / "here", tmp_path / "there", tmp_path / "there" / "my-code"
+    here.mkdir()
+    code.mkdir(parents=True)
+    (code / "train.py").touch()
+    trainer = job(trainer={"command": ["torchrun", "train.py"], "code": {"configMap": {"name": "my-code"}}}).spec.trainer
+    beside = job(trainer={"script": "train.py", "code": {"configMap": {"name": "other"}}}).spec.trainer
+    plain = job(trainer={"script": "train.py"}).spec.trainer
+    job_file = there / "job.yaml"
+    assert working_directory(trainer, cwd=here, job_file=job_file) == code
+    assert working_directory(beside, cwd=here, job_file=job_file) == there
+    assert working_directory(plain, cwd=here, job_file=job_file) == here
+    assert with_paths(trainer, cwd=code, job_file=job_file).command == ["torchrun", "train.py"]
+    assert any(f"its files are taken from {code}" in line for line in remarks(job(trainer=trainer.wire()), gpus=0, job_file=job_file))
+
+
+def test_an_image_and_the_way_its_code_gets_there_do_not_apply_here(tmp_path: Path, directory: RunDirectory) -> None:
+    (tmp_path / "train.py").touch()
+    own = {"image": "mine:1", "script": "train.py", "args": ["--rate", "0.1"], "code": {"configMap": {"name": "code"}}}
+    local = localized(job(trainer=own), directory, cwd=tmp_path, job_file=tmp_path / "job.yaml").spec.trainer
+    assert local.image is None
+    launch = launched({"PYTHONPATH": "/mine"}, trainer=local.wire())
+    assert launch.argv == ("/venv/bin/python", "-m", "muster_trainer.supervisor")
+    assert "MUSTER_CODE" not in launch.env
+    assert launch.env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
+    assert json.loads(launch.env["MUSTER_TRAINER"])["script"] == "train.py --rate 0.1"
+
+
 def test_what_runs_differently_here_is_told_once_and_is_no_error() -> None:
     gpus = job(roles={"worker": {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 1}}}}, suspend=True)
-    told = remarks(gpus, gpus=0)
+    told = remarks(gpus, gpus=0, job_file=Path("job.yaml"))
     assert told[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
     assert "suspend" in told[1]
-    assert not [line for line in remarks(gpus, gpus=2) if "GPU" in line]
+    assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
 @pytest.mark.parametrize(("strategy", "warned"), [("MultiWorkerMirrored", 1), ("ParameterServer", 1), ("Mirrored", 0), ("DDP", 0)])
 def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy: str, warned: int) -> None:
     roles = {"worker": {}, "ps": {}, "chief": {}} if strategy == "ParameterServer" else {"worker": {}}
-    lines = remarks(job(strategy=strategy, roles=roles), gpus=0)
+    lines = remarks(job(strategy=strategy, roles=roles), gpus=0, job_file=Path("job.yaml"))
     assert len([line for line in lines if "listen on every network address" in line and "--ports" in line]) == warned
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.render.addresses import ClusterAddresses
 from muster.render.environment import Coordinator
+from muster.render.images import Images
 from muster.render.manifests import render
 from muster.strategies.base import Framework
 
-IMAGES = {Framework.PYTORCH: "trainer-pytorch:1", Framework.TENSORFLOW: "trainer-tensorflow:1"}
+IMAGES = Images({Framework.PYTORCH: "trainer-pytorch:1", Framework.TENSORFLOW: "trainer-tensorflow:1"}, supervisor="operator:1")
 UID = "11111111-2222-3333-4444-555555555555"
 CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
 GPUS = {"limits": {"nvidia.com/gpu": 2, "cpu": "8"}}

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from muster.api.job import TrainingJob
 from muster.cli.render import as_yaml
 from muster.render.addresses import ClusterAddresses
+from muster.render.images import Images
 from muster.render.manifests import render
 from muster.strategies.base import Framework
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 NASTY = [
     "quote \" and ' and \\",
     "line\nbreak: {a: b}\n- item",
@@ -72,7 +73,8 @@ def test_image_command_and_claim_arrive_as_they_were_written(image: str, command
     pod = rendered({"image": image, "command": command, "claim": claim})[1]
     container = trainer_of(pod)
     assert container["image"] == image
-    assert container["command"] == command
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert json.loads(unescaped(environment["MUSTER_TRAINER"]))["command"] == command
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "persistentVolumeClaim" in volume]
     assert claims == [claim]
 

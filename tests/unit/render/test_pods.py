@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from jobs import CLAIM, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
+from jobs import CLAIM, IMAGES, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
 
 from muster.api.problems import InvalidJobError
 from muster.api.spec import RoleName, TrainingJobSpec
@@ -14,7 +14,6 @@ from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.form import form_of
 from muster.render.manifests import render_replica
-from muster.strategies.base import Framework
 
 DIGITS = {"task": "digits"}
 OWNER = {
@@ -104,6 +103,7 @@ def test_the_contract_of_a_replica() -> None:
         "MUSTER_ATTEMPT": "2",
         "MUSTER_PROCESSES": "1",
         "MUSTER_STATE_DIR": "/run/muster",
+        "MUSTER_CHECKPOINT_DIR": "/checkpoints/ns/job",
         "MUSTER_COORDINATOR": "https://muster.muster-system.svc:8443",
         "MUSTER_TOKEN_FILE": "/var/run/secrets/muster/token",
         "MUSTER_COORDINATOR_AUTHORITY": "PEM",
@@ -256,12 +256,24 @@ def test_a_pod_has_what_training_needs_of_its_node() -> None:
     }
 
 
-def test_the_users_code_is_on_the_python_path_and_where_the_process_starts() -> None:
+def test_the_users_code_is_for_the_supervisor_to_copy_into_a_working_directory_that_can_be_written() -> None:
     [pod] = pods_of(JOBS["central-storage"]).values()
-    container = trainer_of(pod)
-    assert environment_of(pod)["PYTHONPATH"] == container["workingDir"] == "/code"
-    assert {"name": "code", "mountPath": "/code", "readOnly": True} in container["volumeMounts"]
-    assert {"name": "code", "configMap": {"name": "my-code"}} in pod["spec"]["volumes"]
+    container, environment = trainer_of(pod), environment_of(pod)
+    assert (container["workingDir"], environment["MUSTER_CODE"]) == ("/code", "/run/muster-code")
+    assert "PYTHONPATH" not in environment  # it would replace the image's
+    assert {"name": "code", "mountPath": "/run/muster-code", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "work", "mountPath": "/code"} in container["volumeMounts"]
+    volumes = pod["spec"]["volumes"]
+    assert {"name": "code", "configMap": {"name": "my-code", "defaultMode": 0o755}} in volumes
+    assert {"name": "work", "emptyDir": {}} in volumes
+
+
+def test_without_a_supervisor_the_users_code_is_where_the_command_starts() -> None:
+    trainer = {"command": ["python", "a.py"], "code": {"configMap": {"name": "my-code"}}, "supervisor": "Disabled"}
+    [pod] = pods_of(ddp(trainer=trainer)).values()
+    assert trainer_of(pod)["workingDir"] == "/code"
+    assert {"name": "code", "mountPath": "/code", "readOnly": True} in trainer_of(pod)["volumeMounts"]
+    assert not {"MUSTER_CODE", "PYTHONPATH"} & set(environment_of(pod))
 
 
 @pytest.mark.parametrize(("cpu", "processes", "threads"), [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2")])
@@ -271,25 +283,72 @@ def test_threads_are_as_many_as_a_process_has_cpus(cpu: str | int, processes: in
 
 
 SUPERVISOR = ["python", "-P", "-m", "muster_trainer.supervisor"]
+COPIED_SUPERVISOR = [
+    *("/muster/lib/ld.so", "--inhibit-cache", "--library-path", "/muster/lib", "/muster/bin/python", "-I", "-S"),
+    *("-m", "muster_trainer.supervisor"),
+]
 
 
 @pytest.mark.parametrize(
-    ("strategy", "trainer", "command"),
+    ("trainer", "command"),
     [
-        ("DDP", {"task": "digits"}, SUPERVISOR),
-        ("DDP", {"script": "train.py"}, SUPERVISOR),
-        ("DDP", {"image": "mine:1", "task": "digits"}, SUPERVISOR),
-        ("DDP", {"image": "mine:1", "module": "my.model"}, SUPERVISOR),
-        ("DDP", {"image": "mine:1", "command": ["torchrun", "a.py"]}, ["torchrun", "a.py"]),
-        ("DDP", {"image": "mine:1", "script": "a.py 'b c'"}, ["torchrun", "a.py", "b c"]),
-        ("MultiWorkerMirrored", {"image": "mine:1", "script": "a.py"}, ["python", "a.py"]),
-        ("DDP", {"supervisor": "Disabled", "command": ["torchrun", "a.py"]}, ["torchrun", "a.py"]),
+        ({"task": "digits"}, SUPERVISOR),
+        ({"script": "train.py"}, SUPERVISOR),
+        ({"command": ["torchrun", "a.py"]}, SUPERVISOR),
+        ({"image": "mine:1", "task": "digits"}, COPIED_SUPERVISOR),
+        ({"image": "mine:1", "module": "my.model"}, COPIED_SUPERVISOR),
+        ({"image": "mine:1", "script": "a.py 'b c'"}, COPIED_SUPERVISOR),
+        ({"image": "mine:1", "command": ["torchrun", "a.py"]}, COPIED_SUPERVISOR),
+        ({"supervisor": "Disabled", "command": ["torchrun", "a.py", "$(RANK)"], "args": ["b c"]}, ["torchrun", "a.py", "$(RANK)", "b c"]),
+        ({"image": "mine:1", "supervisor": "Disabled", "command": ["./run"]}, ["./run"]),
     ],
 )
-def test_a_supervisor_runs_unless_the_image_need_not_have_one(strategy: str, trainer: dict[str, Any], command: list[str]) -> None:
-    [pod] = pods_of({"strategy": strategy, "trainer": trainer}).values()
+def test_a_supervisor_runs_in_any_image_unless_it_is_disabled(trainer: dict[str, Any], command: list[str]) -> None:
+    [pod] = pods_of(ddp(trainer=trainer)).values()
     assert trainer_of(pod)["command"] == command
     assert environment_of(pod)["PYTHONUNBUFFERED"] == "1"
+    brought = command == COPIED_SUPERVISOR
+    assert [each["name"] for each in pod["spec"].get("initContainers", ())] == ["muster-supervisor"] * brought
+    assert ("/muster" in {mount["mountPath"] for mount in trainer_of(pod)["volumeMounts"]}) is brought
+    assert pod["spec"].get("shareProcessNamespace", False) is (trainer.get("supervisor") == "Disabled")
+
+
+def test_an_init_container_copies_the_supervisor_where_the_trainer_container_finds_it() -> None:
+    [pod] = pods_of(ddp(trainer={"image": "mine:1", "command": ["a"]})).values()
+    [ours] = pod["spec"]["initContainers"]
+    assert (ours["image"], ours["command"]) == ("operator:1", ["python", "-P", "-m", "muster_trainer.supervisor.copying", "/muster"])
+    assert ours["securityContext"] == trainer_of(pod)["securityContext"]
+    assert ours["volumeMounts"] == [{"name": "supervisor", "mountPath": "/muster"}]
+    assert {"name": "supervisor", "mountPath": "/muster", "readOnly": True} in trainer_of(pod)["volumeMounts"]
+    assert {"name": "supervisor", "emptyDir": {}} in pod["spec"]["volumes"]
+    assert "imagePullPolicy" not in ours
+
+
+def test_the_init_container_asks_for_what_the_trainer_asks_for_but_for_devices() -> None:
+    own = {"image": "mine:1", "command": ["a"]}
+    resources = {"limits": {"nvidia.com/gpu": 1, "memory": "4Gi"}, "requests": {"cpu": 2}}
+    sizes = [{"name": "trainer", "resources": {"requests": {"cpu": "3"}}}]
+    [pod] = pods_of(ddp(trainer=own, roles={"worker": {"resources": resources, "template": {"spec": {"containers": sizes}}}})).values()
+    assert pod["spec"]["initContainers"][0]["resources"] == {"limits": {"memory": "4Gi"}, "requests": {"cpu": "3"}}
+    [without] = pods_of(ddp(trainer=own)).values()
+    assert "resources" not in without["spec"]["initContainers"][0]
+
+
+def test_arguments_follow_those_of_a_script_or_command() -> None:
+    def program(**trainer: Any) -> Any:
+        [pod] = pods_of(ddp(trainer=trainer)).values()
+        found = json.loads(environment_of(pod)["MUSTER_TRAINER"])
+        return found.get("script") or found.get("command")
+
+    assert program(script="a.py --x 1", args=["b c", "$(RANK)"]) == "a.py --x 1 'b c' '$(RANK)'"
+    assert program(command=["torchrun", "a.py"], args=["b c"]) == ["torchrun", "a.py", "b c"]
+
+
+def test_programs_are_told_the_folder_of_their_checkpoints() -> None:
+    [with_claim] = pods_of(ddp(trainer={"script": "a.py"}, checkpoint=CLAIM)).values()
+    assert environment_of(with_claim)["MUSTER_CHECKPOINT_DIR"] == "/checkpoints/ns/job"
+    [without] = pods_of(ddp(trainer={"script": "a.py"})).values()
+    assert "MUSTER_CHECKPOINT_DIR" not in environment_of(without)
 
 
 def test_the_end_of_the_log_stands_in_for_last_words_where_nobody_writes_any() -> None:
@@ -300,7 +359,7 @@ def test_the_end_of_the_log_stands_in_for_last_words_where_nobody_writes_any() -
 
 
 def test_nobody_can_run_a_task_without_a_supervisor() -> None:
-    with pytest.raises(InvalidJobError, match=r"spec\.trainer\.supervisor: .* write Auto"):
+    with pytest.raises(InvalidJobError, match=r"spec\.trainer\.supervisor: .* supervisor: Auto"):
         pods_of(ddp(trainer={"task": "digits", "supervisor": "Disabled"}))
 
 
@@ -383,12 +442,11 @@ def test_a_template_that_cannot_be_laid_over_is_refused_with_its_field(template:
 def test_one_replica_is_rendered_as_in_the_whole() -> None:
     job = job_of(JOBS["rpc"])
     addresses = ClusterAddresses("job", "ns")
-    images = {Framework.PYTORCH: "trainer-pytorch:1"}
-    alone = render_replica(job, RoleName.PS, index=0, attempt=2, addresses=addresses, images=images)
+    alone = render_replica(job, RoleName.PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
     together = {pod["metadata"]["name"]: pod for pod in manifests_of(job)}["job-ps-0"]
     assert environment_of(alone).items() <= environment_of(together).items()
     with pytest.raises(LookupError, match="ns/job has no replica ps-1"):
-        render_replica(job, RoleName.PS, index=1, attempt=2, addresses=addresses, images=images)
+        render_replica(job, RoleName.PS, index=1, attempt=2, addresses=addresses, images=IMAGES)
 
 
 class Loopback:
@@ -403,7 +461,7 @@ class Loopback:
 
 def test_ports_come_from_the_addresses_so_that_replicas_can_share_a_machine() -> None:
     job = job_of(JOBS["parameter-server"])
-    pod = render_replica(job, RoleName.WORKER, index=1, attempt=0, addresses=Loopback(), images={Framework.TENSORFLOW: "t"})
+    pod = render_replica(job, RoleName.WORKER, index=1, attempt=0, addresses=Loopback(), images=IMAGES)
     cluster = json.loads(environment_of(pod)["TF_CONFIG"])["cluster"]
     assert cluster == {"chief": ["127.0.0.1:40200"], "worker": ["127.0.0.1:40000", "127.0.0.1:40001"], "ps": ["127.0.0.1:40100"]}
     assert trainer_of(pod)["ports"] == [{"name": "tensorflow", "containerPort": 40001}]

@@ -87,7 +87,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "spec.batch.learningRateScaling",
         "write None",
     ),
-    ("DDP", {"elastic": ELASTIC, **BATCH, "trainer": {"image": "own:1", "command": ["x"]}}, "spec.elastic", "run a task or module"),
+    ("DDP", {"elastic": ELASTIC, **BATCH, "trainer": {"command": ["x"], "supervisor": "Disabled"}}, "spec.elastic", "supervisor: Auto"),
     (
         "FSDP",
         {"elastic": ELASTIC, **BATCH, "options": {"mesh": {"data": 2}}, "roles": {"worker": {"replicas": 2}}},

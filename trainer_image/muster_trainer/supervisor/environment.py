@@ -6,13 +6,13 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster_trainer.contract import BadConfiguration, ReplicaEnv, TrainerSpec
+from muster_trainer.supervisor import image
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnv, spec: TrainerSpec) -> 
         _check_program(argv[0], environ)
         return [Launch(_single_rank(environ, replica), argv, dict(environ))]
     # Python buffers what goes into a pipe: the last lines before a kill would be lost, and they tell the reason.
-    shared = {"PYTHONUNBUFFERED": "1", **environ}
+    shared, python = {"PYTHONUNBUFFERED": "1", **environ}, _python(spec, environ)
     if replica.framework == "tensorflow":
-        launches = [Launch(_single_rank(environ, replica), _argv(spec, shared), shared)]
+        launches = [Launch(_single_rank(environ, replica), _argv(spec, shared, python=python), shared)]
     else:
         if spec.script is not None and replica.processes > 1:
             shared = {"OMP_NUM_THREADS": "1", **shared}
         worlds = [{**shared, **env} for env in _torch_environments(environ, replica)]
-        launches = [Launch(int(env["RANK"]), _argv(spec, env), env) for env in worlds]
+        launches = [Launch(int(env["RANK"]), _argv(spec, env, python=python), env) for env in worlds]
     if spec.script is not None:
         for path in {launch.argv[1] for launch in launches}:
             _check_script(Path(path))
@@ -119,10 +119,15 @@ def _either(environ: Mapping[str, str], name: str, other: str) -> str:
     return value
 
 
-def _argv(spec: TrainerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _python(spec: TrainerSpec, environ: Mapping[str, str]) -> str:
+    find = image.python_of if spec.script is not None else image.trainer_python_of
+    return find(environ, field=spec.entry_point)
+
+
+def _argv(spec: TrainerSpec, environ: Mapping[str, str], *, python: str) -> tuple[str, ...]:
     if spec.script is not None:
-        return (sys.executable, *(expanded(word, environ) for word in _words(spec.script)))
-    return (sys.executable, "-P", "-m", "muster_trainer.process")
+        return (python, *(expanded(word, environ) for word in _words(spec.script)))
+    return (python, "-P", "-m", "muster_trainer.process")
 
 
 def _check_program(program: str, environ: Mapping[str, str]) -> None:
@@ -149,7 +154,7 @@ def _check_script(path: Path) -> None:
         raise BadConfiguration(f"spec.trainer.script: there is no file {path} (the working directory is {Path.cwd()})")
     try:
         source = path.read_bytes()
-        if path.suffix == ".py":
+        if path.suffix == ".py" and not image.COPIED:  # another Python than ours may have another syntax
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 compile(source, str(path), "exec", dont_inherit=True)

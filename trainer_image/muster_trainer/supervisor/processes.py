@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from muster_trainer.contract import BadConfiguration, UserError
 from muster_trainer.parent import die_with
 from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.process_table import descendants
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -135,10 +134,10 @@ def reap(processes: list[Process]) -> list[Process]:
 
 def signal_descendants(number: int, *, spare: int | None = None) -> int:
     """Signal all that descends from this process (0: only look) but `spare`; give back how many there were."""
-    descendants = [each for each in psutil.Process().children(recursive=True) if each.pid != spare]
-    for descendant in descendants:
-        _ignoring_gone(os.kill, descendant.pid, number)
-    return len(descendants)
+    left = [pid for pid in descendants(os.getpid()) if pid != spare]
+    for pid in left:
+        _ignoring_gone(os.kill, pid, number)
+    return len(left)
 
 
 def _ignoring_gone(send: Callable[[int, int], None], pid: int, number: int) -> None:

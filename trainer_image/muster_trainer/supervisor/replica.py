@@ -24,6 +24,7 @@ from muster_trainer.contract import (
 from muster_trainer.supervisor import last_words, stacks
 from muster_trainer.supervisor.environment import Launch, plan
 from muster_trainer.supervisor.events import EventLog, EventReader
+from muster_trainer.supervisor.image import prepared
 from muster_trainer.supervisor.last_words import LastWords
 from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.observations import Observations
@@ -52,6 +53,7 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
     """Run the replica described by `environ`, one attempt after the other; give back the exit code. The last words are written before."""
     try:
         replica = ReplicaEnv.from_environment(environ)
+        environ = prepared(environ)
     except TrainerError as error:
         words = LastWords.of_error(error, None)
         _tell(words, environ)

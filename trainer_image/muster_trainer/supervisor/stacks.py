@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from muster_trainer.supervisor import process_table
 from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.processes import Process
 
@@ -36,11 +35,11 @@ def take(processes: list[Process], output: Output, *, attempt: int) -> list[dict
     for process, state, _ in found:
         if _handles(process.pid):
             process.send(DUMP)
-            if state == psutil.STATUS_STOPPED:
+            if state == process_table.STOPPED:
                 process.send(signal.SIGCONT)  # it answers first
     _await([process.rank for process, _, _ in found], output)
     for process, state, _ in found:
-        if state == psutil.STATUS_STOPPED:
+        if state == process_table.STOPPED:
             process.send(signal.SIGSTOP)
     return [_entry(process.rank, state, place, output, attempt=attempt) for process, state, place in found]
 
@@ -74,19 +73,15 @@ def _await(ranks: list[int], output: Output) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether somebody has sent it SIGSTOP; not one that a debugger holds."""
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    return False
+    return process_table.state(pid) == process_table.STOPPED
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """What the kernel says that it does (psutil's words), and the kernel's function that it waits in, if that can be read."""
-    state, place = "gone", ""
-    with suppress(psutil.NoSuchProcess):
-        state = str(psutil.Process(pid).status())
+    """What it does, and the kernel's function that it waits in, if that can be read."""
+    place = ""
     with suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
-    return state, f"in the kernel's {place}" if place else ""
+    return process_table.state(pid), f"in the kernel's {place}" if place else ""
 
 
 def _handles(pid: int) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process, die_with_parent, start
 from muster_trainer.supervisor.signals import SignalInbox
@@ -60,7 +61,7 @@ class WarmParent:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "muster_trainer.warm", str(theirs.fileno())],
+                [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.warm", str(theirs.fileno())],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

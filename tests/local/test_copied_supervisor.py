@@ -1,0 +1,192 @@
+"""The copy of the supervisor for images of users, started where there is nothing else: no C library, no Python, no shell."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_supervisor import DEADLINE, Run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="images are of Linux")
+
+COPY = Path("/muster")
+SHOWS = "import json, os; print(json.dumps([dict(os.environ), os.getppid(), os.getcwd()]))"
+WAITS = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def command(folder: Path) -> list[str]:
+    """As in a pod: the renderer has it written out."""
+    lib = f"{folder}/lib"
+    return [f"{lib}/ld.so", "--inhibit-cache", "--library-path", lib, f"{folder}/bin/python", "-I", "-S"]
+
+
+def copied(folder: Path) -> None:
+    for _ in range(2):  # a kubelet may run an init container again
+        copying = [sys.executable, "-m", "muster_trainer.supervisor.copying", str(folder)]
+        subprocess.run(copying, check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copy")
+    copied(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def empty_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root file system with the copy and mount points."""
+    root = tmp_path_factory.mktemp("root")
+    copied(root / "muster")
+    for name in ("dev", "proc", "run", "tmp"):
+        (root / name).mkdir()
+    return root
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    started = Run(tmp_path)
+    yield started
+    started.end()
+
+
+def contract(run: Run, entry: dict[str, Any], **changed: str) -> dict[str, str]:
+    """The environment of a replica in an image that sets nothing."""
+    given = run.environment(processes=1, entry=entry, grace=5)
+    return {name: value for name, value in given.items() if name not in ("PATH", "PYTHONPATH")} | changed
+
+
+def start_in(root: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run:
+    """Start the supervisor as PID 1 with this root."""
+    files = {"MUSTER_STATE_DIR": "/run/state", "MUSTER_TERMINATION_LOG": "/run/termination-log"}
+    run.log = root / "run" / "termination-log"
+    run.log.unlink(missing_ok=True)
+    inside = ["chroot", str(root), *command(COPY), "-m", "muster_trainer.supervisor"]
+    shell = f'mount -t proc proc "{root}/proc" && mount --rbind /dev "{root}/dev" && exec "$@"'
+    namespaces = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount", "--pid", "--fork", "--kill-child"]
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    # The tools that make the root need a PATH; the container gets none.
+    clean = ["env", "-i", *(f"{name}={value}" for name, value in contract(run, entry, **files, **changed).items())]
+    whole = [*namespaces, "sh", "-c", shell, "sh", *clean, f"PATH={path}", *inside]
+    probe = subprocess.run([*namespaces, "sh", "-c", shell, "sh", "true"], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    if probe.returncode != 0:
+        pytest.skip(f"this machine lets nobody make a root of its own: {probe.stderr.strip()}")
+    with run.out.open("wb") as out, run.err.open("wb") as err:
+        run.popen = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    return run
+
+
+def start(copy: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run:
+    """Start the supervisor on this machine's own root."""
+    with run.out.open("wb") as out, run.err.open("wb") as err:
+        argv = [*command(copy), "-m", "muster_trainer.supervisor"]
+        env = contract(run, entry, **changed)
+        run.popen = subprocess.Popen(argv, env=env, cwd=run.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    return run
+
+
+def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Path, run: Run) -> None:
+    start_in(empty_root, run, {"command": [*command(COPY), "-c", SHOWS]})
+    assert run.wait() == 0, run.err.read_text()
+    assert run.words()["code"] == 0
+    _, parent, _ = json.loads(run.out.read_text())
+    assert parent == 1
+
+
+def test_it_tells_how_a_command_failed_there(empty_root: Path, run: Run) -> None:
+    start_in(empty_root, run, {"command": [*command(COPY), "-c", "raise SystemExit('no such data')"]})
+    assert run.wait() == 10
+    assert (run.words()["exitCode"], "no such data" in run.words()["message"]) == (1, True)
+
+
+def test_it_hands_a_request_to_stop_on(empty_root: Path, run: Run) -> None:
+    start_in(empty_root, run, {"command": [*command(COPY), "-c", WAITS]})
+    run.printed("ready")
+    [supervisor] = [each for each in run.members() if each.ppid() == run.pid]
+    supervisor.send_signal(signal.SIGTERM)
+    assert run.wait() in (21, 22)
+    assert run.words()["reason"].startswith("Preempted")
+
+
+def test_a_script_needs_a_python_of_the_image(empty_root: Path, run: Run) -> None:
+    start_in(empty_root, run, {"script": "train.py"})
+    assert run.wait() == 11
+    assert "spec.trainer.script: the image has neither python3 nor python on its PATH" in run.words()["message"]
+
+
+def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: Run) -> None:
+    given = {"PATH": "/usr/bin:/bin", "HOME": str(run.folder), "USER": "me", "PYTHONHOME": "/image", "LD_LIBRARY_PATH": "/image/lib"}
+    start(copy, run, {"command": ["env", "-0"]}, **given)
+    assert run.wait() == 0, run.err.read_text()
+    found = dict(variable.split("=", 1) for variable in run.out.read_text().rstrip("\0\n").split("\0"))
+    assert found.pop("MUSTER_EVENTS_FD")
+    assert found == contract(run, {"command": ["env", "-0"]}, **given)
+
+
+def test_programs_get_a_home_that_they_can_write(copy: Path, run: Run) -> None:
+    start(copy, run, {"command": ["sh", "-c", 'echo "home $HOME"']}, PATH="/usr/bin:/bin", HOME="/nowhere")
+    assert run.wait() == 0
+    assert "home /tmp\n" in run.out.read_text()
+
+
+def python_for(folder: Path, *options: str) -> str:
+    """A PATH that leads to this machine's Python, as an image would have it."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    python = bin_folder / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {" ".join(options)} "$@"\n')
+    python.chmod(0o755)
+    return f"{bin_folder}:/usr/bin:/bin"
+
+
+def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy: Path, run: Run, tmp_path: Path) -> None:
+    config_map, work = tmp_path / "map", tmp_path / "work"
+    (config_map / "..2026").mkdir(parents=True)
+    work.mkdir(mode=0o700)
+    (config_map / "..data").symlink_to("..2026")
+    source = (
+        "import json, os, pathlib, sys, helper\n"
+        "pathlib.Path('made.txt').write_text(pathlib.Path('data.txt').read_text())\n"
+        "print(json.dumps([sys.executable, os.environ['PYTHONPATH'], helper.__file__, sys.argv[1:], 'MUSTER_CODE' in os.environ]))\n"
+    )
+    for name, text in {"train.py": source, "helper.py": "", "data.txt": "numbers"}.items():
+        (config_map / "..2026" / name).write_text(text)
+        (config_map / name).symlink_to(f"..data/{name}")
+    run.folder = work
+    given = {"PATH": python_for(tmp_path), "PYTHONPATH": "/image", "MUSTER_CODE": str(config_map), "HOME": str(work)}
+    start(copy, run, {"script": "train.py --rate 0.1"}, **given)
+    assert run.wait() == 0, run.err.read_text()
+    executable, path, helper, arguments, told = json.loads(run.out.read_text().partition("] ")[2] or run.out.read_text())
+    assert executable == sys.executable
+    assert path == f"{work}{os.pathsep}/image"
+    assert helper == str(work / "helper.py")
+    assert (arguments, told) == (["--rate", "0.1"], False)
+    assert work.stat().st_mode & 0o777 == 0o700  # in a pod it belongs to root
+    assert (work / "made.txt").read_text() == "numbers"
+    assert sorted(each.name for each in work.iterdir() if not each.name.startswith("__")) == [
+        "data.txt",
+        "helper.py",
+        "made.txt",
+        "train.py",
+    ]
+
+
+@pytest.mark.parametrize("entry", [{"task": "digits"}, {"module": "my.model"}])
+def test_a_task_or_module_needs_an_image_with_the_trainer(copy: Path, run: Run, tmp_path: Path, entry: dict[str, str]) -> None:
+    start(copy, run, entry, PATH=python_for(tmp_path, "-I", "-S"), HOME=str(tmp_path))
+    assert run.wait() == 11
+    [field] = entry
+    assert f"spec.trainer.{field}: needs an image that is built on Muster's trainer image" in run.words()["message"]
+
+
+def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: Run, tmp_path: Path) -> None:
+    start(copy, run, {"task": "no-such-task"}, PATH=python_for(tmp_path), HOME=str(tmp_path))
+    assert run.popen is not None
+    run.popen.wait(180)  # it imports the framework
+    assert run.wait() == 11
+    assert "no-such-task" in run.words()["message"]

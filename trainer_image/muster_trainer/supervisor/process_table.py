@@ -1,0 +1,62 @@
+"""The processes of this machine or container, as the kernel lists them. Standard library only: a supervisor runs in any image."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+STOPPED = "stopped"
+GONE = "gone"
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk-sleep",
+    "U": "disk-sleep",
+    "T": STOPPED,
+    "t": "tracing-stop",
+    "Z": "zombie",
+    "X": "dead",
+    "I": "idle",
+}
+
+
+def state(pid: int) -> str:
+    """What a process does now, in a word; `gone` if there is no such process."""
+    if sys.platform == "linux":
+        return _STATES.get(_stat(Path(f"/proc/{pid}"))[1], GONE)
+    return _STATES.get(_listed().get(pid, (0, ""))[1], GONE)
+
+
+def descendants(pid: int) -> list[int]:
+    """The pids of all processes that descend from this one, parents before their children."""
+    children: dict[int, list[int]] = {}
+    for each, (parent, _) in _table().items():
+        children.setdefault(parent, []).append(each)
+    found, front = [], [pid]
+    while front:
+        front = [child for parent in front for child in children.get(parent, ())]
+        found += front
+    return found
+
+
+def _table() -> dict[int, tuple[int, str]]:
+    """Parent and state of each process."""
+    if sys.platform != "linux":
+        return _listed()
+    return {int(folder.name): _stat(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
+
+
+def _stat(folder: Path) -> tuple[int, str]:
+    with suppress(OSError, ValueError, IndexError):
+        # The name of the program comes first, in brackets, and may itself have brackets and spaces.
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[1]), fields[0].decode()
+    return 0, ""
+
+
+def _listed() -> dict[int, tuple[int, str]]:
+    """As `_table`, where there is no /proc."""
+    lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state="], capture_output=True, text=True, check=False).stdout.splitlines()
+    return {int(pid): (int(parent), state[0]) for pid, parent, state in map(str.split, lines)}
