@@ -110,6 +110,20 @@ def test_pods_of_the_bundled_trainer_pass_restricted_pod_security(jobs: Jobs, no
     jobs.reaches("digits", "Running")
 
 
+def test_pods_with_images_of_users_pass_restricted_pod_security_with_and_without_a_supervisor(jobs: Jobs, nodes: Nodes) -> None:
+    jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    own = {"image": "mine:1", "command": ["./train"], "args": ["--fast"], "code": {"configMap": {"name": "code"}}}
+    jobs.submit(job("supervised", trainer=own))
+    jobs.submit(job("bare", trainer={**own, "supervisor": "Disabled"}))
+    jobs.reaches("supervised", "Running")
+    jobs.reaches("bare", "Running")
+    [brought, *_] = jobs.pods("supervised")
+    assert [each["name"] for each in brought["spec"]["initContainers"]] == ["muster-supervisor"]
+    [bare, *_] = jobs.pods("bare")
+    assert bare["spec"]["shareProcessNamespace"] is True
+    assert "initContainers" not in bare["spec"]
+
+
 def test_a_pod_of_somebody_else_in_the_way_is_named_and_left_alone(jobs: Jobs, nodes: Nodes) -> None:
     nodes.runs = lambda pod: "muster.dev/job-name" in pod["metadata"].get("labels", {})
     pod = {
