@@ -74,19 +74,41 @@ def test_a_script_reads_tf_config_and_its_servers_end_with_the_chief(ground: Gro
 
 
 @pytest.mark.timeout(300)
-def test_an_image_and_a_command_of_the_users_own_run_under_plain_torchrun(muster: Installation, ground: Ground) -> None:
+def test_a_command_in_an_image_of_the_users_own_is_restarted_in_its_pods(muster: Installation, ground: Ground) -> None:
     image = base.ensure(muster.cluster.places, muster.cluster.require_engine()).torch
     muster.cluster.load_image(image)
-    ground.kubectl("create", "configmap", "code", f"--from-file={EXAMPLES / 'own-script/train_ddp.py'}")
-    manifest = job(
-        "own",
-        strategy="DDP",
-        trainer={"image": image, "command": ["torchrun", "train_ddp.py"], "code": {"configMap": {"name": "code"}}},
-        roles={"worker": {"replicas": 2, "processesPerReplica": 2}},
-    )
+    ground.kubectl("create", "configmap", "own-script", f"--from-file={EXAMPLES / 'own-script'}")
+    manifest = yaml.safe_load((EXAMPLES / "own-command.yaml").read_text())
+    fails_once = "test -e again || { touch again; echo not yet >&2; exit 1; }; exec torchrun train_ddp.py"
+    manifest["spec"]["trainer"] |= {"image": image, "command": ["sh", "-c", fails_once]}
     own = ground.apply(manifest)
+    ground.cluster.wait_until("its pods", lambda: len(own.pods()) == 2, timeout=60)
+    first = {pod["metadata"]["uid"] for pod in own.pods()}
     assert own.wait_for_end() == "Succeeded", own.story()
-    assert "with 4 processes" in ground.kubectl("logs", "own-worker-0")
+    assert first & {pod["metadata"]["uid"] for pod in own.pods()}  # a pod that had not reported yet when the other failed is replaced
+    assert own.attempts[0]["class"] == "Application", own.story()
+    assert "not yet" in own.attempts[0]["message"], own.story()
+    assert "with 4 processes" in ground.kubectl("logs", f"{own.name}-worker-0")
+
+
+@pytest.mark.timeout(300)
+def test_the_examples_of_own_programs_run_as_they_stand(ground: Ground) -> None:
+    ground.kubectl("create", "configmap", "own-script", f"--from-file={EXAMPLES / 'own-script'}")
+    files = ("own-command.yaml", "own-script/ddp.yaml")
+    jobs = [ground.apply(yaml.safe_load((EXAMPLES / file).read_text())) for file in files]
+    for each in jobs:
+        assert each.wait_for_end(timeout=200) == "Succeeded", each.story()
+        assert "test accuracy" in ground.kubectl("logs", f"{each.name}-worker-0")
+
+
+@pytest.mark.timeout(120)
+def test_a_program_without_a_supervisor_goes_at_once_when_its_job_is_suspended(ground: Ground) -> None:
+    command = ["python", "-c", "import time; print('ready', flush=True); time.sleep(3600)"]
+    bare = ground.apply(job("bare", strategy="DDP", trainer={"command": command, "supervisor": "Disabled"}))
+    bare.wait_for_phase("Running")
+    ground.cluster.wait_until("its program", lambda: "ready" in ground.kubectl("logs", "bare-worker-0"), timeout=60)
+    ground.kubectl("patch", "trainingjob", "bare", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+    ground.cluster.wait_until("its pods are gone", lambda: not bare.pods(), timeout=30)
 
 
 @pytest.mark.timeout(300)
