@@ -173,9 +173,11 @@ def deadline(case: Situation, status: TrainingJobStatus) -> datetime:
 
 
 def time_to_leave(case: Situation, status: TrainingJobStatus, view: ReplicaView) -> int | None:
-    """Seconds until a replica that has not acknowledged in its time is ended; None, for any other: its own grace period."""
-    late = any(member.uid == view.uid for member in _awaited(status))
-    return grace_seconds(case.spec, status) + _LEAVE_SECONDS if late else None
+    """Seconds that a replica gets to end which is not of the current world; None: its own grace period. One that has not acknowledged in
+    its time has had that; of a broken world nobody can save."""
+    if any(member.uid == view.uid for member in _awaited(status)):
+        return grace_seconds(case.spec, status) + _LEAVE_SECONDS
+    return None if grace_seconds(case.spec, status) else case.brief_grace
 
 
 def due(case: Situation, status: TrainingJobStatus) -> datetime | None:

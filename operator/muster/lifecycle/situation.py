@@ -19,6 +19,7 @@ ALONE = frozenset({RoleName.EVALUATOR})
 """Roles whose replicas come and go without touching the world: nobody trains with an evaluator."""
 
 ORDER = {role: number for number, role in enumerate(RoleName)}
+_BRIEF_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Situation:
     def created(self) -> datetime:
         """When the job was created; a job that does not say was created when it was first seen."""
         return self.job.metadata.creation_timestamp or self.job.status.admitted_time or self.stamp
+
+    @property
+    def brief_grace(self) -> int | None:
+        """Seconds that a program without a supervisor gets to end when it has nothing left to save, so that its devices are free soon.
+        None, the replica's own grace period, under a supervisor: it ends its processes by itself in time."""
+        return None if self.spec.trainer.supervised else _BRIEF_SECONDS
 
     def replicas(self, attempt: int) -> tuple[ReplicaView, ...]:
         """The replicas made for an attempt, in a fixed order."""

@@ -35,7 +35,9 @@ def clean_up(case: Situation, status: TrainingJobStatus) -> tuple[Action, ...]:
     Whatever the policy, supervisors end their processes and themselves when they hear of the job's end. A pod whose trainer container has
     ended and whose side-car runs on counts as running.
     """
-    return tuple(action for view in case.observed.replicas if _goes(case, status, view) for action in removal(view))
+    return tuple(
+        action for view in case.observed.replicas if _goes(case, status, view) for action in removal(view, grace_seconds=case.brief_grace)
+    )
 
 
 def leaves_by(status: TrainingJobStatus) -> datetime | None:

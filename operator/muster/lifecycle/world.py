@@ -119,7 +119,8 @@ def stop_running(case: Situation, status: TrainingJobStatus) -> tuple[Action, ..
     """Of a broken world that nothing follows yet: ends what runs and leaves what has ended, for its logs. Where cleanPodPolicy keeps all
     pods, supervisors are told to end their processes instead."""
     stops = case.spec.clean_pod_policy is not CleanPodPolicy.NONE
-    removals = tuple(action for view in case.observed.replicas if stops and not view.over for action in removal(view))
+    left = (view for view in case.observed.replicas if stops and not view.over)
+    removals = tuple(action for view in left for action in removal(view, grace_seconds=case.brief_grace))
     return removals if case.observed.live or records.unsettled(status) is None else (*removals, LookLive())
 
 

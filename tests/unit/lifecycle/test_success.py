@@ -8,6 +8,7 @@ import pytest
 from lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story
 
 from muster.api.status import Phase
+from muster.lifecycle.actions import DeleteReplica
 
 PS_ROLES = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "ps": {"replicas": 1}}
 
@@ -155,3 +156,27 @@ def test_failure_of_another_replica_after_the_last_success_changes_nothing() -> 
 def test_a_job_whose_workers_run_is_left_alone() -> None:
     decision = running_story(2).see(*running(2), seconds=20)
     assert decision.actions == ()
+
+
+BARE = {"trainer": {"command": ["train"], "supervisor": "Disabled"}}
+
+
+@pytest.mark.parametrize(("changes", "grace"), [({}, None), (BARE, 5)])
+def test_a_program_without_a_supervisor_that_has_nothing_left_to_save_goes_soon(changes: dict[str, Any], grace: int | None) -> None:
+    ended = Story(job(strategy="ParameterServer", roles=PS_ROLES, cleanPodPolicy="Running", **changes))
+    ended.see(seconds=0)
+    ended.see(replica("chief-0"), replica("worker-0"), replica("ps-0"), seconds=10)
+    after_success = ended.see(done("chief-0"), replica("worker-0"), replica("ps-0"), seconds=50)
+    broken = running_story(2, **changes)
+    after_failure = broken.see(failed("worker-0", 1, seconds=20), replica("worker-1"), seconds=20)
+    for decision in (after_success, after_failure):
+        removals = [action for action in decision.actions if isinstance(action, DeleteReplica)]
+        assert removals
+        assert {action.grace_seconds for action in removals if action.grace_seconds != 0} == {grace}
+
+
+def test_a_program_without_a_supervisor_may_save_when_its_job_is_suspended() -> None:
+    story = running_story(1, **BARE)
+    story.edit(suspend=True)
+    decision = story.see(replica("worker-0"), seconds=20)
+    assert [action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)] == [None]
