@@ -184,7 +184,7 @@ def test_an_image_and_the_way_its_code_gets_there_do_not_apply_here(tmp_path: Pa
     local = localized(job(trainer=own), directory, cwd=tmp_path, job_file=tmp_path / "job.yaml").spec.trainer
     assert local.image is None
     launch = launched({"PYTHONPATH": "/mine"}, trainer=local.wire())
-    assert launch.argv == ("/venv/bin/python", "-m", "muster_trainer.supervisor")
+    assert launch.argv == ("/venv/bin/python", "-P", "-m", "muster_trainer.supervisor")
     assert "MUSTER_CODE" not in launch.env
     assert launch.env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
     assert json.loads(launch.env["MUSTER_TRAINER"])["script"] == "train.py --rate 0.1"
