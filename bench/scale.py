@@ -202,7 +202,9 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
             (time.process_time() - own) / (time.monotonic() - begun),
         )
         results.add(f"{what}: reports that failed", len(crew.failures), "{:.0f}", goal="0")
-        results.require(f"{what}: two restarts, seen {status['restarts']['total']}", holds=status["restarts"]["total"] == 2)
+        restarts = status["restarts"]["total"]  # more than two where the operator was quicker than the losses
+        results.add(f"{what}: restarts", restarts, "{:.0f}", goal="2, or few more")
+        results.require(f"{what}: 2 to 5 restarts, not {restarts}", holds=2 <= restarts <= 5)
         if crew.failures:
             say(f"the first report that failed: {crew.failures[0]}")
     clear(cluster.admin, namespace)
