@@ -14,9 +14,10 @@ from muster.control.queue import WorkQueue
 from muster.control.reconciler import Reconciler, Surroundings
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.render.images import Images
 from muster.strategies.base import Framework
 
-IMAGES = {Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
 JOBS, WORKERS, REPLICAS = 6, 4, 100
 LIMIT = 120.0
 
