@@ -48,6 +48,7 @@ def account(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> 
         books = _moved(books, part, "recovering_seconds", _unnoticed(case, old, new))
     if is_known(case, new):
         books = books.model_copy(update={name: getattr(books, name) or 0 for name in _OF_STEPS})
+        books = _moved(books, part, "productive_seconds", _unseen_training(case, old, new) if part != "productive_seconds" else 0.0)
         books = _moved(books, "unreported_seconds", "starting_seconds", _seconds(books, "unreported_seconds"))
         books = _moved(books, "productive_seconds", "checkpoint_seconds", _saved(old, new))
         books = _stepped(books, old, new)
@@ -97,6 +98,13 @@ def _unnoticed(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) 
     """Seconds from the failure of the attempt that was open until now."""
     record = next((record for record in new.attempts if record.attempt == old.attempt and records.is_open(old)), None)
     return (case.now - record.failed_time).total_seconds() if record and record.failed_time else 0.0
+
+
+def _unseen_training(case: Situation, old: TrainingJobStatus, new: TrainingJobStatus) -> float:
+    """Seconds from the first step of the attempt until now, when it is first seen."""
+    first = new.world.first_step_time if new.world else None
+    known = old.world.first_step_time if old.world and new.world and old.world.attempt == new.world.attempt else None
+    return (case.now - first).total_seconds() if first and known is None else 0.0
 
 
 def _stepped(books: Goodput, old: TrainingJobStatus, new: TrainingJobStatus) -> Goodput:

@@ -74,6 +74,16 @@ def test_a_script_that_reports_its_first_step_late_has_been_starting_until_then(
     assert books.ratio == pytest.approx(80 / 110, abs=0.001)
 
 
+@pytest.mark.parametrize("trainer", [{"script": "train.py"}, {"task": "digits"}])
+def test_steps_done_before_the_first_report_of_them_were_productive(trainer: dict[str, str]) -> None:
+    story = running_story(1, trainer=trainer)
+    story.see(replica(report=report(step=30, marks={"stepped": at(15).timestamp()})), seconds=20)
+    books = story.status.goodput
+    assert books is not None
+    assert (books.starting_seconds, books.productive_seconds, books.unreported_seconds) == (5, 5, None)
+    assert total(books) == 20
+
+
 def test_the_recovery_of_a_program_that_reports_no_steps_is_what_is_known_of_it() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     story.see(failed(seconds=19), seconds=20)
