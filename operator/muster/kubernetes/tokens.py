@@ -25,7 +25,7 @@ from muster.control.pace import Bucket
 from muster.kubernetes.leader import Requests
 
 AUDIENCE = "muster"
-REVIEWS_AT_ONCE = 16
+REVIEWS_AT_ONCE = 64
 GOOD_SECONDS = 600.0  # a pod that is gone is not in the store, and its token opens nothing
 BAD_SECONDS = 5.0
 REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each pod that tokens claim to be of: at once, and from then on
