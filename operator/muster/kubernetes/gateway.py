@@ -172,8 +172,8 @@ class Gateway:
 
     async def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
         """What happens to the objects at `path` that have these `labels`, after `version`: ADDED, MODIFIED, DELETED and the object;
-        BOOKMARK and what has a resourceVersion only; UNREADABLE and nothing, for a change that cannot be parsed. Version "0": first all
-        that there is, as ADDED. It ends when the server ends it.
+        BOOKMARK and what has a resourceVersion only; UNREADABLE and nothing, for a change that cannot be parsed. OPENED and nothing comes
+        first, once the server has accepted the watch. Version "0": first all that there is, as ADDED. It ends when the server ends it.
 
         Raises GoneError where that version is too old, UnavailableError where the line breaks or falls silent, another ClusterError where
         the server does not do it.
@@ -190,6 +190,7 @@ class Gateway:
             with _answering():
                 if response.status != HTTPStatus.OK:
                     raise await refusal(response.status, await response.read())
+                yield "OPENED", {}
                 async for line in lines(response.content):
                     yield await _change(line)
 

@@ -60,7 +60,6 @@ class Watch:
             except GoneError:
                 log.info("%s: too much was missed; beginning anew", self._path)
                 self._version = ANYTHING
-                self._lost()
             except ClusterError as error:
                 self._failures += 1
                 log.warning("%s: the watch broke: %s", self._path, error)
@@ -71,6 +70,10 @@ class Watch:
 
     async def _follow(self) -> None:
         async for kind, obj in self._source.changes(self._path, self._version, labels=self._labels):
+            if kind == "OPENED":
+                if self._version == ANYTHING:
+                    self._lost()  # what was deleted before this moment is in no event: only a list that begins now shows that it is gone
+                continue
             if kind == "UNREADABLE":
                 self._lost()  # the list says which object it is
                 continue

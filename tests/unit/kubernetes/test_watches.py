@@ -93,10 +93,16 @@ def test_it_begins_with_all_there_is_selects_on_the_server_and_goes_on_where_a_s
     server = WatchServer([event("ADDED", 5, "a"), event("MODIFIED", 7, "a")], [event("DELETED", 9, "a")])
     heard, lost = watched(server, lambda heard, _: len(heard) == 3)
     assert heard == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-    assert lost == []
+    assert lost == [1]
     assert [asked["resourceVersion"] for asked in server.asked] == ["0", "7"]
     for asked in server.asked:
         assert (asked["labelSelector"], asked["allowWatchBookmarks"]) == ("muster.dev/job-name", "true")
+
+
+def test_a_list_is_requested_once_a_new_watch_is_open_even_if_nothing_is_left_to_see() -> None:
+    """A pod that was deleted between the first list and the start of the watch is in no event."""
+    _, lost = watched(WatchServer([]), lambda _, lost: bool(lost))
+    assert lost == [1]
 
 
 def test_a_bookmark_moves_on_and_is_told_to_nobody() -> None:
@@ -111,7 +117,7 @@ def test_where_too_much_was_missed_it_says_so_and_begins_anew() -> None:
     server = WatchServer([event("ADDED", 5, "a"), gone], 410, [event("ADDED", 90, "b")])
     heard, lost = watched(server, lambda heard, _: ("ADDED", "b") in heard)
     assert heard == [("ADDED", "a"), ("ADDED", "b")]
-    assert lost == [1, 2]
+    assert lost == [1, 3]
     assert [asked["resourceVersion"] for asked in server.asked] == ["0", "0", "0"]
 
 
@@ -119,5 +125,5 @@ def test_it_outlives_refusals_broken_lines_and_objects_that_cannot_be_taken_in()
     server = WatchServer(500, 403, [event("ADDED", 5, "odd"), event("ADDED", 6, "a"), "<html>"], 503, [event("MODIFIED", 8, "a")])
     heard, lost = watched(server, lambda heard, _: ("MODIFIED", "a") in heard, broken="odd")
     assert heard == [("ADDED", "odd"), ("ADDED", "a"), ("MODIFIED", "a")]
-    assert lost == [3, 3]  # the odd object and the broken line: a list shows what they were
+    assert lost == [3, 3, 3]  # the beginning, the odd object and the broken line: a list shows what they were
     assert [asked["resourceVersion"] for asked in server.asked] == ["0", "0", "0", "6", "6"]
