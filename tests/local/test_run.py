@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -155,7 +156,7 @@ def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(pla
     place.write(job(trainer={"script": "train.py 2000 0.01"}))
     with place.running("job.yaml") as run:
         place.wait_for_commit()
-        guard = next(child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline())
+        [guard] = _guards(run.pid)
         os.kill(run.pid, signal.SIGSTOP)  # lest it replaces the guard
         guard.kill()
         os.kill(run.pid, signal.SIGKILL)
@@ -180,7 +181,7 @@ def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(place: Place, 
         second = place.start("job.yaml", "--run-dir", "runs/copy", *options)
         try:
             if options:
-                wait_until(lambda: len(marked(RUN_MARK, mark_in(copy))) >= 4, "the run of the copy")
+                wait_until(lambda: _runs(copy), "the run of the copy")
                 second.send_signal(signal.SIGINT)
             assert finish(second)[0] in ((21, 22) if options else (11,))
         finally:
@@ -195,7 +196,7 @@ def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(place: Place) -> 
     place.write(job(trainer={"script": "train.py 20000 0.01"}))
     with place.running("job.yaml") as run:
         place.wait_for_commit()
-        guard = next(child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline())
+        [guard] = _guards(run.pid)
         os.kill(run.pid, signal.SIGSTOP)  # so that it does not replace the guard
         guard.kill()
         os.kill(run.pid, signal.SIGKILL)
@@ -210,15 +211,11 @@ def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(place: Place) -> 
 
 def test_a_killed_guard_is_replaced(place: Place) -> None:
     place.write(job(trainer={"script": "train.py 20000 0.01"}))
-
-    def guards() -> list[psutil.Process]:
-        return [child for child in psutil.Process(run.pid).children() if "muster.local.guard" in child.cmdline()]
-
     with place.running("job.yaml") as run:
         place.wait_for_commit()
-        [guard] = guards()
+        [guard] = _guards(run.pid)
         guard.kill()
-        wait_until(lambda: guards() not in ([], [guard]), "another guard")
+        wait_until(lambda: _guards(run.pid) not in ([], [guard]), "another guard")
         os.kill(run.pid, signal.SIGKILL)  # and it does its work: `running` sees to that
 
 
@@ -383,3 +380,20 @@ def test_a_script_is_found_beside_the_job_file_and_its_folder_is_importable(plac
 
 def _uid(place: Place) -> str:
     return str(yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"])
+
+
+def _guards(pid: int) -> list[psutil.Process]:
+    """The guards of the `muster run` with this pid. A guard that has been killed has no command line until it is reaped."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "muster.local.guard" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def _runs(directory: Path) -> bool:
+    """Whether a run of this directory has started its processes. `--fresh` removes the old job before it writes its own."""
+    with suppress(FileNotFoundError):
+        return len(marked(RUN_MARK, mark_in(directory))) >= 4
+    return False
