@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster_trainer.contract import BadConfiguration
+from muster_trainer.contract import DEFAULT_STATE_DIR, BadConfiguration
 
 COPIED = bool(sys.flags.isolated and sys.flags.no_site)
 """Whether this is the copy of a supervisor in another image (`copying`). Its Python is for itself alone."""
@@ -53,7 +53,16 @@ def prepared(environ: Mapping[str, str]) -> dict[str, str]:
         folder = Path.cwd()
         _copy_code(Path(source), folder)
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), env.get("PYTHONPATH"))))
+    _leave_useless_folder(Path(env.get("MUSTER_STATE_DIR") or DEFAULT_STATE_DIR) / "work")
     return {**env, **_account(env)} if COPIED else env
+
+
+def _leave_useless_folder(instead: Path) -> None:
+    """Change the working directory if it is empty and cannot be written, as in Muster's images: programs write relative paths."""
+    if os.access(os.curdir, os.W_OK) or not os.access(os.curdir, os.R_OK) or os.listdir():
+        return
+    instead.mkdir(parents=True, exist_ok=True)
+    os.chdir(instead)
 
 
 def _initial() -> set[bytes]:
