@@ -11,7 +11,7 @@ import pytest
 from tests.apiserver.stage.api import Object, until
 from tests.apiserver.stage.cluster import RELEASE_NAMESPACE, Cluster
 from tests.apiserver.stage.jobs import Jobs, condition, job
-from tests.apiserver.stage.kubelet import Nodes
+from tests.apiserver.stage.kubelet import Kubelet, Nodes
 from tests.apiserver.stage.operators import ADDRESS, OperatorProcess
 
 from muster.control.coordination import JITTER, SHORTEST_INTERVAL
@@ -232,6 +232,22 @@ def test_the_token_of_a_pod_that_is_gone_opens_nothing(jobs: Jobs, nodes: Nodes,
     status, _ = tell(operator, bearer, report(pod, progress=progress(999)))
     assert status in (401, 404)
     assert jobs.status("digits").get("progress") is None
+
+
+def test_a_supervisor_that_still_runs_is_to_end_when_its_job_has_failed_and_nothing_deletes_its_pod(
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess
+) -> None:
+    jobs.submit(job("digits", workers=2, recovery={"application": {"limit": 0}}, cleanPodPolicy="None"))
+    jobs.reaches("digits", "Running")
+    survivor, failing = sorted(jobs.pods("digits"), key=lambda pod: str(pod["metadata"]["name"]))
+    bearer = token(jobs, survivor)
+    status, reply = tell(operator, bearer, report(survivor, progress=progress(1)))
+    assert (status, reply["end"]) == (200, False)
+    kubelet.end(failing, 1)
+    # The verdict itself waits for this supervisor, since it may have better evidence of what happened.
+    reply = until(lambda: (now := tell(operator, bearer, report(survivor, sequence=2, progress=progress(1)))[1])["end"] and now, "end")
+    assert not reply["succeeded"]
+    assert "deletionTimestamp" not in jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0")["metadata"]
 
 
 @pytest.mark.usefixtures("operator")

@@ -86,7 +86,7 @@ class ClusterChannel:
         attempt = int(status.get("attempt", 0))
         if report.attempt > attempt + 1 and status.get("attempts"):  # a status that was wiped has none: then the pods know better
             raise RefusedReportError(400, "attempt", f"attempt: {report.attempt} has not begun, the job is at attempt {attempt}")
-        if report.attempt == attempt and not report.waiting:  # as nearly always: no orders, and no job to be read for them
+        if report.attempt == attempt and not report.waiting and not _is_over(status):  # as nearly always: no orders, so no job to read
             return Reply(attempt=attempt)
         job = self._admit(obj)
         return orders(job, uid, report, addresses_of(job, attempt))
@@ -109,6 +109,12 @@ class ClusterChannel:
         self._told.pop(uid, None)
         self._tokens.forget(uid)
         self._pace.forget(uid)
+
+
+def _is_over(status: Object) -> bool:
+    """Whether the job or its newest attempt has ended, so that supervisors whose processes still run are to end, too."""
+    newest = (status.get("attempts") or [{}])[-1]
+    return status.get("phase") in ("Succeeded", "Failed") or "endTime" in newest
 
 
 def _milestones(report: Report) -> tuple[Any, ...]:
