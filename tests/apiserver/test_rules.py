@@ -82,7 +82,6 @@ SIZE = {"globalSize": 64}
 WRONG: list[Object] = [
     {"elastic": ELASTIC},
     {"elastic": ELASTIC, "batch": {**SIZE, "learningRateScaling": "Linear"}},
-    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "image": "own:1"}},
     {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "supervisor": "Disabled"}},
     {"trainer": {"task": "digits", "image": ""}},
     {"trainer": {"task": "digits", "image": "own image"}},
@@ -93,6 +92,7 @@ RIGHT: list[Object] = [
     {"elastic": ELASTIC, "batch": SIZE},
     {"elastic": ELASTIC, "batch": SIZE, "trainer": {"script": "train.py"}},
     {"elastic": ELASTIC, "batch": SIZE, "trainer": {"module": "my_pkg.model", "image": "own.example.com:5000/ml/own:1"}},
+    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "image": "own:1"}},
 ]
 
 
