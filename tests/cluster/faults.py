@@ -50,8 +50,9 @@ import glob, json, os, resource, signal, time
 
 def words(process):
     try:
-        return open(f"/proc/{process}/cmdline").read().split("\\0")[1:3]
-    except OSError:
+        command = open(f"/proc/{process}/cmdline").read().split("\\0")
+        return command[command.index("-m"):][:2]  # Python's own options come before
+    except (OSError, ValueError):
         return []
 
 def trainer():
