@@ -20,7 +20,8 @@ def condition(job: Job, kind: str) -> dict[str, str]:
 @pytest.mark.timeout(200)
 def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_at_the_deadline(ground: Ground) -> None:
     trainer = {"image": "muster.invalid/no-such-image:1", "command": ["true"]}
-    waiting = ground.apply(job("missing", strategy="DDP", trainer=trainer, startupDeadlineSeconds=30))
+    waiting = ground.apply(job("missing", strategy="DDP", trainer=trainer, startupDeadlineSeconds=60))
+    # The init container starts first, and a busy node's resolver takes long to say that there is no such registry.
     waiting.wait_until("the image is named", lambda status: "no-such-image" in status.get("message", ""), timeout=90)
     assert waiting.status["phase"] in ("Pending", "Starting")
     assert condition(waiting, "Ready")["status"] == "False"
