@@ -172,7 +172,12 @@ def _last_words(message: str | None) -> LastWords | None:
 def _asked(metadata: Mapping[str, Any]) -> datetime | None:
     """When the deletion was asked for: deletionTimestamp is when it is due."""
     due = metadata.get("deletionTimestamp")
-    return _time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0) if due else None
+    if not due:
+        return None
+    try:
+        return _time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    except OverflowError:  # users choose the grace period, up to 2**63 seconds, and the API server's own sum overflows
+        return _time(metadata["creationTimestamp"])
 
 
 def _time(text: str) -> datetime:

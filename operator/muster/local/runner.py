@@ -53,8 +53,8 @@ POLICY = Policy(
     stopped_seconds=10,
     progress_seconds=0,
     delays={
-        FailureClass.PREEMPTION: Delays(0, 0),
-        FailureClass.INFRASTRUCTURE: Delays(0, 10),
+        FailureClass.PREEMPTION: Delays(0.5, 10, free=2),
+        FailureClass.INFRASTRUCTURE: Delays(0.5, 10, free=1),
         FailureClass.APPLICATION: Delays(1, 30),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -115,6 +116,8 @@ def test_disruption_deletion_and_memory_are_seen() -> None:
     assert going.due is not None
     assert going.deleting is not None
     assert (going.due - going.deleting).total_seconds() == 30
+    absurd = view(deletionTimestamp="2026-11-21T12:01:00Z", deletionGracePeriodSeconds=10**12, creationTimestamp="2026-11-21T12:00:00Z")
+    assert absurd.deleting == datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     assert view(trainer(terminated={"exitCode": 137, "reason": "OOMKilled"})).oom_killed
 
 

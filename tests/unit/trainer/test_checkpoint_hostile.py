@@ -115,6 +115,27 @@ def test_a_manifest_names_plain_relative_paths_only(tmp_path: Path, name: str) -
     assert reason.isprintable()
 
 
+@pytest.mark.parametrize("name", ["weights/part", "manifest.json/part", "COMMITTED/a/b"])
+def test_a_manifest_lists_no_file_below_another_file(tmp_path: Path, name: str) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    changed(path, files={**files, name: files["weights"]})
+    step, reason = chosen(tmp_path)
+    assert step == 10
+    assert "below the file" in reason
+
+
+def test_a_loop_of_links_is_damage(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    (path / "loop").symlink_to("loop")
+    changed(path, files={**files, "loop/a": files["weights"]})
+    step, _ = chosen(tmp_path)
+    assert step == 10
+
+
 def test_a_file_of_another_folder_is_not_read_by_way_of_a_link(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

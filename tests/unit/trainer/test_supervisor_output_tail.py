@@ -153,3 +153,9 @@ def test_without_a_traceback_the_last_line_is_the_message() -> None:
 @given(st.lists(st.text(max_size=80) | st.sampled_from([HEADER, *FRAME, "ValueError: x", "Connection closed by peer"])))
 def test_any_output_can_be_read(lines: list[str]) -> None:
     assert len(read_tail(lines).message) <= 1501
+
+
+@pytest.mark.parametrize("code", ["-99999", "9" * 4000, "256", "١"])
+def test_an_exit_code_that_no_process_can_have_is_not_taken_from_a_summary(code: str) -> None:
+    lines = ["Root Cause (first observed failure):", "  rank      : 0 (local_rank: 0)", f"  exitcode  : {code} (pid: 11)"]
+    assert read_tail(lines).root_cause is None

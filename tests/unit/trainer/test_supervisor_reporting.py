@@ -32,12 +32,13 @@ FIELDS = (
     *("skipped", "metrics", "python", "framework", "version", "libraries", "devices", "threads", "message", "time", "rank"),
 )
 numbers = st.sampled_from([0, 1, 7, -1, 10**30, 2**53, 2**53 + 1, 1e300, -1e300, 1e-300, 1e11, 1e12, 0.5])
-texts = st.sampled_from(["", "x", "\x1b]0;owned\x07\n", "y" * 5000])
+texts = st.sampled_from(["", "x", "\x1b]0;owned\x07\n", "y" * 5000, "a name that is not UTF-8: \udcff"])
+deep: Any = json.loads("[" * 250 + "]" * 250)
 scalars = st.none() | st.booleans() | numbers | texts
 values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(texts, scalars, max_size=3)
 skipped = st.just([{"path": "p" * 1500, "reason": "r"}] * 120)
 many = st.just({f"name-{number}": 1.0 for number in range(300)})
-events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.fromkeys(FIELDS, values | skipped | many))
+events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.fromkeys(FIELDS, values | skipped | many | st.just(deep)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -136,6 +137,23 @@ def test_a_supervisor_comes_again_no_sooner_than_it_is_asked_to(header: dict[str
     assert second - first >= seconds - 0.1
     assert coordinator.received[1][1]["phase"] == "Training"
     assert said == [], "it is no failure"
+
+
+@pytest.mark.parametrize("status", [400, 413])
+def test_a_report_that_is_refused_is_sent_again_with_the_essentials_alone(status: int) -> None:
+    said: list[str] = []
+    words = {"code": 10, "message": "\udcff", "attempt": 0, "exitCode": 1}
+    with coordinating(Coordinator(answers=[(status, {}), (200, {}), (status, {})])) as coordinator:
+        telling = reporter(coordinator, said)
+        telling.update({"phase": "Training", "progress": {"step": 7}, "attempt": 0})
+        coordinator.until(lambda: len(coordinator.received) >= 2)
+        telling.finish({"phase": "Training", "progress": {"step": 7}, "attempt": 0, "waiting": True, "lastWords": words}, seconds=SOON)
+    bodies = [body for _, body in coordinator.received]
+    assert bodies[1].keys() == {"job", "jobUid", "pod", "podUid", "role", "index", "attempt", "sequence", "inPlace"}
+    assert bodies[-1]["waiting"]
+    assert bodies[-1]["lastWords"] == {"code": 10, "attempt": 0, "exitCode": 1}
+    assert len(said) == 1
+    assert f"a report is refused ({status}" in said[0]
 
 
 def test_the_last_report_does_not_wait() -> None:

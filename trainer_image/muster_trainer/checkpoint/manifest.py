@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -74,8 +74,13 @@ class Manifest:
             documents.text(version)
         if not documents.shallow(documents.mapping(document["identity"]), depth=_LARGEST_IDENTITY_DEPTH):
             raise ValueError("its identity is nested too deeply")
-        for name, entry in documents.mapping(document["files"]).items():
+        listed = documents.mapping(document["files"])
+        for name, entry in listed.items():
             _check_file(name, documents.mapping(entry))
+        taken = {*listed, MANIFEST, MARKER}
+        for name in listed:
+            if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
+                raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
         return cls(**{name: document[name] for name in known})
 
     @property
@@ -223,6 +228,8 @@ def _verify(path: Place, name: str, expected: Mapping[str, Any], *, sums: bool) 
             raise ValueError(f"{name} is damaged: its SHA-256 differs")
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{name} is missing") from None
+    except RuntimeError:  # a loop of symbolic links, before Python 3.13
+        raise ValueError(f"{name} is not below the checkpoint") from None
 
 
 def digest_of(content: bytes) -> str:

@@ -7,12 +7,14 @@ import os
 import time
 from typing import Any
 
+from muster_trainer.checkpoint.documents import shallow
 from muster_trainer.contract import BadConfiguration, ReplicaEnv
 
 Event = dict[str, Any]
 
 LONGEST_LINE = 1 << 20
 CHUNK = 65536
+DEEPEST = 16  # levels of an event: the coordinator takes 200 in all
 LARGEST_WHOLE = 2**53  # what JSON readers in general keep exact
 LARGEST_NUMBER = 1e300
 CONTRACT = frozenset({"fingerprint", "phase", "resumed", "step", "commit", "evaluation", "pace", "measurement", "notice", "error"})
@@ -68,7 +70,11 @@ class EventReader:
     def _parse(self, line: bytes) -> Event | None:
         try:
             event = json.loads(line, parse_constant=lambda _: None)
+            if rb"\ud" in line.lower():  # half of a surrogate pair is no text: the coordinator would refuse every report that holds it
+                event = json.loads(json.dumps(event, ensure_ascii=False).encode(errors="replace"))
         except (ValueError, RecursionError):
+            event = None
+        if not shallow(event, depth=DEEPEST):
             event = None
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             self.malformed += 1

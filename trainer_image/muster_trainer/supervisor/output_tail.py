@@ -40,8 +40,8 @@ _FRAME = re.compile(r'\s+File ".*", line \d+, in (.+)')
 _LAUNCHER = re.compile(r"ChildFailedError")  # torchrun's summary of somebody else's failure
 _LAUNCHER_LOG = re.compile(r"[IWE]\d{4} [\d:.]+ \d+ (?:\S*/)?torch/distributed/(?:run\.py|launcher/|elastic/)")
 _BANNER = re.compile(r"={20,}$")
-_EXIT_CODE = re.compile(r"\s+exitcode\s*: (-?\d+)\b")  # lines of torchrun's summary; a negative code is a signal
-_RANK = re.compile(r"\s+rank\s*: (\d+)\b")
+_EXIT_CODE = re.compile(r"\s+exitcode\s*: (-?[0-9]{1,3})\b")  # lines of torchrun's summary; a negative code is a signal
+_RANK = re.compile(r"\s+rank\s*: ([0-9]{1,9})\b")
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # lines of a message that goes on after its first
 _LONGEST_MESSAGE = 1500
@@ -128,7 +128,7 @@ def _root_cause(lines: Sequence[str]) -> RootCause | None:
     if begins is None:
         return None
     part = lines[begins:]
-    codes = [int(match[1]) for line in part if (match := _EXIT_CODE.match(line))]
+    codes = [int(match[1]) for line in part if (match := _EXIT_CODE.match(line)) and -64 <= int(match[1]) <= 255]
     ranks = [int(match[1]) for line in part if (match := _RANK.match(line))]
     return RootCause(ranks[0] if ranks else None, codes[0]) if codes else None
 

@@ -23,7 +23,10 @@ LONGEST_REPLY = 1 << 18  # bytes; a TF_CONFIG takes up to 128 KiB, and more in J
 LARGEST_REPORT = 128 * 1024  # bytes; the coordinator refuses a larger one
 OK = 200
 TOO_MANY = 429
+REFUSALS = (400, 413)
 _DISPENSABLE = ("fingerprints", "notices", "stacks")
+_ESSENTIAL = ("job", "jobUid", "pod", "podUid", "role", "index", "attempt", "sequence", "inPlace", "waiting")
+_ESSENTIAL_WORDS = ("code", "attempt", "exitCode", "signal")
 
 
 class _TooManyError(Exception):
@@ -32,6 +35,10 @@ class _TooManyError(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"report again in {seconds:g} s")
         self.seconds = seconds
+
+
+class _RefusedError(ValueError):
+    """The coordinator does not take a report because of what is in it."""
 
 
 class Reporter:
@@ -56,6 +63,7 @@ class Reporter:
         self.interval = FIRST_INTERVAL
         """Seconds between two reports that have no news."""
         self._failing = False
+        self._refused = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     @property
@@ -113,7 +121,7 @@ class Reporter:
             **state,
         }
         try:
-            reply = self._exchange(_encoded(report))
+            reply = self._exchanged(report)
         except _TooManyError as error:
             return error.seconds
         except (OSError, HTTPException, ValueError) as error:
@@ -130,6 +138,17 @@ class Reporter:
         if isinstance(interval, int | float) and 0 < interval <= LONGEST_INTERVAL:
             self.interval = max(LEAST_GAP, float(interval))
         return LEAST_GAP
+
+    def _exchanged(self, report: Mapping[str, Any]) -> object:
+        """The reply to a report. One that is refused is sent again with the essentials alone: what a program says must not keep the
+        coordinator from knowing that it has ended."""
+        try:
+            return self._exchange(_encoded(report))
+        except _RefusedError as error:
+            if not self._refused:
+                self._say(f"a report is refused ({error}); such reports are sent without their figures and messages")
+            self._refused = True
+            return self._exchange(_encoded(_essential(report)))
 
     @cached_property
     def _connection(self) -> HTTPConnection:
@@ -164,7 +183,8 @@ class Reporter:
             if reply.status == TOO_MANY:
                 raise _TooManyError(_retry_seconds(reply.getheader("Retry-After")))
             if reply.status != OK:
-                raise ValueError(f"{reply.status} {reply.reason}: {content[:200].decode(errors='replace')}")
+                kind = _RefusedError if reply.status in REFUSALS else ValueError
+                raise kind(f"{reply.status} {reply.reason}: {content[:200].decode(errors='replace')}")
             return json.loads(content)
 
 
@@ -173,6 +193,15 @@ def _encoded(report: Mapping[str, Any]) -> bytes:
     if len(body) <= LARGEST_REPORT:
         return body
     return json.dumps({name: value for name, value in report.items() if name not in _DISPENSABLE}).encode()
+
+
+def _essential(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Who reports, and how its processes have ended."""
+    essential = {name: report[name] for name in _ESSENTIAL if name in report}
+    words = report.get("lastWords")
+    if words:
+        essential["lastWords"] = {name: words[name] for name in _ESSENTIAL_WORDS if name in words}
+    return essential
 
 
 def _retry_seconds(value: str | None) -> float:
