@@ -29,6 +29,9 @@ CONTAINER_LISTS = ("containers", "initContainers")
 IMAGE = r"\S+"
 IMAGE_MESSAGE = "must be the name of an image, without spaces"
 
+LONGEST_GRACE_SECONDS = 7 * 24 * 3600
+"""A pod with a longer grace period would hold its node for good, and its deletion would be beyond all dates."""
+
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -49,6 +52,10 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
     for key in CONTAINER_LISTS:
         yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}")
     yield from _named_list_problems(spec.get("volumes", []), f"{base}.spec.volumes")
+    grace = spec.get("terminationGracePeriodSeconds", 0)
+    if not isinstance(grace, int) or isinstance(grace, bool) or not 0 <= grace <= LONGEST_GRACE_SECONDS:
+        message = f"must be a whole number of seconds from 0 to {LONGEST_GRACE_SECONDS}, a week"
+        yield Problem(f"{base}.spec.terminationGracePeriodSeconds", message)
 
 
 def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:

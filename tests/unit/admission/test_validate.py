@@ -166,6 +166,10 @@ REFUSED = [
     (template({}, kind="Pod"), f"{WORKER}.kind: is no field of a pod template: it has metadata and spec"),
     ({"roles": {"worker": {"template": {"spec": []}}}}, f"{WORKER}.spec: must be a mapping: the spec of a pod"),
     (
+        {"roles": {"worker": {"template": {"spec": {"terminationGracePeriodSeconds": 10**12}}}}},
+        f"{WORKER}.spec.terminationGracePeriodSeconds: must be a whole number of seconds from 0 to 604800, a week",
+    ),
+    (
         template({}, metadata={"name": "a"}),
         f"{WORKER}.metadata.name: may not be set: a template has labels and annotations; the rest is Muster's",
     ),

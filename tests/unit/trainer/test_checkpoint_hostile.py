@@ -126,6 +126,17 @@ def test_a_manifest_lists_no_file_below_another_file(tmp_path: Path, name: str) 
     assert "below the file" in reason
 
 
+def test_a_link_in_the_place_of_a_checkpoint_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    elsewhere = save(tmp_path / "other", 20)
+    store = Store(tmp_path / "own", Fence(CREATED, 0), keep=2)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / elsewhere.name).symlink_to(elsewhere)
+    path = store.begin(20)
+    assert path.is_dir()
+    assert not path.is_symlink()
+    assert (elsewhere / "COMMITTED").is_file()
+
+
 def test_a_loop_of_links_is_damage(tmp_path: Path) -> None:
     save(tmp_path, 10)
     path = save(tmp_path, 20)

@@ -138,8 +138,10 @@ class Store:
 
     @staticmethod
     def _remove(path: Place) -> None:
-        """The marker goes first: a directory that is half removed must not count."""
-        if path.is_dir():
+        """The marker goes first: a directory that is half removed must not count. Of a link to one, the link alone is removed."""
+        if isinstance(path, Path) and path.is_symlink():
+            path.unlink()
+        elif path.is_dir():
             with suppress(IsADirectoryError):
                 files.remove_file(path / MARKER)
             files.remove_tree(path)
