@@ -21,6 +21,8 @@ LARGEST_ATTEMPT = 999_999_999
 """The fence in a checkpoint folder has nine digits for the attempt."""
 MOST_PROCESSES = 64
 """Of one replica: `spec.roles.*.processesPerReplica` allows no more."""
+MOST_ENTRIES = 64
+"""Of a mapping."""
 
 
 def _cut(most: int, *, keep: str = "") -> AfterValidator:
@@ -29,11 +31,18 @@ def _cut(most: int, *, keep: str = "") -> AfterValidator:
 
 def _shown(value: object) -> str:
     """A property of an environment as text. Lists (of devices) become one text."""
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value[:MOST_PROCESSES])) if isinstance(value, list) else str(value)
+
+
+def _few(value: object) -> object:
+    """Refuses a large mapping before its entries are validated: `max_length` counts them only afterwards, at great cost."""
+    if isinstance(value, dict) and len(value) > MOST_ENTRIES:
+        raise ValueError(f"it has {len(value)} entries, and {MOST_ENTRIES} are allowed")
+    return value
 
 
 def _mapping(value: object) -> object:
-    return value if isinstance(value, dict) else {}
+    return _few(value) if isinstance(value, dict) else {}
 
 
 Step = Annotated[int, Field(ge=0, le=LARGEST_STEP)]
@@ -80,7 +89,7 @@ class Resumed(WireModel):
 class Evaluation(WireModel):
     step: Step = 0
     updated_at: UnixSeconds | None = None
-    metrics: dict[Word, Figure] = Field(default_factory=dict, max_length=64)
+    metrics: Annotated[dict[Word, Figure], BeforeValidator(_few)] = Field(default_factory=dict)
 
 
 class LastWords(WireModel):
@@ -169,7 +178,7 @@ class Fingerprint(WireModel):
     version: Shown | None = None
     devices: Shown | None = None
     threads: Shown | None = None
-    libraries: Annotated[dict[Word, Shown], BeforeValidator(_mapping), Field(max_length=64)] = Field(default_factory=dict)
+    libraries: Annotated[dict[Word, Shown], BeforeValidator(_mapping)] = Field(default_factory=dict)
 
 
 class Report(WireModel):

@@ -140,6 +140,8 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise _too_large() from None
+    except (ConnectionError, web.RequestPayloadError):  # a pod that ends in the middle of a report is no fault of the server
+        raise RefusedReportError(400, "cut", "the connection closed before the body was complete") from None
     except TimeoutError:
         raise RefusedReportError(408, "deadline", f"the body did not arrive within {ceil(BODY_SECONDS)} s") from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -13,8 +15,9 @@ import pytest
 from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from muster.api.reports import Reply, Report
+from muster.api.reports import MOST_PROCESSES, Fingerprint, Reply, Report
 from muster.control.coordination import (
     CONNECTIONS_KEPT,
     LARGEST_REPORT,
@@ -62,9 +65,11 @@ class Server:
         self.reports = Reports()
         self.woken: list[str] = []
         self.refused: Counter[str] = Counter()
+        self.identified = 0
         self.clock = 0.0
 
         async def identify(token: str) -> str:
+            self.identified += 1
             if token != "good":
                 raise RefusedReportError(401, "token", "the token is not good")
             return "pod"
@@ -259,6 +264,66 @@ def test_a_value_out_of_bounds_is_refused_by_name_and_the_next_report_is_taken(w
     assert (status, reply["message"].split(": ")[1]) == (400, where)
     assert server.refused == {"invalid": 1}
     assert server.post(json.dumps(REPORT).encode())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda entries: {"evaluation": {"metrics": entries}}, lambda entries: {"fingerprints": [{"libraries": entries}]}],
+    ids=["metrics", "libraries"],
+)
+def test_a_large_mapping_is_refused_before_its_entries_are_validated(wrap: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    entries: dict[str, Any] = {f"\x1b{number}": {} for number in range(10_000)}
+    with pytest.raises(ValidationError) as caught:
+        Report.model_validate_json(json.dumps(REPORT | wrap(entries)))
+    assert [error["msg"] for error in caught.value.errors()] == ["Value error, it has 10000 entries, and 64 are allowed"]
+
+
+def test_a_list_of_devices_is_shown_up_to_a_limit() -> None:
+    class Device:
+        shown = 0
+
+        def __str__(self) -> str:
+            Device.shown += 1
+            return ""
+
+    Fingerprint.model_validate({"devices": [Device() for _ in range(1000)]})
+    assert Device.shown == MOST_PROCESSES
+
+
+@pytest.mark.parametrize(
+    "framing", ["Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n64\r\n{"], ids=["length", "chunked"]
+)
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_pod_that_closes_in_the_middle_of_a_report_is_counted_and_leaves_no_error(
+    framing: str, reset: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server()
+
+    async def check() -> None:
+        door = CoordinationServer(server.channel).door
+        port = await door.start("127.0.0.1", 0)
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"POST /v1/report HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer good\r\n{framing}".encode())
+            await writer.drain()
+            deadline = time.monotonic() + 20
+            while not door.connections or not server.identified:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+            if reset:
+                writer.transport.abort()
+            else:
+                writer.close()
+            while door.connections or not server.refused:
+                assert time.monotonic() < deadline, (door.connections, server.refused, caplog.text)
+                await asyncio.sleep(0.01)
+        finally:
+            await door.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(check())
+    assert server.refused == {"cut": 1}
+    assert caplog.text == ""
 
 
 def test_text_of_any_length_is_cut_and_its_control_characters_are_escaped() -> None:
