@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -92,9 +93,9 @@ def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
 
 def _found(word: str, cwd: Path, folder: Path) -> str | None:
     """The word if it is a file seen from `cwd`, its absolute path if it is one beside the job file, else None."""
-    if (cwd / word).is_file():
+    if os.path.isfile(cwd / word):  # False for a word too long for a path, such as a program after -c; Path.is_file raises OSError
         return word
-    return str(folder / word) if (folder / word).is_file() else None
+    return str(folder / word) if os.path.isfile(folder / word) else None
 
 
 def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:

@@ -162,6 +162,16 @@ def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_fi
         program(script="none.py")
 
 
+@pytest.mark.parametrize("letters", [256, 4096])
+def test_a_word_too_long_for_a_path_stays_as_it_is(letters: int, tmp_path: Path) -> None:
+    program = "#" * letters
+    trainer = job(trainer={"command": ["python", "-c", program], "args": [program]}).spec.trainer
+    local = with_paths(trainer, cwd=tmp_path, job_file=tmp_path / "elsewhere" / "job.yaml")
+    assert (local.command, local.args) == (["python", "-c", program], [program])
+    with pytest.raises(FieldError, match=r"spec\.trainer\.script: there is no file"):
+        with_paths(job(trainer={"script": program.replace("#", "x")}).spec.trainer, cwd=tmp_path, job_file=tmp_path / "job.yaml")
+
+
 def test_code_is_taken_from_the_folder_that_its_config_map_is_made_from_and_runs_there(tmp_path: Path, directory: RunDirectory) -> None:
     here, there, code = tmp_path / "here", tmp_path / "there", tmp_path / "there" / "my-code"
     here.mkdir()
