@@ -39,7 +39,7 @@ class RunFigures:
 
     def shown(self) -> dict[str, str]:
         """What a run's own page shows of them: name -> value with its unit."""
-        found = {"median step": f"{1e3 * self.step_seconds:.3g} ms"}
+        found = {"median step": f"{1e3 * self.step_seconds:.3g} ms"} if self.step_seconds else {}
         if self.communication is not None:
             found["steps waiting for others"] = f"{self.communication:.0%}"
         if self.peak_bytes is not None:
@@ -68,18 +68,18 @@ def figures_of(run: Run) -> RunFigures:
     stepping = sum(step.seconds for step in curve)
     training = max(curve[-1].time - (curve[0].time - curve[0].seconds), stepping)
     return RunFigures(
-        processes=len({(one["role"], one["index"], one["rank"]) for one in history.fingerprints if one["role"] != "evaluator"}),
+        processes=len({(one.role, one.index, one.rank) for one in history.fingerprints if one.role != "evaluator"}),
         steps=len(curve),
         step_seconds=median(seconds),
         interval=interval_of_median(seconds),
-        samples_per_second=sum(step.samples for step in steady) / max(sum(seconds), 1e-9),
+        samples_per_second=sum(step.samples for step in steady if step.seconds) / max(sum(seconds), 1e-9),
         training_seconds=training,
         communication=_communication(history),
         input_stall=sum(step.input_seconds for step in steady) / max(sum(seconds), 1e-9),
-        peak_bytes=max((one["peakBytes"] for one in history.trainings), default=None),
+        peak_bytes=max((one.peak_bytes for one in history.trainings if one.peak_bytes is not None), default=None),
         loss=curve[-1].loss,
-        metrics=history.evaluations[-1][1] if history.evaluations else {},
-        step_share=stepping / training,
+        metrics=history.evaluations[-1].metrics if history.evaluations else {},
+        step_share=stepping / training if training else 0.0,
     )
 
 
@@ -92,10 +92,10 @@ def interval_of_median(ordered: Sequence[float]) -> tuple[float, float]:
 
 def _communication(history: History) -> float | None:
     """Over the ranks of the last attempt that came to its end, the mean share of their steps in which they did not work."""
-    newest = max((one["attempt"] for one in history.trainings), default=None)
-    last = [one for one in history.trainings if one["attempt"] == newest]
+    newest = max((one.attempt for one in history.trainings), default=None)
+    last = [one for one in history.trainings if one.attempt == newest]
     if len(last) == 1 and len(history.fingerprints) == 1:
         return 0.0
-    if not last or any("ownSeconds" not in one or not one["seconds"] for one in last):
+    if not last or any(one.own_seconds is None or not one.seconds for one in last):
         return None
-    return fmean(1 - one["ownSeconds"] / one["seconds"] for one in last)
+    return fmean(1 - (one.own_seconds or 0.0) / one.seconds for one in last)

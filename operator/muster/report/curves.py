@@ -27,7 +27,7 @@ class Comparison:
         if self.identical:
             return f"all {self.compared} losses are equal bit for bit"
         if self.compared == 0:
-            return "the runs have no step in common"
+            return "the runs have no step in common with a loss that can be compared"
         parts = [f"{self.equal} of {self.compared} losses are equal bit for bit"]
         if self.first_difference is not None:
             parts.append(f"the first difference is at step {self.first_difference}, the largest is {self.largest_difference:.3g}")
@@ -37,8 +37,8 @@ class Comparison:
 
 
 def compare(one: History, other: History) -> Comparison:
-    """Compares the executions that count, step by step, as exact binary numbers (`float.hex`)."""
-    left, right = one.curve, other.curve
+    """Compares the executions that count, step by step, as exact binary numbers (`float.hex`). Steps without such a loss are left out."""
+    left, right = ({number: step for number, step in history.curve.items() if step.loss_hex} for history in (one, other))
     common = sorted(left.keys() & right.keys())
     different = [step for step in common if left[step].loss_hex != right[step].loss_hex]
     return Comparison(

@@ -3,54 +3,135 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapValidator
+
+from muster.api import reports
+from muster.api.text import printable
 
 
 class ReportError(ValueError):
     """A run that cannot be reported on, with the reason."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One training step as rank 0 saw it end at `time` (Unix seconds) after `seconds`."""
+def _otherwise(default: object) -> WrapValidator:
+    """Takes `default` in place of a value that is out of bounds or of another type."""
 
-    attempt: int
-    step: int
-    time: float
-    seconds: float
-    loss: float
-    loss_hex: str
-    samples: int
-    input_seconds: float = 0.0
+    def validated(value: object, handler: Any) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            return default
+
+    return WrapValidator(validated)
+
+
+def _passed_over(value: object) -> list[str]:
+    """The checkpoints of the list `skipped`, each with its reason."""
+    entries = [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    return [printable(f"{entry.get('path', 'a checkpoint')}: {entry.get('reason', 'no reason was given')}") for entry in entries]
+
+
+def _numbers(value: object) -> dict[str, float]:
+    """The entries of a mapping that are numbers."""
+    found = {}
+    for name, number in value.items() if isinstance(value, dict) else ():
+        try:
+            found[printable(str(name))] = _NUMBER.validate_python(number)
+        except ValidationError:
+            continue
+    return found
+
+
+def _text(value: object) -> str:
+    """A property of an environment. A list (of devices) becomes one text."""
+    return printable("" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+_NUMBER = TypeAdapter(reports.Figure)
+_Seconds = Annotated[reports.Seconds, _otherwise(0.0)]
+_Text = Annotated[str, BeforeValidator(_text)]
+
+
+class Entry(reports.WireModel):
+    """An event: when it was written (Unix seconds), and in which attempt. A figure that it lacks, or that is wrong, has its default."""
+
+    attempt: reports.Attempt
+    time: reports.UnixSeconds
+
+
+T = TypeVar("T", bound=Entry)
+
+
+class _Origin(Entry):
+    """What every event has, whatever the program writes, because the supervisor sees to it."""
+
+    event: str
+    role: reports.Name
+    index: reports.Rank
+
+
+class Step(Entry):
+    """One training step as rank 0 saw it end at `time` after `seconds`."""
+
+    step: reports.Step
+    seconds: _Seconds = 0.0
+    loss: Annotated[float, _otherwise(math.nan)] = math.nan
+    loss_hex: Annotated[str, _otherwise("")] = ""
+    """Empty where it is not known."""
+    samples: Annotated[reports.Step, _otherwise(0)] = 0
+    input_seconds: _Seconds = 0.0
     """of `seconds`, the longest time that a rank waited for its samples"""
-    total_steps: int | None = None
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Entry):
     """A checkpoint becoming valid at `time` after `seconds` of saving, for `blocked_seconds` of which training waited."""
 
-    attempt: int
-    step: int
-    time: float
-    seconds: float
-    blocked_seconds: float
-    bytes: int
-    reason: str
+    seconds: _Seconds = 0.0
+    blocked_seconds: Annotated[reports.Seconds | None, _otherwise(None)] = None
+    """None: all of `seconds`."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """An attempt finding its starting point: `step` it goes on from, the newest commit `found`, and what it passed over."""
+class Start(Entry):
+    """An attempt finding its starting point: `step` it goes on from, and what it passed over."""
 
-    attempt: int
-    time: float
-    step: int
-    found: int | None
-    skipped: tuple[str, ...]
+    step: reports.Step
+    skipped: Annotated[tuple[str, ...], BeforeValidator(_passed_over)] = ()
+
+
+class Evaluation(Entry):
+    """The metrics of the model after `step`."""
+
+    step: reports.Step
+    metrics: Annotated[dict[str, float], BeforeValidator(_numbers), Field(min_length=1)]
+
+
+class Process(Entry):
+    """The software and the devices of one process."""
+
+    role: reports.Name
+    index: reports.Rank
+    rank: Annotated[reports.Rank, _otherwise(0)] = 0
+    framework: _Text = ""
+    version: _Text = ""
+    python: _Text = ""
+    devices: _Text = ""
+    host: _Text = ""
+
+
+class Training(Entry):
+    """The measurement of a process that came to the end of its steps."""
+
+    what: Literal["training"]
+    seconds: _Seconds = 0.0
+    own_seconds: Annotated[reports.Seconds | None, _otherwise(None)] = None
+    """of `seconds`, those in which it worked, as against waiting for others"""
+    peak_bytes: Annotated[reports.Step | None, _otherwise(None)] = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +141,11 @@ class History:
     steps: tuple[Step, ...]
     commits: tuple[Commit, ...]
     starts: tuple[Start, ...]
-    evaluations: tuple[tuple[int, dict[str, float]], ...]
-    fingerprints: tuple[dict[str, Any], ...]
+    evaluations: tuple[Evaluation, ...]
+    fingerprints: tuple[Process, ...]
     attempt_spans: dict[int, tuple[float, float]]
     """attempt -> time of its first and last event"""
-    trainings: tuple[dict[str, Any], ...] = ()
-    """the measurement `training` of each process that came to the end of its steps"""
+    trainings: tuple[Training, ...] = ()
 
     @property
     def curve(self) -> dict[int, Step]:
@@ -85,14 +165,15 @@ class History:
 
 
 def events_of(run: Path) -> Iterator[dict[str, Any]]:
+    """The events of a run directory as they were written. Lines that are no event are left out."""
     for path in sorted(run.glob("attempts/*/*/events.jsonl")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 event = json.loads(line)
-            except ValueError:
+                _Origin.model_validate(event, strict=True)
+            except (ValueError, RecursionError):
                 continue  # the last line of a killed writer may be cut
-            if isinstance(event, dict) and "event" in event and "time" in event:
-                yield event
+            yield event
 
 
 def read_history(run: Path) -> History:
@@ -107,48 +188,24 @@ def read_history(run: Path) -> History:
         first, last = spans.get(event["attempt"], (event["time"], event["time"]))
         spans[event["attempt"]] = (min(first, event["time"]), max(last, event["time"]))
 
-    def of(kind: str, *, chief: bool = True) -> list[dict[str, Any]]:
-        return [event for event in events if event["event"] == kind and (not chief or event.get("rank", 0) == 0)]
+    def of(model: type[T], kind: str, *, chief: bool = True) -> tuple[T, ...]:
+        found = (event for event in events if event["event"] == kind and (not chief or event.get("rank", 0) == 0))
+        return tuple(entry for event in found if (entry := _read(model, event)) is not None)
 
     return History(
-        steps=tuple(
-            Step(
-                attempt=event["attempt"],
-                step=event["step"],
-                time=event["time"],
-                seconds=event["seconds"],
-                loss=float(event["loss"]),
-                loss_hex=event["lossHex"],
-                samples=event["samples"],
-                input_seconds=event.get("inputSeconds", 0.0),
-                total_steps=event.get("totalSteps"),
-            )
-            for event in of("step")
-        ),
-        commits=tuple(
-            Commit(
-                attempt=event["attempt"],
-                step=event["step"],
-                time=event["time"],
-                seconds=event["seconds"],
-                blocked_seconds=event.get("blockedSeconds", event["seconds"]),
-                bytes=event["bytes"],
-                reason=event["reason"],
-            )
-            for event in of("commit")
-        ),
-        starts=tuple(
-            Start(
-                attempt=event["attempt"],
-                time=event["time"],
-                step=event["step"],
-                found=event.get("found"),
-                skipped=tuple(f"{skipped['path']}: {skipped['reason']}" for skipped in event.get("skipped", ())),
-            )
-            for event in of("resumed")
-        ),
-        evaluations=tuple((event["step"], event["metrics"]) for event in of("evaluation")),
-        fingerprints=tuple(of("fingerprint", chief=False)),
+        steps=of(Step, "step"),
+        commits=of(Commit, "commit"),
+        starts=of(Start, "resumed"),
+        evaluations=of(Evaluation, "evaluation"),
+        fingerprints=of(Process, "fingerprint", chief=False),
         attempt_spans=spans,
-        trainings=tuple(event for event in of("measurement", chief=False) if event.get("what") == "training"),
+        trainings=of(Training, "measurement", chief=False),
     )
+
+
+def _read(model: type[T], event: dict[str, Any]) -> T | None:
+    """None where the event of a user's own program lacks what such an event must have, or that is wrong."""
+    try:
+        return model.model_validate(event)
+    except ValidationError:
+        return None

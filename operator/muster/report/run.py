@@ -107,7 +107,9 @@ def _throughput(history: History, begin: float) -> Lines:
         steps = [step for step in history.steps if step.attempt == number]
         size = min(SMOOTHING, max(1, len(steps) // FEWEST_POINTS))
         groups = [steps[at : at + size] for at in range(0, len(steps), size)]
-        lines.append(Line([(g[-1].time - begin, sum(s.samples for s in g) / max(sum(s.seconds for s in g), 1e-9)) for g in groups]))
+        lines.append(
+            Line([(g[-1].time - begin, sum(s.samples for s in g if s.seconds) / max(sum(s.seconds for s in g), 1e-9)) for g in groups])
+        )
         marks.append((steps[0].time - steps[0].seconds - begin, f"attempt {number}"))
     return Lines(x_label="seconds since the run began", y_label="samples/s", lines=lines, marks=marks, height=2.6)
 
@@ -139,10 +141,12 @@ def story(run: Run) -> list[str]:
         lines.append(f"{_clock(start.time)} Attempt {start.attempt} trains {where}.")
     if history.curve:
         last = max(history.curve)
-        lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps with loss {history.curve[last].loss:.4g}.")
-    for step, metrics in history.evaluations[-1:]:
-        said = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in metrics.items())
-        lines.append(f"Evaluation at step {step}: {said}.")
+        step = history.curve[last]
+        loss = f" with loss {step.loss:.4g}" if step.loss_hex or not math.isnan(step.loss) else ""
+        lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps{loss}.")
+    for evaluation in history.evaluations[-1:]:
+        metrics = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in evaluation.metrics.items())
+        lines.append(f"Evaluation at step {evaluation.step}: {metrics}.")
     return lines
 
 
@@ -163,7 +167,7 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
         "wall time": f"{run.end - run.begin:.1f} s",
         "steps waiting for samples": f"{_stall(history):.0%}",
     }
-    for name, value in history.evaluations[-1][1].items() if history.evaluations else ():
+    for name, value in history.evaluations[-1].metrics.items() if history.evaluations else ():
         title = METRICS.get(name, f"test {name}")
         shown[title] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
     return shown
@@ -206,17 +210,17 @@ def _end_of(run: Run, record: AttemptRecord | None) -> str:
 
 
 def _processes(history: History) -> Table:
-    newest = {(item["role"], item["index"], item["rank"]): item for item in history.fingerprints}
+    newest = {(item.role, item.index, item.rank): item for item in history.fingerprints}
     return Table(
         ["replica", "rank", "framework", "Python", "devices", "host"],
         [
             [
                 f"{role}-{index}",
                 rank,
-                f"{item.get('framework', '')} {item.get('version', '')}",
-                item.get("python", ""),
-                ", ".join(map(str, item.get("devices", ()))),
-                item.get("host", ""),
+                f"{item.framework} {item.version}",
+                item.python,
+                item.devices,
+                item.host,
             ]
             for (role, index, rank), item in sorted(newest.items())
         ],

@@ -51,7 +51,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
         marks[step.attempt].append((step.time - step.seconds, step.time, kind))
     for commit in history.commits:
         saved_from = commit.time - commit.seconds
-        marks[commit.attempt].append((saved_from, saved_from + commit.blocked_seconds, Kind.CHECKPOINT))
+        blocked = commit.seconds if commit.blocked_seconds is None else commit.blocked_seconds
+        marks[commit.attempt].append((saved_from, saved_from + blocked, Kind.CHECKPOINT))
 
     spans: list[Span] = []
     now = begin

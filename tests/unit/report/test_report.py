@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from muster.api.status import TrainingJobStatus
+from muster.measure.figures import figures_of
 from muster.report.curves import compare
 from muster.report.history import Commit, History, ReportError, Step, read_history
 from muster.report.page import as_html
@@ -30,7 +32,7 @@ def history(steps: list[Step], *, commits: list[Commit] | None = None, spans: di
 
 BROKEN = history(
     [step(1, end=3), step(2, end=4.5), step(2, attempt=1, end=9), step(3, attempt=1, end=10)],
-    commits=[Commit(attempt=0, step=1, time=3.5, seconds=0.25, blocked_seconds=0.25, bytes=10, reason="Periodic")],
+    commits=[Commit(attempt=0, time=3.5, seconds=0.25, blocked_seconds=0.25)],
     spans={0: (1, 4.5), 1: (7, 11)},
 )
 
@@ -215,6 +217,108 @@ def test_the_metrics_of_the_trainer_itself_are_told_in_words(run_dir: Path) -> N
     page = as_html(run_page(read_run(run_dir)))
     assert "most staleness in updates 3, accuracy 0.975" in page
     assert "stalenessMost" not in page
+
+
+WHOLE: list[dict[str, object]] = [
+    {
+        "event": "step",
+        "step": 5,
+        "totalSteps": 9,
+        "epoch": 0,
+        "loss": "0.5",
+        "lossHex": "0x1p-1",
+        "samples": 64,
+        "seconds": 0.5,
+        "inputSeconds": 0.1,
+    },
+    {"event": "commit", "step": 5, "seconds": 0.5, "blockedSeconds": 0.1, "bytes": 10, "reason": "Periodic"},
+    {"event": "resumed", "found": 2, "step": 2, "path": "p", "skipped": [{"path": "p", "reason": "damaged"}]},
+    {"event": "evaluation", "step": 5, "metrics": {"accuracy": 0.5}},
+    {"event": "fingerprint", "framework": "torch", "version": "2", "python": "3", "devices": ["cpu"], "host": "here"},
+    {"event": "measurement", "what": "training", "seconds": 2.0, "ownSeconds": 1.0, "peakBytes": 1000},
+]
+ODD = [
+    None,
+    True,
+    "",
+    "x",
+    "\x1b[2J",
+    "\ud800",
+    -1,
+    0,
+    0.5,
+    2**53,
+    10**400,
+    1e300,
+    1e-300,
+    float("nan"),
+    float("inf"),
+    [],
+    [None],
+    [{}],
+    {},
+]
+ODD += [{"\x1b": 1.0}, {"a": "x"}, {"a": None}, [{"path": [], "reason": {}}]]
+
+
+@st.composite
+def events(draw: st.DrawFn) -> dict[str, object]:
+    """An event of a program: some of its fields are missing or wrong."""
+    event = dict(draw(st.sampled_from(WHOLE))) | {
+        "rank": 0,
+        "role": "worker",
+        "index": 0,
+        "attempt": draw(st.integers(0, 2)),
+        "time": BEGIN + 30,
+    }
+    for name in draw(st.lists(st.sampled_from(sorted(event)), max_size=4, unique=True)):
+        if draw(st.booleans()):
+            del event[name]
+        else:
+            event[name] = draw(st.sampled_from(ODD))
+    return event
+
+
+STEP = {"rank": 0, "role": "worker", "index": 0, "attempt": 0, "time": BEGIN + 30, "event": "step", "step": 5}
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(events(), min_size=1, max_size=12))
+@example([{**STEP, "loss": 1e300}, {**STEP, "step": 6, "loss": 1e-300}, {**STEP, "step": 7, "loss": -1e300}])
+@example([{**STEP, "event": "evaluation", "metrics": {"\x1b]0;owned\x07": 1.0}}])
+def test_events_with_missing_or_wrong_fields_do_not_prevent_the_page(run_dir: Path, written: list[dict[str, object]]) -> None:
+    lines = [json.dumps(event) + "\n" for event in [STEP, *written]]
+    (run_dir / "attempts" / "0" / "worker-0" / "events.jsonl").write_text("".join(lines))
+    (run_dir / "attempts" / "1" / "worker-0" / "events.jsonl").write_text("")
+    run = read_run(run_dir)
+    page = run_page(run, against=run)
+    text = as_html(replace(page, figures={**(page.figures or {}), **figures_of(run).shown()}))
+    assert all(letter in "\n\t" or ord(letter) >= 32 for letter in text)
+
+
+def test_an_event_without_a_figure_counts_without_it(run_dir: Path) -> None:
+    path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
+    path.write_text("".join(json.dumps({**STEP, "attempt": 1, "step": step}) + "\n" for step in (3, 4)))
+    run = read_run(run_dir)
+    assert max(run.history.curve) == 4
+    assert any(line.endswith(" after 4 steps.") for line in story(run))
+    assert compare(run.history, run.history).compared == 2
+
+
+def test_control_characters_of_a_process_are_escaped(run_dir: Path) -> None:
+    dirty, escaped = "\x1b]0;owned\x07", "\\x1b]0;owned\\x07"
+    path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
+    text = (
+        path.read_text()
+        .replace('"accuracy"', json.dumps(dirty))
+        .replace('"here"', json.dumps(dirty))
+        .replace("step-00000003-x", json.dumps(dirty)[1:-1])
+    )
+    path.write_text(text)
+    page = as_html(run_page(read_run(run_dir)))
+    assert "\x1b" not in page
+    assert "\x07" not in page
+    assert page.count(escaped) == 4
 
 
 def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
