@@ -1,6 +1,6 @@
-"""How deep and how large the free parts of a spec may be: `trainer.config` and the pod templates, for which the CRD has no schema.
+"""How deep and how large the free parts of a spec may be: `trainer.config`, `command` and `args`, and each role's template and resources.
 
-It is checked on the raw spec, before anything else walks it.
+The CRD has no schema for them, or one that allows a megabyte. They are checked on the raw spec, before anything else walks it.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from muster.api.problems import Problem
 
 MAX_DEPTH = 32
+"""Levels of each part."""
+MAX_VALUES = 4_000
+"""Objects, lists, texts and numbers of all parts together. An object takes 250 bytes in memory, and 3 as JSON."""
 MAX_BYTES = 64 * 1024
-"""Of compact JSON. The configuration reaches the training processes in an environment variable, which Linux limits to 128 KiB."""
+"""Of all parts together, as compact JSON. The configuration reaches the training processes in an environment variable, which Linux limits
+to 128 KiB."""
 
-_TOO_LARGE = f"has more than {MAX_BYTES} bytes as JSON: put large values into a file or a ConfigMap, and name it here"
+_TRAINER = ("config", "command", "args")
+_ROLE = ("template", "resources")
+_TOGETHER = "config, command and args of the trainer, and templates and resources of all roles"
+_REMEDY = "put large values into a file or a ConfigMap, and name it here"
+_TOO_LARGE = f"is too large: {_TOGETHER} may take {MAX_BYTES} bytes as JSON together; {_REMEDY}"
+_TOO_MANY = f"has too many values: {_TOGETHER} may have {MAX_VALUES} together; {_REMEDY}"
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep: write it with fewer levels"
 
 Path = tuple[str, ...]
 
@@ -29,12 +39,25 @@ class LeftOut:
     message: str
 
 
+@dataclass(frozen=True)
+class _Size:
+    """Numbers of values, and of bytes as JSON."""
+
+    values: int
+    bytes: int
+
+
 def bounded(spec: Any) -> Any:
-    """The raw spec, with a LeftOut in place of each part that is out of bounds."""
+    """The raw spec, with a LeftOut in place of each part that is out of bounds, or that is too much with the parts before it."""
+    room = _Size(MAX_VALUES, MAX_BYTES)
     for path, value in list(_free_parts(spec)):
-        message = out_of_bounds(value)
-        if message is not None:
-            spec = _replaced(spec, path, LeftOut(message))
+        if isinstance(value, LeftOut):
+            continue
+        size = _measured(value, room)
+        if isinstance(size, _Size):
+            room = _Size(room.values - size.values, room.bytes - size.bytes)
+        else:
+            spec = _replaced(spec, path, size)
     return spec
 
 
@@ -43,23 +66,19 @@ def left_out(spec: Any) -> list[Problem]:
     return [Problem(".".join(("spec", *path)), value.message) for path, value in _free_parts(spec) if isinstance(value, LeftOut)]
 
 
-def out_of_bounds(value: Any) -> str | None:
-    """What is wrong with the depth or size of a free part; None: it is within bounds."""
-    if isinstance(value, LeftOut):
-        return value.message
-    level, count = [value], 0
+def _measured(value: Any, room: _Size) -> _Size | LeftOut:
+    """The size of a part, or why it does not fit into the room. It looks at no more values than there is room for."""
+    level, values = [value], 1
     for _ in range(MAX_DEPTH):
-        inside: list[Any] = []
-        for each in level:
-            room = MAX_BYTES // 2 - count - len(inside)  # each has two brackets: there is no need to look at a megabyte of them
-            inside += islice((inner for inner in _inside(each) if isinstance(inner, dict | list)), room)
-        if count + len(inside) >= MAX_BYTES // 2:
-            return _TOO_LARGE
-        level, count = inside, count + len(inside)
+        inside = list(islice(chain.from_iterable(map(_inside, level)), max(0, room.values - values) + 1))
+        values += len(inside)
+        if values > room.values:
+            return LeftOut(_TOO_MANY)
+        level = [each for each in inside if isinstance(each, dict | list)]
     if level:
-        return f"is nested more than {MAX_DEPTH} levels deep: write it with fewer levels"
+        return LeftOut(_TOO_DEEP)
     size = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass"))
-    return _TOO_LARGE if size > MAX_BYTES else None
+    return _Size(values, size) if size <= room.bytes else LeftOut(_TOO_LARGE)
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -71,11 +90,15 @@ def _free_parts(spec: Any) -> Iterator[tuple[Path, Any]]:
     if not isinstance(spec, Mapping):
         return
     trainer, roles = spec.get("trainer"), spec.get("roles")
-    if isinstance(trainer, Mapping) and "config" in trainer:
-        yield ("trainer", "config"), trainer["config"]
+    yield from _fields(("trainer",), trainer, _TRAINER)
     for name, role in roles.items() if isinstance(roles, Mapping) else ():
-        if isinstance(role, Mapping) and "template" in role:
-            yield ("roles", name, "template"), role["template"]
+        yield from _fields(("roles", name), role, _ROLE)
+
+
+def _fields(path: Path, value: Any, names: tuple[str, ...]) -> Iterator[tuple[Path, Any]]:
+    """Those of the fields that the value has."""
+    if isinstance(value, Mapping):
+        yield from (((*path, name), value[name]) for name in names if name in value)
 
 
 def _replaced(value: Mapping[str, Any], path: Path, new: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from muster.admission.bounds import out_of_bounds
+from muster.admission.bounds import bounded, left_out
 from muster.admission.template import IMAGE, IMAGE_MESSAGE, template_problems
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
@@ -73,11 +73,12 @@ def _name_problems(job: TrainingJob) -> Iterable[Problem]:
 
 
 def _bounds_problems(spec: TrainingJobSpec) -> Iterable[Problem]:
-    templates = {f"spec.roles.{name.value}.template": role.template for name, role in spec.roles.named().items()}
-    for field, value in {"spec.trainer.config": spec.trainer.config, **templates}.items():
-        message = out_of_bounds(value)
-        if message is not None:
-            yield Problem(field, message)
+    trainer = {"config": spec.trainer.config, "command": spec.trainer.command, "args": spec.trainer.args}
+    roles = {
+        name.value: {"template": role.template, "resources": {"limits": role.resources.limits, "requests": role.resources.requests}}
+        for name, role in spec.roles.named().items()
+    }
+    return left_out(bounded({"trainer": trainer, "roles": roles}))
 
 
 def _label_of(name: str) -> str:

@@ -34,6 +34,11 @@ def slim(job: Object) -> Object:
     return {**job, "metadata": metadata, "spec": bounded(job.get("spec"))}
 
 
+def _same_spec(one: Object, other: Object) -> bool:
+    """Whether both are of one job and one generation: the API server counts that up with each change of the spec."""
+    return all(one["metadata"].get(name) == other["metadata"].get(name) is not None for name in ("uid", "generation"))
+
+
 def version_of(obj: Object) -> int:
     """The resourceVersion; of one kind they are ordered (Kubernetes documentation, "Resource versions")."""
     return int(obj["metadata"]["resourceVersion"])
@@ -83,7 +88,10 @@ class Store:
         known = self._jobs.get(key)
         if uid in self._gone or (known is not None and version_of(known) > version_of(job)):
             return
-        self._jobs[key] = slim(job)
+        kept = slim(job)
+        if known is not None and _same_spec(known, kept):
+            kept["spec"] = known["spec"]  # what was read of it, and is kept by others, shares its parts
+        self._jobs[key] = kept
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)

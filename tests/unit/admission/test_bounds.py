@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from muster.admission.bounds import MAX_BYTES, MAX_DEPTH, LeftOut, bounded, left_out, out_of_bounds
+from muster.admission.bounds import MAX_BYTES, MAX_DEPTH, MAX_VALUES, LeftOut, bounded, left_out
+
+
+def out_of_bounds(config: Any) -> str:
+    """What is wrong with a configuration; empty: nothing."""
+    return "".join(problem.message for problem in left_out(bounded({"trainer": {"config": config}})))
 
 
 def nested(levels: int, *, lists: bool = False) -> Any:
@@ -18,26 +23,75 @@ def nested(levels: int, *, lists: bool = False) -> Any:
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_value_may_have_so_many_levels_and_no_more(*, lists: bool) -> None:
-    assert out_of_bounds(nested(MAX_DEPTH, lists=lists)) is None
+    assert not out_of_bounds(nested(MAX_DEPTH, lists=lists))
     for levels in (MAX_DEPTH + 1, 1_000, 50_000):
-        assert "levels deep" in (out_of_bounds(nested(levels, lists=lists)) or "")
+        assert "levels deep" in out_of_bounds(nested(levels, lists=lists))
 
 
 @pytest.mark.parametrize("fill", ["y", "é", "\ud800", "\x00"])
 def test_a_value_may_have_so_many_bytes_and_no_more(fill: str) -> None:
     bytes_each = {"y": 1, "é": 2, "\ud800": 3, "\x00": 6}[fill]  # as JSON
-    assert out_of_bounds({"x": fill * ((MAX_BYTES - 8) // bytes_each)}) is None
-    assert "bytes as JSON" in (out_of_bounds({"x": fill * (MAX_BYTES // bytes_each)}) or "")
+    assert not out_of_bounds({"x": fill * ((MAX_BYTES - 8) // bytes_each)})
+    assert "bytes as JSON" in out_of_bounds({"x": fill * (MAX_BYTES // bytes_each)})
 
 
-@pytest.mark.parametrize("value", [{"x": [[]] * 400_000}, [[]] * 30_000, {"x": list(range(100_000))}])
-def test_many_small_values_are_too_large_as_well(value: Any) -> None:
-    assert "bytes as JSON" in (out_of_bounds(value) or "")
+@pytest.mark.parametrize("each", [[], {}, {"": 0}, 0, ""])
+def test_a_value_may_have_so_many_values_and_no_more(each: Any) -> None:
+    most = (MAX_VALUES - 2) // (2 if each == {"": 0} else 1)
+    assert not out_of_bounds({"x": [each] * most})
+    for count in (most + 1, 100_000):
+        assert "too many values" in out_of_bounds({"x": [each] * count})
+    assert "too many values" in out_of_bounds({str(number): each for number in range(MAX_VALUES)})
+
+
+MANY = {"x": [{"": 0}] * (MAX_VALUES // 4)}  # half of the values
+LONG = {"x": "y" * (MAX_BYTES // 2)}
+PARTS = [
+    ("trainer", "config"),
+    ("trainer", "command"),
+    ("trainer", "args"),
+    *(("roles", role, field) for role in ("chief", "evaluator", "ps", "worker") for field in ("template", "resources")),
+]
+
+
+@pytest.mark.parametrize("first", PARTS[:-1])
+@pytest.mark.parametrize(("value", "message"), [(MANY, "too many values"), (LONG, "bytes as JSON")])
+def test_all_parts_together_may_have_as_much_as_one(first: tuple[str, ...], value: Any, message: str) -> None:
+    for second in PARTS[PARTS.index(first) + 1 :]:
+        spec: dict[str, Any] = {"trainer": {}, "roles": {role: {} for role in ("chief", "evaluator", "ps", "worker")}}
+        for path in (first, second):
+            *to, last = path
+            at = spec
+            for name in to:
+                at = at[name]
+            at[last] = value
+        reduced = bounded(spec)
+        assert [problem.field for problem in left_out(reduced)] == [".".join(("spec", *second))]
+        assert message in left_out(reduced)[0].message
+        assert bounded(reduced) == reduced
+
+
+def test_a_part_that_is_left_out_takes_no_room_from_those_after_it() -> None:
+    spec = {
+        "trainer": {"config": {"x": [0] * 100_000}, "command": ["sh", "-c", "y" * (MAX_BYTES - 100)]},
+        "roles": {"worker": {"template": LONG}},
+    }
+    assert [problem.field for problem in left_out(bounded(spec))] == ["spec.trainer.config", "spec.roles.worker.template"]
+
+
+def test_large_templates_for_all_roles_are_within_bounds() -> None:
+    """Each with three containers of forty variables from a Secret."""
+    env = [{"name": f"VARIABLE_{n}", "valueFrom": {"secretKeyRef": {"name": "a-secret", "key": f"key-{n}"}}} for n in range(40)]
+    containers = [
+        {"name": name, "env": env, "volumeMounts": [{"name": "data", "mountPath": "/data"}]} for name in ("trainer", "proxy", "logs")
+    ]
+    roles = {role: {"template": {"spec": {"containers": containers}}} for role in ("chief", "evaluator", "ps", "worker")}
+    assert left_out(bounded({"trainer": {"task": "digits", "config": {"layers": list(range(500))}}, "roles": roles})) == []
 
 
 @pytest.mark.parametrize("value", [{}, None, 3, "text", [], {"epochs": 3, "layers": [1, 2, {"a": None}], "nan": float("nan")}])
 def test_ordinary_values_are_within_bounds(value: Any) -> None:
-    assert out_of_bounds(value) is None
+    assert not out_of_bounds(value)
 
 
 def test_what_is_out_of_bounds_is_left_out_by_name_and_the_rest_stays() -> None:

@@ -40,6 +40,26 @@ def test_the_latest_version_stays_whatever_the_order(versions: list[int]) -> Non
     assert version_of(known) == 6
 
 
+def test_versions_of_one_generation_share_the_spec() -> None:
+    def version(number: int, *, generation: int, uid: str = "job") -> dict[str, Any]:
+        made = job(uid, number)
+        return {"metadata": {**made["metadata"], "generation": generation}, "spec": {"suspend": [generation]}, "status": {"step": number}}
+
+    def kept(number: int, *, generation: int, uid: str = "job") -> dict[str, Any]:
+        store.put_job(version(number, generation=generation, uid=uid))
+        known = store.job(KEY)
+        assert known is not None
+        assert (known["spec"], known["status"]) == ({"suspend": [generation]}, {"step": number})
+        return known
+
+    store = Store(lambda: 0.0)
+    first = kept(1, generation=1)
+    assert kept(2, generation=1)["spec"] is first["spec"]
+    second = kept(3, generation=2)
+    assert second["spec"] is not first["spec"]
+    assert kept(4, generation=2, uid="another")["spec"] is not second["spec"]
+
+
 def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -> None:
     store = Store(lambda: 0.0)
     store.put_child(child())
