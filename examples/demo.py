@@ -50,7 +50,7 @@ def main() -> int:
     for line in story(one):
         say(f"   {line}")
     verdict = compare(one.history, other.history)
-    accuracy = one.history.evaluations[-1][1]["accuracy"]
+    accuracy = one.history.evaluations[-1].metrics["accuracy"]
     resumed = one.history.starts[-1]
     claims = {
         f"the job lost a worker and trained in {len(one.history.starts)} attempts": len(one.history.starts) > 1,

@@ -87,20 +87,23 @@ class Step(Entry):
     samples: Annotated[reports.Step, _otherwise(0)] = 0
     input_seconds: _Seconds = 0.0
     """of `seconds`, the longest time that a rank waited for its samples"""
+    total_steps: Annotated[reports.Step | None, _otherwise(None)] = None
 
 
 class Commit(Entry):
-    """A checkpoint becoming valid at `time` after `seconds` of saving, for `blocked_seconds` of which training waited."""
+    """The checkpoint of `step` becoming valid at `time` after `seconds` of saving, for `blocked_seconds` of which training waited."""
 
+    step: Annotated[reports.Step, _otherwise(0)] = 0
     seconds: _Seconds = 0.0
     blocked_seconds: Annotated[reports.Seconds | None, _otherwise(None)] = None
     """None: all of `seconds`."""
 
 
 class Start(Entry):
-    """An attempt finding its starting point: `step` it goes on from, and what it passed over."""
+    """An attempt finding its starting point: `step` it goes on from, the newest commit `found`, and what it passed over."""
 
     step: reports.Step
+    found: Annotated[reports.Step | None, _otherwise(None)] = None
     skipped: Annotated[tuple[str, ...], BeforeValidator(_passed_over)] = ()
 
 
