@@ -23,6 +23,7 @@ from muster.local.sweep import REPLICA_MARK, sweep
 
 SIGNAL_BASE = 128
 REAP_SECONDS = 5.0  # what a supervisor gets on top of the grace period, to reap and to write its last words
+CLOSE_SECONDS = 5.0  # until a replica whose processes were ended counts as ended; it takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,11 @@ class ProcessTable:
             self._replicas.pop(replica.identity.uid, None)
 
     async def close(self) -> None:
-        """Stops watching; nothing may run any more."""
+        """Stops watching, once replicas that have just been ended are seen to have ended; nothing may run any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self.running:  # noqa: ASYNC110 - what is waited for is a list that shrinks
+                    await asyncio.sleep(0.01)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
