@@ -17,8 +17,8 @@ $(READY): pyproject.toml
 	@echo "Setting up $(VENV): about 8 GB, one to five minutes"
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[operator,pytorch,tensorflow-cpu,s3,report,dev]'
-	@$(BIN)/python -m compileall -q operator trainer_image
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[dev]'
+	@$(BIN)/python -m compileall -q contract operator trainer_image
 	@touch $@
 
 demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
@@ -37,6 +37,7 @@ lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are c
 	$(BIN)/mypy examples/demo.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m muster.admission.crd --check
+	$(BIN)/python deploy/reference.py --check
 
 unit: $(READY) ## unit tests
 	$(BIN)/pytest tests/unit tests/chaos/test_matrix.py
@@ -44,10 +45,10 @@ unit: $(READY) ## unit tests
 property: $(READY) ## property tests of the pure core
 	$(BIN)/pytest tests/property
 
-local: $(READY) ## real PyTorch and TensorFlow processes on this machine, and a cut of the faults that befall them
+local: $(READY) ## real training processes on this machine, with a selection of the faults
 	$(BIN)/pytest tests/local tests/chaos -m "not chaos"
 
-chaos: $(READY) ## every strategy x every fault, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
+chaos: $(READY) ## every fault with every strategy, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
 	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py
 	$(BIN)/pytest tests/cluster/test_pod_faults.py -n 2
 
@@ -58,22 +59,22 @@ control-plane: $(READY) manifests-check ## the chart, and the operator on a real
 	$(BIN)/pytest tests/chart tests/apiserver
 
 bench: $(READY) ## operator, channel, recovery, checkpoints, pipelines, plans and overhead, as ratios taken in one run
-	$(BIN)/python bench/control_plane.py
-	$(BIN)/python bench/channel.py
-	$(BIN)/python bench/recovery.py
-	$(BIN)/python bench/checkpoints.py
-	$(BIN)/python bench/pipeline.py
-	$(BIN)/python bench/plan.py
-	$(BIN)/python bench/overhead.py
+	$(BIN)/python -m bench.control_plane
+	$(BIN)/python -m bench.channel
+	$(BIN)/python -m bench.recovery
+	$(BIN)/python -m bench.checkpoints
+	$(BIN)/python -m bench.pipeline
+	$(BIN)/python -m bench.plan
+	$(BIN)/python -m bench.overhead
 
-bench-scale: $(READY) ## many jobs, a job of hundreds that loses half of itself, operators that are killed: OPTIONS="--replicas 4096 --jobs 1000"
-	$(BIN)/python bench/scale.py $(OPTIONS)
+bench-scale: $(READY) ## many jobs, a large job that loses half of its replicas, operators that are killed: OPTIONS="--replicas 4096 --jobs 1000"
+	$(BIN)/python -m bench.scale $(OPTIONS)
 
 checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch, read under another: downloads 10 GB, takes minutes
 	$(BIN)/python -m tests.checkpoints_across.run
 
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
-	$(BIN)/python tests/mutants/run.py
+	$(BIN)/python -m tests.mutants.run
 
 locks: $(READY) ## pin what the images install, with hashes, in deploy/locks; asks the package index
 	$(BIN)/python deploy/lock.py
@@ -85,16 +86,19 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 	    --output-reproducible --output-file build/sbom/$$(basename $$lock .txt).cdx.json $$lock || exit 1; \
 	done; ls build/sbom/*
 
-crd: $(READY) ## write crds/ from the API types
+crd: $(READY) ## write crds/ and docs/schema/ from the API types
 	$(BIN)/python -m muster.admission.crd
+
+reference: $(READY) ## write docs/reference/ from the contract package
+	$(BIN)/python deploy/reference.py
 
 format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-include tests/cluster/cluster.mk
+include local_cluster/cluster.mk
 
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across mutants control-plane bench bench-scale locks sbom crd format clean
+.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across mutants control-plane bench bench-scale locks sbom crd reference format clean

@@ -12,7 +12,6 @@ import json
 import os
 import ssl
 import statistics
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,17 +21,15 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
-
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
 from bench.supervisors import ComeAgainError, Line
-from tests.apiserver.stage.api import Object
-from tests.apiserver.stage.cluster import Cluster, running
-from tests.apiserver.stage.jobs import Jobs
-from tests.apiserver.stage.kubelet import PODS
-from tests.apiserver.stage.operators import operating
-from tests.apiserver.test_channel import progress, report, token
+from tests.support.api_server.api import Object
+from tests.support.api_server.cluster import Cluster, running
+from tests.support.api_server.jobs import Jobs
+from tests.support.api_server.kubelet import PODS
+from tests.support.api_server.operators import operating
+from tests.support.api_server.reports import progress, report, token
 
 START_SECONDS = 10.0
 

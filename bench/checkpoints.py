@@ -23,14 +23,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from muster.strategies.registry import strategy_of
+from muster_contract.events import Step
+from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
+from muster_contract.wire import encode
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
-from muster_trainer.contract import CheckpointSpec, TrainerSpec
 from muster_trainer.data import Order
-from muster_trainer.events import Events
-from muster_trainer.saving import Saver
+from muster_trainer.host.events import Events
 from muster_trainer.tasks.module import load_task
+from muster_trainer.training.saving import Saver
 
+DDP = encode(strategy_of("DDP").runtime)
 TRAINER = {
+    "strategy": DDP,
     "task": "gpt",
     "config": {"width": 768, "layers": 4, "heads": 8, "context": 32, "optimizer": "Adam", "learningRate": 1e-4, "epochs": 1000},
     "batch": {"globalSize": 2},
@@ -53,15 +58,15 @@ class Training:
     """The loop's engine and saver, stepped by hand."""
 
     def __init__(self, directory: Path, steps: int) -> None:
-        from muster_trainer.pytorch.ddp import Ddp
+        from muster_trainer.pytorch.ddp import engine
 
         spec = TrainerSpec.from_json(json.dumps(TRAINER))
-        task = load_task(spec, "torch")
-        self.engine = Ddp(task, spec)
+        task = load_task(spec)
+        self.engine = engine(task, spec)
         self.order = Order(task.config.seed, len(task.train), spec.batch.global_size, 1)
         self.engine.expect(self.order, range(steps))
         store = Store(directory, Fence(datetime(2026, 1, 1, tzinfo=UTC), 0), keep=2)
-        store.register(select(CheckpointSpec(directory), store.fence))
+        store.register(select(CheckpointSpec(str(directory)), store.fence))
         reader, writer = os.pipe()
         self.told: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
@@ -91,7 +96,7 @@ class Training:
         for _ in range(steps):
             self.step()
             if saves:
-                self.events.emit("step", step=self.done, totalSteps=1, epoch=0, loss="1.0", lossHex="0x1p+0", samples=2, seconds=0.1)
+                self.events.emit(Step(step=self.done, total_steps=1, epoch=0, loss="1.0", loss_hex="0x1p+0", samples=2, seconds=0.1))
         seconds = time.monotonic() - begun
         assert not self.saver.in_flight, "a save takes longer than the time between saves"
         return seconds
@@ -133,7 +138,7 @@ def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         "MUSTER_PROCESSES": "1",
         "MUSTER_POD_NAME": "bench",
         "MUSTER_POD_UID": "uid",
-        "MUSTER_TRAINER": json.dumps({"command": ["sleep", "86400"], "batch": {}}),
+        "MUSTER_TRAINER": json.dumps({"strategy": DDP, "command": ["sleep", "86400"], "batch": {}}),
         "MUSTER_STATE_DIR": str(folder / "state"),
         "MUSTER_TERMINATION_LOG": str(folder / "words"),
         "MUSTER_COORDINATOR": f"http://127.0.0.1:{port}",

@@ -19,10 +19,9 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the harness of the tests is not installed
-
-from tests.cluster import harness, installation
-from tests.cluster.training import CLAIM, Ground, Job, digits, job, make_ground, trains
+import local_cluster
+from local_cluster import installation
+from tests.support.cluster_jobs import CLAIM, ClusterJob, Ground, digits, job, make_ground, trains
 
 PATIENCE = 300.0
 REPLICAS, KILLED = 32, 30
@@ -32,7 +31,7 @@ IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.ti
 
 
 @contextmanager
-def ground(cluster: harness.Cluster, name: str) -> Iterator[Ground]:
+def ground(cluster: local_cluster.Cluster, name: str) -> Iterator[Ground]:
     """A namespace with a claim; both go at the end, with what was written."""
     made = make_ground(cluster, name)
     try:
@@ -59,7 +58,7 @@ def _phase(place: Ground, name: str) -> str:
     return str(place.cluster.get("pod", name, "--namespace", place.namespace)["status"].get("phase"))
 
 
-def stands_still(training: Job, index: int) -> float:
+def stands_still(training: ClusterJob, index: int) -> float:
     """Seconds from the sudden end of a worker's pod to the first new step."""
     done = last_step(training)
     training.wait_for_step(done + 45)
@@ -71,7 +70,7 @@ def stands_still(training: Job, index: int) -> float:
     return min(event["time"] for event in training.events("step") if event["step"] == done + 1) - begun
 
 
-def last_step(training: Job) -> int:
+def last_step(training: ClusterJob) -> int:
     return max((event["step"] for event in training.events("step")), default=0)
 
 
@@ -113,13 +112,13 @@ def large_world(place: Ground) -> dict[str, float]:
     return {what: round(seconds, 1) for what, seconds in figures.items()}
 
 
-def until_step(training: Job, step: int, *, attempt: int) -> float:
+def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
     """When a world of that attempt, or a later one, did that step; Unix seconds."""
     training.wait_for_step(step, attempt=attempt, timeout=PATIENCE)
     return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
 
 
-def _processes(training: Job, program: str, indices: set[int]) -> list[int]:
+def _processes(training: ClusterJob, program: str, indices: set[int]) -> list[int]:
     """Of these workers, the processes that run it."""
     uid = training.read()["metadata"]["uid"]
     found = []
@@ -142,8 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=5, help="how often a pod is lost")
     options = parser.parse_args()
-    places = harness.Places.default()
-    cluster = harness.up(places)
+    places = local_cluster.Places.default()
+    cluster = local_cluster.up(places)
     with places.in_use():
         muster = installation.ensure(cluster)
         figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}

@@ -26,15 +26,14 @@ from typing import Any
 import psutil
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
-
+import local_cluster
 from bench.jobs import ENDS, NODES, PODS_PER_JOB, bench_job
-from tests.apiserver.stage.api import JOBS, Api, Object, until
-from tests.apiserver.stage.cluster import Cluster, running
-from tests.apiserver.stage.jobs import attempt_of
-from tests.apiserver.stage.kubelet import PODS, Kubelet, pod_path
-from tests.apiserver.stage.operators import OperatorProcess
-from tests.cluster import harness
+from tests.support.api_server.api import JOBS, Api, Object
+from tests.support.api_server.cluster import Cluster, running
+from tests.support.api_server.jobs import attempt_of
+from tests.support.api_server.kubelet import PODS, Kubelet, pod_path
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
 
 PATIENCE = 900.0
 START_MILLISECONDS = 5000
@@ -52,7 +51,7 @@ def say(text: object) -> None:
 @contextmanager
 def kwok(cluster: Cluster, folder: Path, kubeconfig: Path, *, start_milliseconds: int = START_MILLISECONDS) -> Iterator[None]:
     """Fake nodes that run every pod so many milliseconds after it was made, and end those labelled ENDS after two seconds more."""
-    programs = harness.Programs(harness.Places.default())
+    programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["kwok"])
     stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
     documents = [yaml.safe_load((stages / name).read_text()) for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")]
@@ -222,7 +221,7 @@ def all_in_phase(api: Api, namespace: str, phase: str, count: int) -> None:
         found = [each.get("status", {}).get("phase") for each in api.items(JOBS.format(namespace))]
         return found.count(phase) == count
 
-    until(look, f"{count} jobs are {phase}", seconds=PATIENCE)
+    wait_until(look, f"{count} jobs are {phase}", seconds=PATIENCE)
 
 
 def memory(operator: OperatorProcess) -> float:
@@ -235,7 +234,7 @@ def settled(operator: OperatorProcess) -> None:
     """Waits until it has taken in the jobs that are there."""
     assert operator.process
     process = psutil.Process(operator.process.pid)
-    until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=PATIENCE)
+    wait_until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=PATIENCE)
 
 
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
@@ -251,7 +250,7 @@ def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
             def made(arrivals: Arrivals = arrivals, attempt: int = attempt_of(victim) + 1) -> list[float]:
                 return [when for when, pod in arrivals.times if attempt_of(pod) == attempt]
 
-            until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=PATIENCE)
+            wait_until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=PATIENCE)
             taken.append(max(made()) - begun)
     return taken
 

@@ -12,21 +12,17 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
 
 from bench.jobs import PODS_PER_JOB, bench_job
-from tests.apiserver.stage.api import Object
-
 from muster.api.job import Metadata, TrainingJob
-from muster.api.spec import RoleName, TrainingJobSpec
-from muster.kubernetes.certificate import made
+from muster.api.spec import WORKER, TrainingJobSpec
+from muster.kubernetes.certificate import new_certificate
 from muster.kubernetes.gateway import connected
 from muster.render.addresses import ClusterAddresses
 from muster.render.environment import Coordinator
 from muster.render.images import default_images
 from muster.render.manifests import render_replica, render_service
+from tests.support.api_server.api import Object
 
 AT_ONCE = 64
 HOST = "muster.muster-system.svc"
@@ -40,7 +36,7 @@ def rendered(namespace: str, number: int, coordinator: Coordinator) -> tuple[Obj
     job = TrainingJob(metadata=Metadata.model_validate(metadata), spec=spec)
     addresses, images = ClusterAddresses(name, namespace), default_images()
     pods = [
-        render_replica(job, RoleName.WORKER, index=index, attempt=0, addresses=addresses, images=images, coordinator=coordinator)
+        render_replica(job, WORKER, index=index, attempt=0, addresses=addresses, images=images, coordinator=coordinator)
         for index in range(PODS_PER_JOB)
     ]
     return render_service(job, addresses), pods
@@ -48,9 +44,9 @@ def rendered(namespace: str, number: int, coordinator: Coordinator) -> tuple[Obj
 
 async def create(namespace: str, jobs: int) -> float:
     """CPU milliseconds per pod."""
-    coordinator = Coordinator(f"https://{HOST}:8443", authority=made(HOST, datetime.now(UTC)).certificate)
+    coordinator = Coordinator(f"https://{HOST}:8443", authority=new_certificate(HOST, datetime.now(UTC)).certificate)
     manifests = [rendered(namespace, number, coordinator) for number in range(jobs)]
-    async with connected((), policies=False) as gateway:
+    async with connected() as gateway:
         spent = time.process_time()
         slots = asyncio.Semaphore(AT_ONCE)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.apiserver.stage.api import Object
-from tests.apiserver.stage.jobs import job
+from tests.support.api_server.api import Object
+from tests.support.api_server.jobs import job
 
 NODES = 10
 PODS_PER_JOB = 8

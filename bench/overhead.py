@@ -22,6 +22,9 @@ from collections.abc import Iterator
 from math import ceil, floor, sqrt
 from typing import Any
 
+from muster.strategies.registry import strategy_of
+from muster_contract.wire import encode
+
 BATCH = 16
 GPT = {"width": 192, "layers": 3, "heads": 4, "context": 64, "optimizer": "AdamW", "learningRate": 1e-4, "epochs": 100000, "seed": 0}
 PLAIN = {"DDP": "plain.ddp", "FSDP": "plain.fsdp", "MultiWorkerMirrored": "plain.multi_worker_mirrored"}
@@ -80,6 +83,7 @@ def run_world(strategy: str, size: int, *, plain_first: bool) -> Times:
 
 def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
     batch = {"globalSize": int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else BATCH}
+    descriptor = encode(strategy_of(strategy).runtime)
     said = {
         "MUSTER_JOB": "bench/overhead",
         "MUSTER_JOB_UID": "uid",
@@ -91,7 +95,7 @@ def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
         "MUSTER_PROCESSES": "1",
         "MUSTER_POD_NAME": "bench",
         "MUSTER_POD_UID": "uid",
-        "MUSTER_TRAINER": json.dumps({"task": "gpt", "config": GPT, "batch": batch}),
+        "MUSTER_TRAINER": json.dumps({"strategy": descriptor, "task": "gpt", "config": GPT, "batch": batch}),
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -108,17 +112,17 @@ def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
 
 def paired(strategy: str, arguments: argparse.Namespace, *, plain_first: bool) -> Times | None:
     """Both sides in turns, in this process of the world; what their steps took, on rank 0."""
-    from muster_trainer.contract import ReplicaEnv, trainer_spec_of
-    from muster_trainer.events import Events
-    from muster_trainer.loop import Training
-    from muster_trainer.process import STRATEGIES
-    from muster_trainer.stopping import StopRequest
+    from muster_contract.environment import ReplicaEnvironment
+    from muster_trainer.host.events import Events
+    from muster_trainer.host.framework import named
+    from muster_trainer.host.stopping import StopRequest
     from muster_trainer.tasks.module import load_task
+    from muster_trainer.training.loop import Training
 
-    env, spec = ReplicaEnv.from_environment(os.environ), trainer_spec_of(os.environ)
-    task = load_task(spec, env.framework)
-    module, _, name = STRATEGIES[strategy].partition(":")
-    engine = getattr(importlib.import_module(f"muster_trainer.{module}"), name)(task, spec)
+    env = ReplicaEnvironment.from_environment(os.environ)
+    spec = env.trainer_spec
+    task = load_task(spec)
+    engine = named(spec.strategy.engine, spec.strategy.framework)(task, spec)
     events = Events(os.open(os.devnull, os.O_WRONLY), engine.rank)
     training = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
     shared = [engine.strategy] if strategy == "MultiWorkerMirrored" else []

@@ -16,9 +16,11 @@ import time
 from typing import Any
 from unittest.mock import patch
 
-from muster_trainer.contract import TrainerSpec
+from muster.strategies.registry import strategy_of
+from muster_contract.trainer_spec import TrainerSpec
+from muster_contract.wire import encode
 from muster_trainer.data import Order
-from muster_trainer.measuring import Timing
+from muster_trainer.measure.measuring import Timing
 from muster_trainer.tasks.module import load_task
 
 PROCESSES = 2
@@ -35,22 +37,23 @@ class Side:
     """An engine of this process, stepped by hand; several share one world."""
 
     def __init__(self, widths: list[int], **options: Any) -> None:
-        from muster_trainer.pytorch import engine, pipedream, pipeline
+        from muster_trainer.pytorch import engine, pipeline, pipeline_stages
 
         trainer = {
+            "strategy": encode(strategy_of("Pipeline").runtime),
             "task": "skewed",
             "config": {"hidden": widths, "epochs": 10**6, "optimizer": "SGD"},
             "batch": {"globalSize": SAMPLES},
             "options": {"pipeline": {"microBatches": MICRO_BATCHES, **options}},
         }
         spec = TrainerSpec.from_json(json.dumps(trainer))
-        task = load_task(spec, "torch")
+        task = load_task(spec)
         self.order = Order(task.config.seed, len(task.train), SAMPLES, 1)
-        self.cut: list[dict[str, Any]] = []
-        hear = patch.object(pipeline.Events, "emit", lambda _events, _event, **told: self.cut.extend(told.get("stages", [])))
+        self.cut: list[Any] = []
+        hear = patch.object(pipeline_stages.Events, "emit", lambda _events, event: self.cut.extend(getattr(event, "stages", ())))
         join_once = patch.object(engine, "join", (lambda _: None) if engine.dist.is_initialized() else engine.join)
         with hear, join_once:
-            self.engine = pipedream.pipeline(task, spec)
+            self.engine = pipeline.engine(task, spec)
         self.engine.expect(self.order, range(10**6))
         self.done = 0
 
@@ -60,14 +63,13 @@ class Side:
         for _ in range(STEPS):
             self.engine.step(self.order.batch_indices(0), step=self.done, stop=False, save=False, busy=False)
             self.done += 1
-        if drain := getattr(self.engine, "_drain", None):
-            drain()
+        self.engine.parallel.finish_updates()
         self.engine.gather("")
         return (time.perf_counter() - begun) / STEPS
 
     @property
     def largest(self) -> float:
-        return max((stage["seconds"] for stage in self.cut), default=0.0)
+        return max((stage.seconds or 0.0 for stage in self.cut), default=0.0)
 
 
 def ratios(one: Side, other: Side, pairs: int) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def compare(pairs: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"pairs": pairs, "evenOverCost": {}, "gpipeOver": {}}
     for name, widths in SKEWED.items():
         even, cost = Side(widths, schedule="1F1B", cut="Even"), Side(widths, schedule="1F1B")
-        layers = [[len(stage["layers"]) for stage in side.cut] for side in (even, cost)]
+        layers = [[len(stage.layers) for stage in side.cut] for side in (even, cost)]
         predicted = even.largest / cost.largest if cost.largest else 0.0
         figures["evenOverCost"][name] = {**ratios(even, cost, pairs), "predicted": round(predicted, 2), "layers": layers}
     gpipe = Side(BALANCED)

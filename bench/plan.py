@@ -14,12 +14,11 @@ from statistics import median
 
 from muster.admission.read import read_job
 from muster.api.job import TrainingJob
-from muster.api.spec import Role, Roles
+from muster.api.spec import WORKER, Role
 from muster.cli.plan import costs_here
 from muster.local.probe import events
 from muster.measure.cost import predict
-from muster.measure.jobs import REHEARSED
-from muster.strategies.registry import strategy_of
+from muster.measure.jobs import measured_of
 
 JOBS = ("bench/plan-digits.yaml", "bench/plan-gpt.yaml")
 WITHIN = 0.3
@@ -30,9 +29,7 @@ NOT_COUNTED = 5  # first steps, in which allocators and threads warm up
 
 def trained(job: TrainingJob, file: Path, processes: int) -> float:
     """The median of the steps' seconds in a world of so many processes."""
-    spec = job.spec.model_copy(
-        update={"strategy": REHEARSED[strategy_of(job.spec.strategy).framework], "roles": Roles(worker=Role(replicas=processes))}
-    )
+    spec = job.spec.model_copy(update={"strategy": measured_of(job).plain, "roles": {WORKER: Role(replicas=processes)}})
     found = events(job.model_copy(update={"spec": spec}), job_file=file)
     steps = [event for event in found if event["event"] == "step" and event["samples"] == job.spec.batch.global_size]
     return median(step["seconds"] for step in steps[NOT_COUNTED:])

@@ -26,12 +26,10 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "local"))  # how the tests run jobs is not installed
-
-from runs import Place, job, wait_until
-from worlds import free_port
-
 from muster.local.follow import LogFollower
+from tests.support.bare_worlds import free_port
+from tests.support.local_jobs import LocalJob, job
+from tests.support.waiting import wait_until
 
 PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
@@ -84,16 +82,16 @@ class Training:
 
 
 @contextmanager
-def muster(folder: Path, strategy: str, **spec: Any) -> Iterator[tuple[Training, Place]]:
+def muster(folder: Path, strategy: str, **spec: Any) -> Iterator[tuple[Training, LocalJob]]:
     folder.mkdir()
-    place = Place(folder)
+    local_job = LocalJob(folder)
     task = {"task": "digits", "config": {"epochs": 100_000, "stepDelaySeconds": DELAY}}
     limits = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
     document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, checkpoint={"everySteps": 20}, recovery=limits, **spec)
-    with place.running(place.write(document)) as run:
-        training = Training(Lines(place.run, "attempts/*/worker-*/events.jsonl", _told))
+    with local_job.running(local_job.write(document)) as run:
+        training = Training(Lines(local_job.run, "attempts/*/worker-*/events.jsonl", _told))
         training.reaches(60)
-        yield training, place
+        yield training, local_job
         run.kill()
 
 
@@ -102,14 +100,14 @@ def _told(line: str) -> tuple[float, int] | None:
     return (event["time"], event["step"]) if event.get("event") == "step" else None
 
 
-def kill_process(place: Place, replica: str = "worker-1") -> None:
-    entry = next(entry for entry in place.processes() if entry["replica"] == replica)
+def kill_process(local_job: LocalJob, replica: str = "worker-1") -> None:
+    entry = next(entry for entry in local_job.processes() if entry["replica"] == replica)
     os.kill(entry["processes"][0]["pid"], signal.SIGKILL)
 
 
-def kill_replica(place: Place) -> None:
+def kill_replica(local_job: LocalJob) -> None:
     """The supervisor and all that it runs, as when a node dies."""
-    _end([psutil.Process(place.supervisor_of("worker-1"))])
+    _end([psutil.Process(local_job.supervisor_of("worker-1"))])
 
 
 # without it
@@ -188,8 +186,8 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
 
 def one_process(folder: Path, times: int) -> dict[str, Any]:
     """One of two training processes dies."""
-    with muster(folder / "muster", "DDP") as (training, place):
-        ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
+    with muster(folder / "muster", "DDP") as (training, local_job):
+        ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
         theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(times)]
     return _against(ours, torchrun=theirs)
@@ -197,9 +195,9 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
     """One of two workers of MultiWorkerMirrored dies; and its chief, who could have saved what it had."""
-    with muster(folder / "mwms", "MultiWorkerMirrored") as (training, place):
-        ours = [_after(training, lambda: kill_process(place)) for _ in range(times)]
-        chief = [_after(training, lambda: kill_process(place, "worker-0")) for _ in range(times)]
+    with muster(folder / "mwms", "MultiWorkerMirrored") as (training, local_job):
+        ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
+        chief = [_after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
     with plain_tensorflow(folder / "cold") as (training, restart):
         cold = [_after(training, restart) for _ in range(times)]
     return {"worker": _against(ours, coldRestart=cold), "chief": _against(chief, coldRestart=cold)}
@@ -210,8 +208,8 @@ def one_replica(folder: Path, times: int) -> dict[str, Any]:
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 2}
     ours, tuned, default = [], [], []
     for number in range(times):
-        with muster(folder / f"elastic-{number}", "DDP", elastic=elastic) as (training, place):
-            ours.append(_after(training, lambda place=place: kill_replica(place)))
+        with muster(folder / f"elastic-{number}", "DDP", elastic=elastic) as (training, local_job):
+            ours.append(_after(training, lambda local_job=local_job: kill_replica(local_job)))
         with torchrun(folder / f"tuned-{number}", nodes="1:2", settings=TUNED) as (training, second):
             tuned.append(_after(training, lambda second=second: _end([second()])))
     with torchrun(folder / "default", nodes="1:2", settings="") as (training, second):
@@ -221,11 +219,11 @@ def one_replica(folder: Path, times: int) -> dict[str, Any]:
 
 def steps_lost(folder: Path, times: int) -> list[int]:
     """A replica is asked to go, as when its node is drained: how many steps had to be done again."""
-    with muster(folder / "sigterm", "DDP") as (training, place):
+    with muster(folder / "sigterm", "DDP") as (training, local_job):
         for _ in range(times):
-            _after(training, lambda: os.kill(place.supervisor_of("worker-1"), signal.SIGTERM))
-        wait_until(lambda: all("stepsLost" in record for record in place.status()["attempts"][1:]), "the last attempt's steps", PATIENCE)
-        return [record["stepsLost"] for record in place.status()["attempts"][1:]]
+            _after(training, lambda: os.kill(local_job.supervisor_of("worker-1"), signal.SIGTERM))
+        wait_until(lambda: all("stepsLost" in record for record in local_job.status["attempts"][1:]), "the last attempt's steps", PATIENCE)
+        return [record["stepsLost"] for record in local_job.status["attempts"][1:]]
 
 
 def goodput(folder: Path, minutes: int) -> dict[str, Any]:
@@ -238,7 +236,7 @@ def goodput(folder: Path, minutes: int) -> dict[str, Any]:
             while time.time() < begun + 60 * minutes:
                 time.sleep(max(0.0, min(60.0, begun + 60 * minutes - time.time())))
                 if time.time() < begun + 60 * minutes:
-                    kill_process(handle) if isinstance(handle, Place) else _end(handle().children(recursive=True))
+                    kill_process(handle) if isinstance(handle, LocalJob) else _end(handle().children(recursive=True))
             steps = [each for each in training.steps() if each[0] <= begun + 60 * minutes]
         gaps = [later - when for (when, _), (later, _) in pairwise(steps)]
         found[name] = round(statistics.median(gaps) * max(step for _, step in steps) / (60 * minutes), 3)

@@ -27,8 +27,6 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stage of the tests is not installed
-
 from bench.control_plane import (
     Arrivals,
     all_in_phase,
@@ -47,11 +45,12 @@ from bench.control_plane import (
 )
 from bench.jobs import PODS_PER_JOB, bench_job
 from bench.supervisors import Crew
-from tests.apiserver.stage.api import JOBS, Object, until
-from tests.apiserver.stage.cluster import Cluster, running
-from tests.apiserver.stage.jobs import attempt_of
-from tests.apiserver.stage.kubelet import PODS, pod_path
-from tests.apiserver.stage.operators import OperatorProcess
+from tests.support.api_server.api import JOBS, Object
+from tests.support.api_server.cluster import Cluster, running
+from tests.support.api_server.jobs import attempt_of
+from tests.support.api_server.kubelet import PODS, pod_path
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
 
 START_MILLISECONDS = 500
 PATIENCE = 1800.0
@@ -95,7 +94,7 @@ class Stage:
     def standby(self) -> Iterator[OperatorProcess]:
         standby = OperatorProcess(self.cluster, self.folder / "standby", pod="muster-1", settings={}).start()
         try:
-            until(lambda: standby.probe("readyz")[0] == 200, "the standby is ready", seconds=PATIENCE)
+            wait_until(lambda: standby.probe("readyz")[0] == 200, "the standby is ready", seconds=PATIENCE)
             yield standby
         finally:
             standby.close()
@@ -142,7 +141,7 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
     process = psutil.Process(operator.process.pid)
     with crew.working():
         submit(cluster.admin, namespace, [bench_job(name, number) for number, name in enumerate(names)])
-        until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=PATIENCE)
+        wait_until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=PATIENCE)
         time.sleep(options.seconds / 4)  # what a start has to say is said
         before, spent_before, begun, reports = len(asked(cluster, namespace)), spent(process), time.monotonic(), crew.reports
         time.sleep(options.seconds)
@@ -191,7 +190,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
             if lost > 1:
                 results.add(f"{what}: {lost} lost, s since the last of them", back - ended)
             results.add(f"{what}: {lost} lost, CPU s of the operator", spent(process) - cpu)
-            until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=PATIENCE)
+            wait_until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=PATIENCE)
         results.add(f"{what}: operator's RSS, MiB", memory(operator), "{:.0f}")
         status = cluster.admin.get(f"{JOBS.format(namespace)}/{LARGE}")["status"]
         results.add(f"{what}: bytes of its status", len(json.dumps(status)), "{:.0f}")
@@ -212,7 +211,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
 
 def stepped(crew: Crew, attempt: int) -> float:
     """When the world of this attempt, or a later one, did its first step."""
-    return until(lambda: crew.stepped(LARGE, attempt), f"attempt {attempt} does a first step", seconds=PATIENCE) or 0.0
+    return wait_until(lambda: crew.stepped(LARGE, attempt), f"attempt {attempt} does a first step", seconds=PATIENCE) or 0.0
 
 
 def came_back(stage: Stage, namespace: str, attempt: int) -> bool:
@@ -251,7 +250,7 @@ def without_its_leader(stage: Stage, options: argparse.Namespace) -> None:
         operator.start()
 
     results.add(f"{held}: operator restarted in its pod, s", replaced(stage, namespace, 1, again), goal="15 s")
-    until(lambda: operator.leads, "the operator leads again", seconds=PATIENCE)
+    wait_until(lambda: operator.leads, "the operator leads again", seconds=PATIENCE)
     with stage.standby() as standby:
         settled(standby)
         results.add(f"{held}: the standby's RSS, MiB", memory(standby), "{:.0f}")
@@ -284,14 +283,14 @@ def replaced(stage: Stage, namespace: str, number: int, trouble: Callable[[], No
                 when for when, pod in list(arrivals.times) if pod["metadata"]["name"].startswith(f"{name}-") and attempt_of(pod) == attempt
             ]
 
-        until(lambda: len(made()) == PODS_PER_JOB, f"the next world of {name} is made", seconds=PATIENCE)
+        wait_until(lambda: len(made()) == PODS_PER_JOB, f"the next world of {name} is made", seconds=PATIENCE)
         taken = max(made()) - begun
 
     def runs() -> bool:
         status = admin.get(f"{JOBS.format(namespace)}/{name}")["status"]
         return bool(status["phase"] == "Running" and status["attempt"] == attempt)
 
-    until(runs, f"{name} runs again", seconds=PATIENCE)
+    wait_until(runs, f"{name} runs again", seconds=PATIENCE)
     return taken
 
 

@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tests.apiserver.stage.api import Api, Object
-from tests.apiserver.stage.jobs import Jobs
-from tests.apiserver.stage.kubelet import PODS
-from tests.apiserver.stage.operators import OperatorProcess
-from tests.apiserver.test_channel import progress, report, token
+from tests.support.api_server.api import Api, Object
+from tests.support.api_server.jobs import Jobs
+from tests.support.api_server.kubelet import PODS
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.api_server.reports import progress, report, token
 
 STEP_SECONDS = 0.5
 PEER_LOST_SECONDS = 0.1  # from the loss of a member until the others see their connections break

@@ -1,12 +1,14 @@
-"""Writes what is made from other files, or with --check says what is stale and returns 1: `deploy/generate.py [--check]`.
+"""Writes generated files, or with --check prints which are stale and returns 1: `deploy/generate.py [--check]`.
 
 charts/muster/files/muster.dev_trainingjobs.yaml   from crds/
 charts/muster/README.md, the table of values       from charts/muster/values.yaml
+charts/muster/files/dashboards/*.json              from deploy/dashboards.py
 deploy/install.yaml                                from charts/muster, by helm (the one of $HELM, else of PATH)
 """
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ metadata:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks all three, in this order: the chart holds the CRD, and install.yaml the chart."""
+    """Writes or checks all of them, in this order, because the chart contains the CRD, and install.yaml the chart."""
     check = "--check" in arguments
     stale = []
     for path, text in _generated():
@@ -41,9 +43,10 @@ def main(arguments: list[str]) -> int:
             continue
         stale.append(str(path.relative_to(ROOT)))
         if not check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
     if check and stale:
-        print(f"stale: {', '.join(stale)}; say `make manifests`", file=sys.stderr)
+        print(f"stale: {', '.join(stale)}; run `make manifests`", file=sys.stderr)
         return 1
     return 0
 
@@ -53,6 +56,8 @@ def _generated() -> Iterator[tuple[Path, str]]:
     readme = CHART / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     yield readme, before + BEGIN + values_table((CHART / "values.yaml").read_text()) + END + rest.partition(END)[2]
+    for name, content in runpy.run_path(str(ROOT / "deploy" / "dashboards.py"))["dashboards"]().items():
+        yield CHART / "files" / "dashboards" / name, content
     yield ROOT / "deploy" / "install.yaml", NAMESPACE_OBJECT + rendered()
 
 
@@ -63,7 +68,7 @@ def rendered() -> str:
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     except FileNotFoundError:
-        sys.exit(f"{helm}: not found; install Helm 3, or set HELM to where it is")
+        sys.exit(f"{helm}: not found; install Helm 3, or set HELM to its path")
     except subprocess.CalledProcessError as error:
         sys.exit(f"helm template: {error.stderr}")
 

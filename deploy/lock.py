@@ -27,7 +27,7 @@ _ENTRY = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(?: ; ([^\\]+?))? 
 def main(arguments: list[str]) -> int:
     """Writes or checks all locks."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {name: requirements(pyproject, image, variant) for name, (image, variant) in LOCKS.items()}
+    wanted = {name: requirements(pyproject, *arguments) for name, arguments in LOCKS.items()}
     if "--check" not in arguments:
         FOLDER.mkdir(exist_ok=True)
         for name, lines in wanted.items():
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 0
     stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in wanted.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
     if stale:
-        print(*stale, "say `make locks`", sep="\n", file=sys.stderr)
+        print(*stale, "run `make locks`", sep="\n", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -1,9 +1,11 @@
 """Prints what pip installs into one of the images, for the Dockerfile: the lock of deploy/locks, or what pyproject.toml asks for.
 
 requirements.py operator [--ranges]
-requirements.py pytorch [base] [--ranges]             base: torch is in the base image already
-requirements.py tensorflow [DISTRIBUTION] [--ranges]  tensorflow-cpu, tensorflow[and-cuda]; with --ranges any other
-requirements.py build                                 what builds Muster's own package
+requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
+requirements.py build [--ranges]                            what builds Muster's own package
+
+FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow or jax. DISTRIBUTION replaces that
+requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be any distribution.
 
 A lock names every package with its version and hashes. `--ranges` prints pyproject.toml's requirements instead.
 """
@@ -17,43 +19,58 @@ STORAGE = "s3"
 """The extra that trainer images have for checkpoints in object stores."""
 SUPERVISOR = ("psutil",)
 """What a supervisor needs: trainer images take no more of the operator's packages, so that users' own versions meet none of ours."""
+BASE = "base"
 LOCKS = {
-    "operator": ("operator", None),
-    "pytorch": ("pytorch", None),
-    "pytorch-base": ("pytorch", "base"),
-    "tensorflow": ("tensorflow", "tensorflow[and-cuda]"),
-    "tensorflow-cpu": ("tensorflow", "tensorflow-cpu"),
-    "build": ("build", None),
+    "build": ("build",),
+    "operator": ("operator",),
+    "pytorch": ("trainer", "pytorch", "torch"),
+    "pytorch-base": ("trainer", "pytorch", BASE),
+    "tensorflow": ("trainer", "tensorflow", "tensorflow[and-cuda]"),
+    "tensorflow-cpu": ("trainer", "tensorflow", "tensorflow-cpu"),
+    "jax": ("trainer", "jax", "jax[cuda12]"),
+    "jax-cpu": ("trainer", "jax", "jax"),
 }
-"""Name of each lock, and the image and variant that it is for."""
+"""Name of each lock, and the arguments that print it. The first lock of a framework is for builds that name no distribution."""
 
 
-def requirements(pyproject: dict, image: str, variant: str | None) -> list[str]:
-    """The requirements of an image, as pip reads them."""
+def requirements(pyproject: dict, image: str, framework: str = "", distribution: str = "") -> list[str]:
+    """The requirements of an image, as pip reads them. Raises LookupError where there is no such framework."""
     if image == "build":
         return list(pyproject["build-system"]["requires"])
     project = pyproject["project"]
-    extra = project["optional-dependencies"][image]
+    extras = project["optional-dependencies"]
     if image == "operator":
-        return [*project["dependencies"], *extra]
+        return [*project["dependencies"], *extras["operator"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
-    if image == "pytorch" and variant == "base":
-        extra = [each for each in extra if _name(each) != "torch"]
-    if image == "tensorflow" and variant is not None:
-        extra = [each.replace("tensorflow", variant, 1) if _name(each) == "tensorflow" else each for each in extra]
-    return [*supervisor, *extra, *project["optional-dependencies"][STORAGE]]
+    first, *others = extras[_checked(framework)]
+    wanted = distribution or _locks_of(framework)[0][1]
+    package = [] if wanted == BASE else [first.replace(_name(first), wanted, 1)]
+    return [*supervisor, *package, *others, *extras[STORAGE]]
 
 
-def lock(image: str, variant: str | None) -> str:
+def lock(image: str, framework: str = "", distribution: str = "") -> str:
     """The lock, with pip's option to install nothing without a hash. Raises LookupError where there is none."""
-    for name, of in LOCKS.items():
-        if of == (image, variant) or (variant in ("pip", None) and of[0] == image):
-            return f"--require-hashes\n{(Path('deploy/locks') / f'{name}.txt').read_text()}"
-    raise LookupError(f"deploy/locks has no lock for {variant}: build with --build-arg LOCKED=false, or take {_variants(image)}")
+    name = image
+    if image == "trainer":
+        locks = _locks_of(_checked(framework))
+        named = [name for name, of in locks if of == (distribution or locks[0][1])]
+        if not named:
+            found = " or ".join(of for _, of in locks)
+            raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {found}")
+        name = named[0]
+    return f"--require-hashes\n{(Path('deploy/locks') / f'{name}.txt').read_text()}"
 
 
-def _variants(image: str) -> str:
-    return " or ".join(variant for of, variant in LOCKS.values() if of == image and variant)
+def _checked(framework: str) -> str:
+    if not _locks_of(framework):
+        frameworks = dict.fromkeys(of[1] for of in LOCKS.values() if of[0] == "trainer")
+        raise LookupError(f"FRAMEWORK={framework}: build with --build-arg FRAMEWORK= and one of {', '.join(frameworks)}")
+    return framework
+
+
+def _locks_of(framework: str) -> list[tuple[str, str]]:
+    """The name and the distribution of each lock of a framework."""
+    return [(name, of[2]) for name, of in LOCKS.items() if of[:2] == ("trainer", framework)]
 
 
 def _name(requirement: str) -> str:
@@ -62,11 +79,10 @@ def _name(requirement: str) -> str:
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--ranges"]
-    image, variant = words[0], next(iter(words[1:]), None)
     try:
         if "--ranges" in sys.argv:
-            print(*requirements(tomllib.loads(Path("pyproject.toml").read_text()), image, variant), sep="\n")
+            print(*requirements(tomllib.loads(Path("pyproject.toml").read_text()), *words), sep="\n")
         else:
-            print(lock(image, variant))
+            print(lock(*words))
     except LookupError as error:
         sys.exit(str(error))

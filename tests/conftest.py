@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+# Explain failed assertions of the modules that tests share.
+pytest.register_assert_rewrite("tests.support", "tests.chaos", "tests.cluster.faults", "tests.local.proofs")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests are not installed
-
-from tests.apiserver.stage.cluster import Cluster, running
-from tests.apiserver.stage.jobs import Jobs
-from tests.apiserver.stage.kubelet import Kubelet, Nodes
-from tests.apiserver.stage.operators import OperatorProcess, operating
+from tests.support.api_server.cluster import Cluster, running
+from tests.support.api_server.jobs import Jobs
+from tests.support.api_server.kubelet import Kubelet, Nodes
+from tests.support.api_server.operators import OperatorProcess, operating
 
 
 @pytest.fixture(scope="session")

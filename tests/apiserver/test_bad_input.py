@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.apiserver.stage.api import ApiError, Object, until
-from tests.apiserver.stage.cluster import Cluster
-from tests.apiserver.stage.jobs import Jobs, condition, job
-from tests.apiserver.stage.kubelet import Kubelet, Nodes
-from tests.apiserver.stage.operators import OperatorProcess, operating
+
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Kubelet, Nodes
+from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +31,7 @@ NO_TRAINER = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
 
 def test_a_job_that_cannot_be_rendered_says_so_once_makes_nothing_and_heals(jobs: Jobs, cluster: Cluster, nodes: Nodes) -> None:
     jobs.submit(templated("digits", NO_TRAINER))
-    status = until(lambda: condition(found := jobs.status("digits"), "Valid").get("status") == "False" and found, "Valid is False")
+    status = wait_until(lambda: condition(found := jobs.status("digits"), "Valid").get("status") == "False" and found, "Valid is False")
     assert "roles.worker.template" in condition(status, "Valid")["message"]
     assert status["phase"] == "Pending"
     settled = len(cluster.requests())
@@ -56,7 +58,7 @@ CORRECTED: dict[str, tuple[Object, Object]] = {
 @pytest.mark.parametrize(("wrong", "right"), CORRECTED.values(), ids=CORRECTED)
 def test_a_job_that_is_not_valid_starts_when_its_corrected_file_is_applied(jobs: Jobs, nodes: Nodes, wrong: Object, right: Object) -> None:
     jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": wrong}))
-    until(lambda: "so nothing is started" in jobs.status("digits").get("message", ""), "it is refused")
+    wait_until(lambda: "so nothing is started" in jobs.status("digits").get("message", ""), "it is refused")
     jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": right}))
     assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
 
@@ -67,7 +69,7 @@ def test_a_running_job_that_is_edited_badly_runs_on(jobs: Jobs, nodes: Nodes) ->
     [pod] = jobs.pods("digits")
     with suppress(ApiError):  # where CEL sees it, it is refused
         jobs.patch("digits", {"spec": {"roles": {"worker": {"template": NO_TRAINER}}}})
-        until(lambda: condition(jobs.status("digits"), "Valid").get("status") == "False", "Valid is False")
+        wait_until(lambda: condition(jobs.status("digits"), "Valid").get("status") == "False", "Valid is False")
     assert [each["metadata"]["uid"] for each in jobs.pods("digits")] == [pod["metadata"]["uid"]]
     assert jobs.status("digits")["phase"] == "Running"
 
@@ -85,11 +87,11 @@ def quota(jobs: Jobs, pods: int) -> None:
 def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_room(jobs: Jobs, nodes: Nodes) -> None:
     quota(jobs, 1)
     jobs.submit(job("digits", workers=3))
-    status = until(
+    status = wait_until(
         lambda: condition(found := jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal is told"
     )
     assert "exceeded quota" in condition(status, "Ready")["message"]
-    until(lambda: [event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"], "an Event")
+    wait_until(lambda: [event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"], "an Event")
     assert status["restarts"]["total"] == 0
     quota(jobs, 10)
     assert jobs.reaches("digits", "Running", seconds=60)["attempt"] == 0
@@ -99,7 +101,9 @@ def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_roo
 def test_a_pod_that_admission_refuses_is_told_in_the_condition(jobs: Jobs) -> None:
     jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
     jobs.submit(templated("rude", {"spec": {"hostNetwork": True}}))
-    status = until(lambda: condition(found := jobs.status("rude"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal")
+    status = wait_until(
+        lambda: condition(found := jobs.status("rude"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal"
+    )
     assert "restricted" in condition(status, "Ready")["message"]
 
 
@@ -134,7 +138,9 @@ def test_a_pod_of_somebody_else_in_the_way_is_named_and_left_alone(jobs: Jobs, n
     }
     uid = jobs.api.create(f"/api/v1/namespaces/{jobs.namespace}/pods", pod)["metadata"]["uid"]
     jobs.submit(job("digits", workers=1))
-    status = until(lambda: condition(found := jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal")
+    status = wait_until(
+        lambda: condition(found := jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused" and found, "the refusal"
+    )
     assert "digits-worker-0" in condition(status, "Ready")["message"]
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0"
     assert jobs.api.get(path)["metadata"]["uid"] == uid
@@ -202,7 +208,7 @@ def test_nonsense_never_keeps_another_job_from_being_served(jobs: Jobs, nodes: N
     jobs.submit(job("honest", workers=1))
     jobs.reaches("honest", "Running")
     for name in accepted:
-        until(lambda name=name: jobs.status(name).get("conditions"), f"{name} gets an answer")
+        wait_until(lambda name=name: jobs.status(name).get("conditions"), f"{name} gets an answer")
     said = shared_operator.log.read_text()
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
 
@@ -213,7 +219,7 @@ def test_statuses_that_make_no_sense_are_put_right(jobs: Jobs, nodes: Nodes, sha
         jobs.submit(job(name, workers=1))
         jobs.reaches(name, "Running")
         with suppress(ApiError):
-            jobs.api.request("PUT", f"{jobs.path(name)}/status", {**jobs.get(name), "status": status})
+            jobs.replace_status(name, status)
     for number in range(len(wrong_statuses())):
         name = f"digits-{number}"
 
@@ -221,7 +227,7 @@ def test_statuses_that_make_no_sense_are_put_right(jobs: Jobs, nodes: Nodes, sha
             found = jobs.status(name)
             return found.get("phase") in ("Running", "Failed")
 
-        until(settled, f"{name} runs or has ended: {jobs.status(name)}", seconds=60)
+        wait_until(settled, f"{name} runs or has ended: {jobs.status(name)}", seconds=60)
     said = shared_operator.log.read_text()
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
 

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.apiserver.stage.api import JOBS, Object, until
-from tests.apiserver.stage.cluster import Cluster
-from tests.apiserver.stage.jobs import Jobs, condition, job
-from tests.apiserver.stage.kubelet import Nodes
-from tests.apiserver.stage.operators import OperatorProcess, operating
+
+from tests.support.api_server.api import JOBS, Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Nodes
+from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.waiting import wait_until
 
 PLACE = '"@"'
 CONFIG = "spec.trainer.config"
@@ -89,12 +91,12 @@ def status_of(jobs: Jobs, name: str) -> Object:
 def answered(jobs: Jobs) -> None:
     """Each hostile job is not valid, and says which field is to blame; the odd ones have an answer."""
     for name, (_, field) in HOSTILE.items():
-        status = until(lambda name=name: condition(status_of(jobs, name), "Valid") and status_of(jobs, name), f"{name} is answered")
+        status = wait_until(lambda name=name: condition(status_of(jobs, name), "Valid") and status_of(jobs, name), f"{name} is answered")
         valid = condition(status, "Valid")
         assert (valid["status"], field in valid["message"]) == ("False", True), (name, valid)
         assert re.search("levels deep|bytes as JSON|too many values", valid["message"]), (name, valid)
     for name in ODD:
-        until(lambda name=name: condition(status_of(jobs, name), "Valid"), f"{name} is answered")
+        wait_until(lambda name=name: condition(status_of(jobs, name), "Valid"), f"{name} is answered")
 
 
 def runs(jobs: Jobs, name: str, *, seconds: float = 60.0) -> None:
@@ -105,7 +107,7 @@ def runs(jobs: Jobs, name: str, *, seconds: float = 60.0) -> None:
 def resynced(operator: OperatorProcess) -> None:
     """Waits until everything was listed once more."""
     seen = last_resync(operator)
-    until(lambda: last_resync(operator) > seen, "everything is listed again", seconds=60)
+    wait_until(lambda: last_resync(operator) > seen, "everything is listed again", seconds=60)
 
 
 def last_resync(operator: OperatorProcess) -> float:
@@ -155,14 +157,14 @@ def test_the_answer_to_a_hostile_job_leaves_its_spec_as_it_is(jobs: Jobs, submit
     jobs.api.request("POST", JOBS.format(jobs.namespace), hostile("wide", text))
     submitted.append("wide")
     before = jobs.get("wide")
-    until(lambda: condition(jobs.status("wide"), "Valid"), "it is answered")
+    wait_until(lambda: condition(jobs.status("wide"), "Valid"), "it is answered")
     after = jobs.get("wide")
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     owners = {each["manager"]: "f:spec" in each["fieldsV1"] for each in after["metadata"]["managedFields"]}
     assert sorted(owners.values()) == [False, True], owners  # the one who made it still owns the spec, and the operator does not
     jobs.patch("wide", {"spec": {"trainer": {"config": {"x": None}}}})
-    until(lambda: condition(jobs.status("wide"), "Valid")["status"] == "True", "it is valid once it is corrected")
+    wait_until(lambda: condition(jobs.status("wide"), "Valid")["status"] == "True", "it is valid once it is corrected")
 
 
 def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
@@ -171,9 +173,9 @@ def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs
         runs(jobs, "before")
         cluster.admin.delete(definition)
         try:
-            until(lambda: re.search(r'requests_total{status="404",verb="WATCH"} \d', operator.figures()), "the watch of jobs ends")
+            wait_until(lambda: re.search(r'requests_total{status="404",verb="WATCH"} \d', operator.figures()), "the watch of jobs ends")
         finally:
-            until(lambda: not cluster.admin.get(definition.rpartition("/")[0])["items"], "the definition is gone")
+            wait_until(lambda: not cluster.admin.get(definition.rpartition("/")[0])["items"], "the definition is gone")
             cluster.install()
         runs(jobs, "after", seconds=60)
 
@@ -208,7 +210,7 @@ def test_large_jobs_are_not_kept_in_memory(cluster: Cluster, jobs: Jobs, nodes: 
         submitted.append(f"crowded-{number}")
     with operating(cluster, tmp_path / "operator", resyncSeconds=5) as operator, well(operator):
         for name in submitted:
-            until(lambda name=name: condition(jobs.status(name), "Valid").get("status") == "False", f"{name} is answered", seconds=60)
+            wait_until(lambda name=name: condition(jobs.status(name), "Valid").get("status") == "False", f"{name} is answered", seconds=180)
         resynced(operator)
         for name in submitted:
             jobs.patch(name, {"metadata": {"labels": {"touched": "yes"}}})  # they come by the watch now

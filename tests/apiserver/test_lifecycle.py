@@ -6,11 +6,13 @@ import json
 from collections import Counter
 
 import pytest
-from tests.apiserver.stage.api import ApiError, Object, until
-from tests.apiserver.stage.cluster import Cluster
-from tests.apiserver.stage.jobs import Jobs, attempt_of, condition, job
-from tests.apiserver.stage.kubelet import Kubelet, Nodes, pod_path, trainer
-from tests.apiserver.stage.operators import operating
+
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.jobs import Jobs, attempt_of, condition, job
+from tests.support.api_server.kubelet import Kubelet, Nodes, pod_path, trainer
+from tests.support.api_server.operators import operating
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,7 +26,7 @@ def pods_of(jobs: Jobs, name: str, count: int, *, attempt: int = 0) -> list[Obje
         found = [pod for pod in jobs.pods(name) if attempt_of(pod) == attempt]
         return found if len(found) == count else None
 
-    return sorted(until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
+    return sorted(wait_until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def started(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int = 0) -> list[Object]:
@@ -36,7 +38,7 @@ def started(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int
         status = jobs.status(name)
         return (status.get("phase"), status.get("attempt")) == ("Running", attempt)
 
-    until(look, f"{name} runs attempt {attempt}")
+    wait_until(look, f"{name} runs attempt {attempt}")
     return pods
 
 
@@ -76,7 +78,7 @@ def test_a_deleted_job_that_a_finalizer_keeps_loses_its_pods_and_gets_no_others(
     jobs.submit({**job("digits"), "metadata": {"name": "digits", "finalizers": ["example.com/theirs"]}})
     pods = started(jobs, kubelet, "digits", 2)
     jobs.delete("digits")
-    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "both pods are asked to go")
+    wait_until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "both pods are asked to go")
     for pod in pods:
         kubelet.remove(pod)
     jobs.submit(job("other", workers=1))  # when its pod is there, the operator has looked at both jobs
@@ -104,7 +106,7 @@ def test_what_runs_is_removed_when_a_parameter_server_job_has_succeeded(jobs: Jo
     [chief] = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/role"] == "chief"]
     kubelet.end(chief, 0)
     jobs.reaches("recommender", "Succeeded")
-    until(lambda: sum("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("recommender")) == 3, "three pods are asked to go")
+    wait_until(lambda: sum("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("recommender")) == 3, "three pods are asked to go")
     [kept] = [pod for pod in jobs.pods("recommender") if "deletionTimestamp" not in pod["metadata"]]
     assert kept["metadata"]["uid"] == chief["metadata"]["uid"]
 
@@ -118,7 +120,7 @@ def test_a_pod_whose_side_car_runs_on_is_removed_when_the_job_has_ended(jobs: Jo
     [pod] = started(jobs, kubelet, "digits", 1)
     kubelet.end(pod, code, side_car="mesh-proxy")
     jobs.reaches("digits", "Failed" if code else "Succeeded")
-    until(lambda: all("deletionTimestamp" in each["metadata"] for each in jobs.pods("digits")), "the pod is asked to go")
+    wait_until(lambda: all("deletionTimestamp" in each["metadata"] for each in jobs.pods("digits")), "the pod is asked to go")
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
@@ -144,7 +146,7 @@ def test_nothing_of_a_job_is_deleted_when_its_policy_is_none_and_it_says_what_st
     [chief] = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/role"] == "chief"]
     kubelet.end(chief, 0)
     jobs.reaches("recommender", "Succeeded")
-    until(lambda: "worker-0, ps-0" in jobs.status("recommender")["message"], "the pods that still run are named", seconds=60)
+    wait_until(lambda: "worker-0, ps-0" in jobs.status("recommender")["message"], "the pods that still run are named", seconds=60)
     assert not [pod for pod in jobs.pods("recommender") if "deletionTimestamp" in pod["metadata"]]
 
 
@@ -181,12 +183,12 @@ def test_a_fault_has_its_class_and_the_next_attempt_waits_until_the_old_pods_are
     jobs.submit(job("digits", workers=2))
     pods = started(jobs, kubelet, "digits", 2)
     strike(kubelet, pods[1])
-    until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
+    wait_until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
     status = jobs.status("digits")
     assert restarts(status) == {"preemption": 0, "infrastructure": 0, "application": 0, expected: 1}
     first = status["attempts"][0]
     assert (first["class"], first["reason"]) == (expected.capitalize(), reason)
-    until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "the old pods are asked to go")
+    wait_until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in jobs.pods("digits")), "the old pods are asked to go")
     assert all(attempt_of(pod) == 0 for pod in jobs.pods("digits"))
     for pod in jobs.pods("digits"):
         kubelet.remove(pod)
@@ -201,7 +203,7 @@ def test_last_words_tell_where_training_stood(jobs: Jobs, kubelet: Kubelet) -> N
     jobs.submit(job("digits", workers=2))
     pods = started(jobs, kubelet, "digits", 2)
     kubelet.end(pods[0], 20, message=json.dumps(words))
-    until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
+    wait_until(lambda: jobs.status("digits")["attempt"] == 1, "the next attempt is decided")
     status = jobs.status("digits")
     assert status["attempts"][0]["lastStep"] == 34
     assert status["attempts"][0]["replica"] == "worker-0"
@@ -214,7 +216,7 @@ def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs:
     status = jobs.reaches("digits", "Failed")
     assert condition(status, "Failed")["reason"] == "ApplicationLimitExceeded"
     assert "exit code 10" in status["message"]
-    [event] = until(lambda: [each for each in jobs.events("digits") if each["reason"] == "Failed"], "the Event")
+    [event] = wait_until(lambda: [each for each in jobs.events("digits") if each["reason"] == "Failed"], "the Event")
     assert event["type"] == "Warning"
 
 
@@ -224,7 +226,7 @@ def test_an_image_that_does_not_exist_is_named_and_ends_the_job_at_the_startup_d
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image nowhere/none"}
     kubelet.bind(pod)
     kubelet.set_status(pod, {"phase": "Pending", "containerStatuses": trainer({"waiting": waiting})})
-    until(lambda: "ImagePullBackOff" in jobs.status("digits").get("message", ""), "the reason is told")
+    wait_until(lambda: "ImagePullBackOff" in jobs.status("digits").get("message", ""), "the reason is told")
     assert jobs.status("digits")["phase"] == "Pending"
     status = jobs.reaches("digits", "Failed")
     assert condition(status, "Failed")["reason"] == "StartupDeadlineExceeded"
@@ -247,7 +249,7 @@ def test_a_pod_stuck_on_a_dead_node_is_not_waited_for_for_ever(jobs: Jobs, kubel
     jobs.submit(job("digits", workers=1, checkpoint={"gracePeriodSeconds": 1}))
     [pod] = started(jobs, kubelet, "digits", 1)
     kubelet._api.delete(pod_path(pod), {"gracePeriodSeconds": 1})
-    [new] = until(lambda: [each for each in jobs.pods("digits") if attempt_of(each) == 1], "the replacement", seconds=120)
+    [new] = wait_until(lambda: [each for each in jobs.pods("digits") if attempt_of(each) == 1], "the replacement", seconds=120)
     assert new["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
@@ -263,7 +265,7 @@ def test_a_finished_job_goes_after_its_time_to_live(jobs: Jobs, nodes: Nodes) ->
             return error.status == 404
         return False
 
-    until(gone, "the job is gone")
+    wait_until(gone, "the job is gone")
 
 
 def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
@@ -271,12 +273,12 @@ def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> 
     jobs.reaches("digits", "Running")
     [pod, _] = jobs.pods("digits")
     kubelet.disrupt(pod)
-    until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
+    wait_until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
     nodes.ends = lambda pod: 0
     for pod in jobs.pods("digits"):
         kubelet.end(pod, 0)
     jobs.reaches("digits", "Succeeded")
-    until(lambda: any(event["reason"] == "Succeeded" for event in jobs.events("digits")), "the last event")
+    wait_until(lambda: any(event["reason"] == "Succeeded" for event in jobs.events("digits")), "the last event")
     told = Counter(event["reason"] for event in jobs.events("digits"))
     assert told == {"AttemptStarted": 1, "WorldReady": 2, "Restarting": 1, "Succeeded": 1}
     assert all(event["count"] == 1 and event["involvedObject"]["uid"] for event in jobs.events("digits"))
@@ -285,7 +287,7 @@ def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> 
 def test_a_status_that_somebody_wiped_is_made_anew_above_what_runs(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
-    jobs.api.request("PUT", f"{jobs.path('digits')}/status", {**jobs.get("digits"), "status": {}})
+    jobs.replace_status("digits", {})
     status = jobs.reaches("digits", "Running")
     attempts = {attempt_of(pod) for pod in jobs.pods("digits")}
     assert attempts == {status["attempt"]}
@@ -313,7 +315,7 @@ def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operato
     for number in range(5):
         name = f"digits-{number}"
         jobs.submit(job(name, workers=40))
-        until(lambda name=name: jobs.pods(name), "its first pods")
+        wait_until(lambda name=name: jobs.pods(name), "its first pods")
         uid = jobs.get(name)["metadata"]["uid"]
         jobs.delete(name)
         jobs.submit(job("next", workers=1))  # once this one has its pod, the operator has long seen the deletion
@@ -357,4 +359,4 @@ def test_pods_are_kept_off_a_node_on_which_attempts_died_twice(jobs: Jobs, kubel
         assert pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [own, avoiding]
     [avoided] = jobs.status("unlucky")["avoidedNodes"]
     assert (avoided["name"], avoided["deaths"]) == ("node-1", 2)
-    until(lambda: any(event["reason"] == "NodeAvoided" for event in jobs.events("unlucky")), "an Event names the node")
+    wait_until(lambda: any(event["reason"] == "NodeAvoided" for event in jobs.events("unlucky")), "an Event names the node")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.apiserver.stage.api import JOBS, Api, ApiError, Object, until
-from tests.apiserver.stage.cluster import CHART, RELEASE_NAMESPACE, Cluster
-from tests.apiserver.stage.jobs import Jobs, condition, job
-from tests.apiserver.stage.kubelet import PODS, Nodes
-from tests.apiserver.stage.operators import operating
-from tests.cluster import harness
+
+import local_cluster
+from tests.support.api_server.api import JOBS, Api, ApiError, Object
+from tests.support.api_server.cluster import CHART, RELEASE_NAMESPACE, Cluster
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import PODS, Nodes
+from tests.support.api_server.operators import operating
+from tests.support.waiting import wait_until
 
 
 def templated(name: str, **spec: Any) -> Object:
@@ -23,7 +25,7 @@ def templated(name: str, **spec: Any) -> Object:
 
 def refused(jobs: Jobs, name: str) -> str:
     """The message of condition Valid once it is False."""
-    return str(condition(until(lambda: _invalid(jobs.status(name)), f"{name} is refused"), "Valid")["message"])
+    return str(condition(wait_until(lambda: _invalid(jobs.status(name)), f"{name} is refused"), "Valid")["message"])
 
 
 def _invalid(status: Object) -> Object | None:
@@ -76,7 +78,7 @@ def test_a_policy_that_becomes_stricter_leaves_a_running_job_alone(cluster: Clus
         jobs.reaches("other", "Running")  # so the operator watches pods
         [pod, _] = jobs.pods("digits")
         jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}")
-        until(lambda: jobs.status("digits")["restarts"]["total"] == 1 and len(jobs.pods("digits")) == 2, "the job recovers")
+        wait_until(lambda: jobs.status("digits")["restarts"]["total"] == 1 and len(jobs.pods("digits")) == 2, "the job recovers")
         assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
 
 
@@ -100,7 +102,7 @@ def author(cluster: Cluster, namespace: str, *rules: Object) -> Api:
     }
     cluster.admin.create(f"{RBAC.format(namespace)}/rolebindings", binding)
     tenant = token_of(cluster, namespace, "tenant")
-    until(lambda: answer(tenant, JOBS.format(namespace), job("probe")) == "", "the tenant's rights hold")
+    wait_until(lambda: answer(tenant, JOBS.format(namespace), job("probe")) == "", "the tenant's rights hold")
     return tenant
 
 
@@ -151,7 +153,7 @@ BEYOND: dict[str, tuple[Object, str]] = {
 def test_an_author_of_jobs_gets_nothing_by_a_job_that_the_api_server_would_refuse_otherwise(cluster: Cluster, namespace: str) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY)
     folder = JOBS.format(namespace)
-    until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
+    wait_until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
     for what, (attack, words) in BEYOND.items():
         said = answer(tenant, folder, attack)
         assert said.startswith("403"), (what, said)
@@ -167,7 +169,7 @@ def test_an_author_who_has_a_right_may_use_it_by_a_job(cluster: Cluster, namespa
     account = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["train"], "verbs": ["create"]}
     tenant = author(cluster, namespace, JOBS_ONLY, secret, account)
     folder = JOBS.format(namespace)
-    until(lambda: answer(tenant, folder, templated("x", serviceAccountName="other")), "the policy is in force")
+    wait_until(lambda: answer(tenant, folder, templated("x", serviceAccountName="other")), "the policy is in force")
     assert answer(tenant, folder, secretly("x")) == ""
     assert answer(tenant, folder, templated("x", serviceAccountName="train")) == ""
 
@@ -179,7 +181,7 @@ def test_an_author_who_may_create_pods_may_use_everything_by_a_job(cluster: Clus
 
 def test_who_may_only_change_a_job_can_suspend_it_but_not_have_its_secret(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY)
-    until(lambda: answer(tenant, JOBS.format(namespace), secretly("x")), "the policy is in force")
+    wait_until(lambda: answer(tenant, JOBS.format(namespace), secretly("x")), "the policy is in force")
     jobs.submit(secretly("theirs"))
     tenant.patch(jobs.path("theirs"), {"spec": {"suspend": True}})
     tenant.patch(jobs.path("theirs"), {"metadata": {"labels": {"team": "ml"}}})
@@ -241,7 +243,7 @@ def hijacker(cluster: Cluster, namespace: str) -> Api:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         cluster.admin.apply(f"/api/v1/namespaces/{place}/serviceaccounts/default", account)
     caller = token_of(cluster, RELEASE_NAMESPACE, "muster")
-    until(lambda: answer(caller, PODS.format(namespace), child("Pod", BARE, owners=())), "the policy is in force")
+    wait_until(lambda: answer(caller, PODS.format(namespace), child("Pod", BARE, owners=())), "the policy is in force")
     return caller
 
 
@@ -276,7 +278,7 @@ STRICT = "fullnameOverride=strict,serviceAccount.name=muster,jobPolicy.templates
 @pytest.fixture
 def strict(cluster: Cluster) -> Iterator[None]:
     """The admission policies of an installation with a strict jobPolicy, beside those that are there."""
-    helm = str(harness.Programs(harness.Places.default()).path("helm"))
+    helm = str(local_cluster.Programs(local_cluster.Places.default()).path("helm"))
     command = [helm, "template", "strict", str(CHART), "-n", RELEASE_NAMESPACE, "--kube-version=1.34", "--set", STRICT]
     command += ["--show-only", "templates/admissionpolicies.yaml"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -298,7 +300,7 @@ def test_a_strict_job_policy_holds_for_the_operators_account_too(cluster: Cluste
     folder = PODS.format(namespace)
     cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "powerful"}})
     cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "train"}})
-    until(lambda: answer(hijacker, folder, pod(hostNetwork=True)), "the policy is in force")
+    wait_until(lambda: answer(hijacker, folder, pod(hostNetwork=True)), "the policy is in force")
     host = [{"name": "v", "hostPath": {"path": "/"}}]
     for attack in (pod(hostNetwork=True), pod(hostPID=True), pod(volumes=host)):
         assert "what belongs to their node" in answer(hijacker, folder, attack)

@@ -10,15 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.apiserver.stage.api import Object, until
-from tests.apiserver.stage.cluster import RELEASE_NAMESPACE, Cluster
-from tests.apiserver.stage.jobs import Jobs, attempt_of, job
-from tests.apiserver.stage.kubelet import Kubelet, Nodes
-from tests.apiserver.stage.operators import OperatorProcess, operating
+
+from tests.support.api_server.api import Object
+from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
+from tests.support.api_server.jobs import Jobs, attempt_of, job
+from tests.support.api_server.kubelet import Kubelet, Nodes
+from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.waiting import wait_until
 
 SEEDS = 20
 TAKEOVER_SECONDS = 20.0
-"""Five on an idle machine (docs/architecture.md). Tests share theirs with others."""
+"""Five on an idle machine (docs/architecture/operator.md). Tests share theirs with others."""
 
 
 def mixed(history: Iterable[tuple[str, Object]]) -> list[str]:
@@ -42,7 +44,7 @@ def runs(jobs: Jobs, name: str, attempt: int) -> None:
         status = jobs.status(name)
         return (status.get("phase"), status.get("attempt")) == ("Running", attempt)
 
-    until(look, f"{name} runs attempt {attempt}", seconds=60)
+    wait_until(look, f"{name} runs attempt {attempt}", seconds=60)
 
 
 @pytest.mark.timeout(900)
@@ -82,10 +84,10 @@ def test_an_api_server_that_goes_away_costs_no_job_a_restart(
     jobs.submit(job("digits"))
     runs(jobs, "digits", 0)
     with cluster.down():
-        until(lambda: operator.probe("readyz")[0] == 503, "a leader without an API server is not ready", seconds=60)
+        wait_until(lambda: operator.probe("readyz")[0] == 503, "a leader without an API server is not ready", seconds=60)
         assert "API server" in operator.probe("readyz")[1]
         assert operator.probe("healthz")[0] == 200, "no restart cures an API server that is away"
-    until(lambda: operator.probe("readyz")[0] == 200, "it is ready again", seconds=60)
+    wait_until(lambda: operator.probe("readyz")[0] == 200, "it is ready again", seconds=60)
     assert operator.process
     assert operator.process.poll() is None
     assert jobs.status("digits")["restarts"]["total"] == 0
@@ -123,14 +125,14 @@ def test_a_standby_soon_recovers_what_is_lost_after_the_leader_was_killed(
 ) -> None:
     standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
     try:
-        until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
+        wait_until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
         assert not standby.leads
         jobs.submit(job("digits"))
         runs(jobs, "digits", 0)
         operator.kill()
         begun = time.monotonic()
         kubelet.end(jobs.pods("digits")[0], 137)
-        until(lambda: any(attempt_of(pod) == 1 for pod in jobs.pods("digits")), "the standby replaces the lost pod", seconds=60)
+        wait_until(lambda: any(attempt_of(pod) == 1 for pod in jobs.pods("digits")), "the standby replaces the lost pod", seconds=60)
         taken = time.monotonic() - begun
         print(f"the standby made a pod {taken:.1f} s after the leader was killed; load {os.getloadavg()[0]:.1f}")
         runs(jobs, "digits", 1)
@@ -152,13 +154,13 @@ def test_an_api_server_that_answers_nobody_for_a_while_makes_nobody_else_the_lea
         return spec
 
     try:
-        until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
+        wait_until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
         before = lease()
         with cluster.frozen():
-            until(lambda: not operator.leads, "the leader is not sure any more that it leads")
+            wait_until(lambda: not operator.leads, "the leader is not sure any more that it leads")
             time.sleep(2 * before["leaseDurationSeconds"])  # long enough for the lease to expire by the clock of each
-        until(lambda: operator.leads, "the leader goes on")
-        until(lambda: lease()["renewTime"] > before["renewTime"], "it renews its lease")
+        wait_until(lambda: operator.leads, "the leader goes on")
+        wait_until(lambda: lease()["renewTime"] > before["renewTime"], "it renews its lease")
         assert (lease()["holderIdentity"], lease()["leaseTransitions"]) == (before["holderIdentity"], before["leaseTransitions"])
         assert not standby.leads
     finally:
@@ -173,10 +175,10 @@ def test_a_leader_that_was_frozen_ends_when_another_has_taken_over_and_writes_no
     old = writers(cluster)[-1]
     standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
     try:
-        until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
+        wait_until(lambda: standby.probe("readyz")[0] == 200, "a standby is ready to take over")
         assert operator.process
         operator.process.send_signal(signal.SIGSTOP)
-        until(lambda: standby.leads, "the standby leads", seconds=60)
+        wait_until(lambda: standby.leads, "the standby leads", seconds=60)
         kubelet.end(jobs.pods("digits")[0], 137)
         runs(jobs, "digits", 1)
         before = len(writers(cluster))
@@ -194,7 +196,7 @@ def test_told_to_end_it_ends_well_within_seconds_and_hands_over_the_lease_at_onc
     jobs.submit(job("digits", workers=30))
     assert operator.stop(seconds=10) == 0
     with operating(cluster, tmp_path / "next", pod="muster-1"):
-        until(lambda: len(jobs.pods("digits")) == 30, "what it had begun is finished")
+        wait_until(lambda: len(jobs.pods("digits")) == 30, "what it had begun is finished")
 
 
 def test_an_operator_that_cannot_reach_the_api_server_waits_unready_and_ends_when_told_to(cluster: Cluster, tmp_path: Path) -> None:
@@ -203,8 +205,8 @@ def test_an_operator_that_cannot_reach_the_api_server_waits_unready_and_ends_whe
     kubeconfig.write_text(kubeconfig.read_text().replace(cluster.admin.server, "https://127.0.0.1:1"))
     lonely.start()
     try:
-        until(lambda: lonely.probe("healthz")[0] == 200, "it lives")
-        until(lambda: lonely.probe("readyz")[0] == 503, "it is not ready")
+        wait_until(lambda: lonely.probe("healthz")[0] == 200, "it lives")
+        wait_until(lambda: lonely.probe("readyz")[0] == 503, "it is not ready")
         assert lonely.stop(seconds=10) == 0
     finally:
         lonely.close()

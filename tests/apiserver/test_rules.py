@@ -1,13 +1,14 @@
-"""What the API server answers by itself, by the rules of the definition. No operator runs here: statuses are written by hand."""
+"""The API server applies the rules of the CRD, and they agree with Muster's own checks. No operator runs: the tests write statuses."""
 
 from __future__ import annotations
 
 import pytest
-from tests.apiserver.stage.api import ApiError, Object
-from tests.apiserver.stage.jobs import Jobs, job
 
 from muster.admission.validate import problems
 from muster.api.job import TrainingJob
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.jobs import Jobs, job
+from tests.support.rule_examples import RIGHT, WRONG
 
 AT = "2026-11-21T12:00:00Z"
 REFUSED: Object = {"type": "Valid", "status": "False", "reason": "Invalid", "message": "wrong", "lastTransitionTime": AT}
@@ -17,15 +18,15 @@ CHANGES: dict[str, Object] = {
     "batch": {"batch": {"globalSize": 64}},
     "communication": {"communication": "Gloo"},
     "checkpoint.storage": {"checkpoint": {"storage": {"uri": "s3://bucket"}}},
-    "roles.worker.resources": {"roles": {"worker": {"resources": {"limits": {"cpu": "2"}}}}},
-    "roles.worker.template": {"roles": {"worker": {"template": {"spec": {"volumes": []}}}}},
-    "roles.worker.replicas": {"roles": {"worker": {"replicas": 3}}},
+    "roles.*.resources": {"roles": {"worker": {"resources": {"limits": {"cpu": "2"}}}}},
+    "roles.*.template": {"roles": {"worker": {"template": {"spec": {"volumes": []}}}}},
+    "roles.*.replicas": {"roles": {"worker": {"replicas": 3}}},
 }
 
 
 def having(jobs: Jobs, status: Object) -> None:
-    made = jobs.submit(job("digits"))
-    jobs.api.request("PUT", f"{jobs.path('digits')}/status", {**made, "status": status})
+    jobs.submit(job("digits"))
+    jobs.replace_status("digits", status)
 
 
 def refused(jobs: Jobs, spec: Object) -> str:
@@ -72,40 +73,22 @@ def test_of_a_job_that_has_ended_it_is_said_that_it_must_be_made_anew(jobs: Jobs
     for change in CHANGES.values():
         for spec in (change, {**change, "suspend": True}):
             said = refused(jobs, spec)
-            assert "spec: cannot be changed, for the job has ended: delete it and apply it anew, or apply it under another name" in said
+            assert "spec: cannot be changed because the job has ended; delete it and apply it again, or apply it under another name" in said
             assert "while the job runs" not in said
     jobs.patch("digits", {"spec": {"ttlSecondsAfterFinished": 60}})
 
 
-ELASTIC = {"minReplicas": 1, "maxReplicas": 4}
-SIZE = {"globalSize": 64}
-WRONG: list[Object] = [
-    {"elastic": ELASTIC},
-    {"elastic": ELASTIC, "batch": {**SIZE, "learningRateScaling": "Linear"}},
-    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "supervisor": "Disabled"}},
-    {"trainer": {"task": "digits", "image": ""}},
-    {"trainer": {"task": "digits", "image": "own image"}},
-    {"trainer": {"module": "../x"}},
-    {"trainer": {"module": "my pkg"}},
-]
-RIGHT: list[Object] = [
-    {"elastic": ELASTIC, "batch": SIZE},
-    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"script": "train.py"}},
-    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"module": "my_pkg.model", "image": "own.example.com:5000/ml/own:1"}},
-    {"elastic": ELASTIC, "batch": SIZE, "trainer": {"command": ["x"], "image": "own:1"}},
-]
-
-
 @pytest.mark.parametrize("spec", WRONG, ids=str)
-def test_what_validation_refuses_is_refused_at_once_in_the_same_words(jobs: Jobs, spec: Object) -> None:
+def test_a_job_that_muster_refuses_is_refused_by_the_api_server_with_the_same_message(jobs: Jobs, spec: Object) -> None:
     [problem] = problems(TrainingJob.model_validate(job("digits", **spec)))
     with pytest.raises(ApiError) as caught:
         jobs.submit(job("digits", **spec))
-    field, words = problem.field.removeprefix("spec."), problem.message.split(", not ")[0]
-    assert f"{field}: {words}" in str(caught.value)
+    field = problem.field.rpartition(".")[2]
+    message = problem.message.split(", not ")[0]
+    assert f"{field}: {message}" in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", RIGHT, ids=str)
-def test_what_validation_accepts_is_accepted(jobs: Jobs, spec: Object) -> None:
+def test_a_job_that_muster_accepts_is_accepted_by_the_api_server(jobs: Jobs, spec: Object) -> None:
     assert problems(TrainingJob.model_validate(job("digits", **spec))) == []
     jobs.submit(job("digits", **spec))

@@ -7,11 +7,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.apiserver.stage.api import Object, until
-from tests.apiserver.stage.cluster import Cluster
-from tests.apiserver.stage.jobs import Jobs, job
-from tests.apiserver.stage.kubelet import Kubelet, Nodes
-from tests.apiserver.stage.operators import OperatorProcess, operating
+
+from tests.support.api_server.api import Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.jobs import Jobs, job
+from tests.support.api_server.kubelet import Kubelet, Nodes
+from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -33,7 +35,7 @@ def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_o
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
     kubelet.end(jobs.pods("digits")[0], 137)
-    until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
+    wait_until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
     nodes.ends = lambda pod: 0
     for pod in jobs.pods("digits"):
         kubelet.end(pod, 0)
@@ -74,7 +76,7 @@ def test_events_of_pods_are_never_answered_by_reads(
 ) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
-    settled = until(lambda: (len(about_jobs(cluster.requests())), jobs.status("digits"))[0], "it has come to rest")
+    settled = wait_until(lambda: (len(about_jobs(cluster.requests())), jobs.status("digits"))[0], "it has come to rest")
     [pod, _] = jobs.pods("digits")
     for number in range(100):
         kubelet.set_status(pod, {"message": f"event {number}"})

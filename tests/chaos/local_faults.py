@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tests.chaos.local_job import EVERY, SECONDS, LocalJob
-from tests.local.runs import wait_until
-
 from muster.local.sweep import RUN_MARK, marked
-from muster_trainer.checkpoint.manifest import MARKER
+from muster_contract.checkpoint_layout import MARKER
+from tests.chaos.local_job import EVERY, ChaosJob
+from tests.support.waiting import wait_until
 
 KILLED = frozenset({"ProcessKilled", "PeerLost"})
 """Who hears of it first decides: its own supervisor, or a peer's."""
@@ -31,73 +28,74 @@ class Fault:
     `spec` is what the job must have for it.
     """
 
-    strike: Callable[[LocalJob], int]
+    strike: Callable[[ChaosJob], int]
     failure_class: str | None = "Infrastructure"
     reasons: frozenset[str] = KILLED
     lost: int = 2 * EVERY - 1  # of an interval, and those done while the commit at its end was being written
     spec: Mapping[str, Any] = field(default_factory=dict)
 
 
-def kill_process(job: LocalJob) -> int:
+def kill_process(job: ChaosJob) -> int:
     job.kill(job.other)
     return 1
 
 
-def kill_rank_0(job: LocalJob) -> int:
+def kill_rank_0(job: ChaosJob) -> int:
     job.kill(job.first)
     return 1
 
 
-def kill_supervisor(job: LocalJob) -> int:
-    os.kill(job.place.supervisor_of(job.replicas[-1]), signal.SIGKILL)  # of a server, where there are some
+def kill_supervisor(job: ChaosJob) -> int:
+    os.kill(job.supervisor_of(job.replicas[-1]), signal.SIGKILL)  # of a server, where there are some
     return 1
 
 
-def terminate(job: LocalJob) -> int:
+def terminate(job: ChaosJob) -> int:
     """As a pod is that somebody deletes or evicts."""
-    os.kill(job.place.supervisor_of(job.first), signal.SIGTERM)
+    os.kill(job.supervisor_of(job.first), signal.SIGTERM)
     return 1
 
 
-def terminate_in_vain(job: LocalJob) -> int:
+def terminate_in_vain(job: ChaosJob) -> int:
     """The process that is to save does not answer within its grace."""
     job.kill(job.first, signal.SIGSTOP)
-    os.kill(job.place.supervisor_of(job.first), signal.SIGTERM)
+    os.kill(job.supervisor_of(job.first), signal.SIGTERM)
     return 1
 
 
-def stop(job: LocalJob) -> int:
+def stop(job: ChaosJob) -> int:
     job.kill(job.other, signal.SIGSTOP)
     return 1
 
 
-def kill_all(job: LocalJob) -> int:
+def kill_all(job: ChaosJob) -> int:
     for replica in job.replicas:
-        os.kill(job.place.supervisor_of(replica), signal.SIGKILL)
-    return 1 if job.synchronous else len(job.replicas)
+        os.kill(job.supervisor_of(replica), signal.SIGKILL)
+    return 1 if job.is_synchronous else len(job.replicas)
 
 
-def kill_operator(job: LocalJob) -> int:
+def kill_operator(job: ChaosJob) -> int:
     """`muster run` itself; its guard has the rest save and end, and the user starts it again."""
-    mark = job.place.mark
+    mark = job.mark
+    assert job.process is not None
     job.process.kill()
     job.process.communicate()
-    wait_until(lambda: not marked(RUN_MARK, mark), "all processes to end", SECONDS)
-    job.start("--resume")
+    wait_until(lambda: not marked(RUN_MARK, mark), "all processes to end", job.deadline)
+    job.resume()
     return 1
 
 
-def fill_disk(job: LocalJob) -> int:
+def fill_disk(job: ChaosJob) -> int:
     """To the process that saves it is as a full disk is: files cannot grow."""
     resource.prlimit(job.pid_of(job.first), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
     return 1
 
 
-def tear_checkpoint(job: LocalJob) -> int:
+def tear_checkpoint(job: ChaosJob) -> int:
     """Kills rank 0 while a checkpoint is there and does not count yet; once more, where it was quicker."""
     for attempt in range(5):
         known = set(job.checkpoints.glob("step-*"))
-        torn = _next_unfinished(job.checkpoints, known)
+        torn = wait_until(lambda known=known: set(job.checkpoints.glob("step-*")) - known, "a checkpoint", job.deadline, pause=0.0).pop()
         job.kill(job.first, attempt=attempt)
         if not (torn / MARKER).exists():
             return attempt + 1
@@ -105,19 +103,10 @@ def tear_checkpoint(job: LocalJob) -> int:
     raise AssertionError("five checkpoints were each committed before their process could be killed")
 
 
-def _next_unfinished(folder: Path, known: set[Path]) -> Path:
-    limit = time.monotonic() + SECONDS
-    while time.monotonic() < limit:
-        for path in folder.glob("step-*"):
-            if path not in known:
-                return path
-    raise AssertionError("no checkpoint was begun")
-
-
-def corrupt_checkpoint(job: LocalJob) -> int:
+def corrupt_checkpoint(job: ChaosJob) -> int:
     """A bit of the newest commit turns over; then a process dies, before there is a newer one."""
     last = max((event["step"] for event in job.events("commit")), default=0)
-    wait_until(lambda: any(event["step"] > last for event in job.events("commit")), "a commit", SECONDS)
+    job.wait_for_event("commit", lambda event: event["step"] > last)
     newest = max(path.parent for path in job.checkpoints.glob(f"step-*/{MARKER}"))
     victim = max((path for path in newest.iterdir() if path.name != MARKER), key=lambda path: path.stat().st_size)
     content = bytearray(victim.read_bytes())
@@ -127,7 +116,7 @@ def corrupt_checkpoint(job: LocalJob) -> int:
     return 1
 
 
-def jump(job: LocalJob) -> int:
+def jump(job: ChaosJob) -> int:
     """The clock of all processes jumps ahead by an hour, and later back by two."""
     for step, seconds in ((30, HOUR), (50, -HOUR)):
         job.wait_for_step(step)
@@ -135,7 +124,7 @@ def jump(job: LocalJob) -> int:
     return 0
 
 
-def strike_twice(job: LocalJob) -> int:
+def strike_twice(job: ChaosJob) -> int:
     """A process of the new world dies as soon as it is there."""
     job.kill(job.other)
     os.kill(job.pid_of(*job.replicas, attempt=1), signal.SIGKILL)

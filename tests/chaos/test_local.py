@@ -7,34 +7,34 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from tests.chaos.local_faults import FAULTS
-from tests.chaos.local_job import Curve, check_books, check_curve, check_ends, check_nothing_left, check_resumed, digits, running
+from tests.chaos.local_job import check_ends, check_nothing_left, check_resumed, digits, running
 from tests.chaos.matrix import parametrised
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Curve]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[int, str]]:
     """The losses of a job that nothing befell; each runs once."""
 
     @cache
-    def curve(name: str) -> Curve:
+    def curve(name: str) -> dict[int, str]:
         with running(tmp_path_factory.mktemp("undisturbed"), digits(name, delay=0)) as job:
-            job.finish()
-            return job.curve()
+            assert job.wait_for_end() == "Succeeded", job.story()
+            return job.losses()
 
     return curve
 
 
 @parametrised("tests/chaos/test_local.py::test_a_job_goes_on_after")
-def test_a_job_goes_on_after(fault: str, job: str, tmp_path: Path, undisturbed: Callable[[str], Curve]) -> None:
+def test_a_job_goes_on_after(fault: str, job: str, tmp_path: Path, undisturbed: Callable[[str], dict[int, str]]) -> None:
     like, what = undisturbed(job), FAULTS[fault]
     with running(tmp_path, digits(job, **what.spec)) as befallen:
         befallen.wait_for_step(15)
         times = what.strike(befallen)
-        befallen.finish()
+        befallen.check_succeeded(like)
     check_ends(befallen, times=times, failure_class=what.failure_class, reasons=what.reasons)
     check_resumed(befallen, most=what.lost)
-    check_curve(befallen, like)
     check_nothing_left(befallen)
     if what is not FAULTS["clock-jump"]:  # what is booked while the clock is wrong is wrong, too
-        check_books(befallen)
+        befallen.check_goodput()

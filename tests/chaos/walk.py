@@ -13,9 +13,7 @@ from tests.chaos.local_faults import FAULTS
 from tests.chaos.local_job import (
     EVERY,
     STEPS_OF_EPOCH,
-    LocalJob,
-    check_books,
-    check_curve,
+    ChaosJob,
     check_nothing_left,
     check_resumed,
     digits,
@@ -46,32 +44,31 @@ def schedule(seed: int, job: str, minutes: float) -> list[tuple[float, str]]:
     return drawn
 
 
-def walk(folder: Path, *, seed: int, job: str, minutes: float) -> LocalJob:
+def walk(folder: Path, *, seed: int, job: str, minutes: float) -> ChaosJob:
     """Trains a job through its schedule, and checks that it ended as one that nothing befell."""
     epochs = max(4, round(minutes * 60 * SHARE / DELAY / STEPS_OF_EPOCH))
     with running(folder / "undisturbed", digits(job, epochs=epochs, delay=0)) as undisturbed:
-        undisturbed.finish(minutes * 60 + 300)
+        assert undisturbed.wait_for_end(minutes * 60 + 300) == "Succeeded", undisturbed.story()
     with running(folder / "befallen", digits(job, epochs=epochs, delay=DELAY, recovery=RECOVERY)) as befallen:
         befallen.wait_for_step(1)
         _strike(befallen, schedule(seed, job, minutes))
-        befallen.finish(minutes * 60 + 300)
+        befallen.check_succeeded(undisturbed.losses(), timeout=minutes * 60 + 300)
     check_resumed(befallen, most=3 * EVERY - 1)
-    check_curve(befallen, undisturbed.curve())
     check_nothing_left(befallen)
-    check_books(befallen)
-    assert befallen.place.status()["restarts"]["applicationCount"] == 0
+    befallen.check_goodput()
+    assert befallen.status["restarts"]["applicationCount"] == 0
     return befallen
 
 
-def _strike(job: LocalJob, drawn: Sequence[tuple[float, str]]) -> None:
+def _strike(job: ChaosJob, drawn: Sequence[tuple[float, str]]) -> None:
     """One fault after the other, each at its time or, where the one before took longer, after it; until the job ends."""
     began = time.monotonic()
     for moment, fault in drawn:
-        while (left := began + moment - time.monotonic()) > 0 and job.process.poll() is None:
+        while (left := began + moment - time.monotonic()) > 0 and not job.has_ended():
             time.sleep(min(left, 0.1))
-        if job.process.poll() is not None:
+        if job.has_ended():
             return
-        print(f"{time.monotonic() - began:7.1f} s, step {job.place.step():5}: {fault}", flush=True)
+        print(f"{time.monotonic() - began:7.1f} s, step {job.step:5}: {fault}", flush=True)
         try:
             FAULTS[fault].strike(job)
         except (ProcessLookupError, StopIteration) as error:
@@ -86,7 +83,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="muster-walk-"))
     print(f"{given.job}, seed {given.seed}, {given.minutes:g} minutes: logs are in {folder}", flush=True)
-    status = walk(folder, seed=given.seed, job=given.job, minutes=given.minutes).place.status()
+    status = walk(folder, seed=given.seed, job=given.job, minutes=given.minutes).status
     restarts = ", ".join(f"{status['restarts'][f'{name}Count']} {name}" for name in ("infrastructure", "preemption", "application"))
     print(f"succeeded after {status['progress']['step']} steps and so many restarts: {restarts}")
     print("goodput: " + ", ".join(f"{name} {value}" for name, value in status["goodput"].items()))

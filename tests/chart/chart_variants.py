@@ -16,7 +16,11 @@ VARIANTS: dict[str, Manifest] = {
     "a team": {"watchNamespaces": ["team-a", "team-b"], "rbac": {"aggregate": False}, "jobDefaults": {"networkPolicy": {"enabled": False}}},
     "highly available": {
         "operator": {"replicas": 2, "priorityClassName": "system-cluster-critical", "env": {"HTTPS_PROXY": "http://proxy:3128", "N": 1}},
-        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Training"}},
+        },
         "networkPolicy": {
             "apiServerCIDRs": ["10.0.0.1/32"],
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -25,7 +29,10 @@ VARIANTS: dict[str, Manifest] = {
     "own registry": {
         "image": {"registry": "registry.example.com/ml/", "pullPolicy": "Always", "pullSecrets": [{"name": "registry"}]},
         "operator": {"image": {"tag": "1.2.3", "digest": "sha256:" + "a" * 64}},
-        "jobDefaults": {"images": {"pytorch": {"tag": "nightly"}}, "imagePullSecrets": [{"name": "registry"}]},
+        "jobDefaults": {
+            "images": {"PyTorch": {"tag": "nightly"}, "Ray": {"repository": "ray-trainer", "tag": "1"}},
+            "imagePullSecrets": [{"name": "registry"}],
+        },
         "commonLabels": {"team": "ml"},
         "jobPolicy": {"serviceAccounts": ["train"], "volumes": [], "templates": "Restricted", "maxReplicasPerJob": 64},
     },
@@ -36,9 +43,11 @@ VARIANTS: dict[str, Manifest] = {
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
             "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "checkpoints"}}},
         },
+        "gangScheduling": {"apiGroups": ["scheduling.volcano.sh", "scheduling.k8s.io"]},
         "operator": {"nodeSelector": {"pool": "system"}, "tolerations": [{"operator": "Exists"}], "podLabels": {"app": "x"}},
     },
     "least": {
+        "gangScheduling": {"apiGroups": []},
         "crds": {"enabled": False},
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "given"},

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]  # tests are not installed
-
-from chart_variants import CHART, Manifest, Render  # noqa: E402
-from tests.cluster import harness  # noqa: E402
+import local_cluster
+from tests.chart.chart_variants import CHART, Manifest, Render
 
 
 @pytest.fixture(scope="session")
 def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs helm, which the harness builds where its cache has it not; without Go that is an error, not a skip."""
-    programs = harness.Programs(harness.Places.default())
+    """Runs helm, which local_cluster builds where its cache has it not; without Go that is an error, not a skip."""
+    programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["helm"])
 
     def run(*arguments: str, values: Manifest | None = None) -> subprocess.CompletedProcess[str]:
@@ -47,8 +43,8 @@ def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
 @pytest.fixture(scope="session")
 def kubectl() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """kubectl on an API server without nodes."""
-    with harness.api_server(harness.Places.default()) as kubeconfig:
-        program = harness.Programs(harness.Places.default()).path("kubectl")
+    with local_cluster.api_server(local_cluster.Places.default()) as kubeconfig:
+        program = local_cluster.Programs(local_cluster.Places.default()).path("kubectl")
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
 
         def run(*arguments: str, objects: list[Manifest] | None = None) -> subprocess.CompletedProcess[str]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
 
+from local_cluster.images.build import IMAGES
 from muster.admission.job_policy import CONTAINER_FIELDS, POD_FIELDS, PORT_FIELDS, UNLIMITED
-from muster.api.constants import RESERVED_ENV_NAMES, is_reserved_env
 from muster.kubernetes.configuration import Configuration
-from muster.strategies.base import Framework
+from muster.strategies.registry import RESERVED_BUILT_IN, is_reserved_env
+from tests.chart.chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
 
 POD_FIELDS_OF_AUTHORS = tuple(field for field in POD_FIELDS if field != "priorityClassName")
 
@@ -75,10 +75,11 @@ def test_images_have_the_charts_version_unless_values_name_registry_tag_or_diges
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     plain = render()
     assert container(plain)["image"] == f"muster-operator:{version}"
-    assert config(plain)["images"] == {each.value: f"muster-trainer-{each.value.lower()}:{version}" for each in Framework}
+    assert config(plain)["images"] == {each: f"muster-trainer-{each.lower()}:{version}" for each in ("JAX", "PyTorch", "TensorFlow")}
     own = render(VARIANTS["own registry"])
     assert container(own)["image"] == "registry.example.com/ml/muster-operator@sha256:" + "a" * 64
     assert config(own)["images"]["PyTorch"] == "registry.example.com/ml/muster-trainer-pytorch:nightly"
+    assert config(own)["images"]["Ray"] == "registry.example.com/ml/ray-trainer:1"
     assert config(own)["supervisor"] == {"image": container(own)["image"], "pullPolicy": "Always"}
     other = render({"supervisor": {"image": {"repository": "init", "tag": "2"}}})
     assert config(other)["supervisor"]["image"] == "init:2"
@@ -217,7 +218,7 @@ def test_values_that_make_no_sense_are_refused_by_name(helm: Any, values: Manife
     assert "panic" not in done.stderr
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_ENV_NAMES), "MUSTER_X", "PET_NNODES"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_BUILT_IN), "MUSTER_X", "PET_NNODES"])
 def test_environment_variables_that_muster_sets_cannot_be_job_defaults(name: str) -> None:
     assert is_reserved_env(name)
     schema = json.loads((CHART / "values.schema.json").read_text())
@@ -252,9 +253,9 @@ def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
 
 
 def test_generated_files_are_current(helm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.cluster import harness
+    import local_cluster
 
-    monkeypatch.setenv("HELM", str(harness.Programs(harness.Places.default()).path("helm")))
+    monkeypatch.setenv("HELM", str(local_cluster.Programs(local_cluster.Places.default()).path("helm")))
     generate = runpy.run_path(str(ROOT / "deploy" / "generate.py"))
     assert generate["main"](["--check"]) == 0
 
@@ -271,3 +272,4 @@ def test_the_images_are_made_from_no_more_than_the_context_lets_through() -> Non
     for source in {word for line in copied for word in line.split()}:
         assert (ROOT / source).exists()
         assert any(Path(each) == Path(source) or Path(source) in Path(each).parents for each in allowed), source
+    assert set(allowed) <= set(IMAGES["operator"].sources), "a change of these would not build the images of the local cluster again"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_variants import CHART, VARIANTS, Manifest, Render
+
+from tests.chart.chart_variants import CHART, VARIANTS, Manifest, Render
 
 JOBS = {
     ("muster.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
@@ -18,6 +19,7 @@ JOBS = {
     ("", "persistentvolumeclaims"): {"get"},
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
     ("", "events"): {"create", "patch"},
+    ("scheduling.k8s.io", "podgroups"): {"get", "create", "update"},
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 LEADER = {
@@ -113,7 +115,7 @@ def installed(kubectl: Any, render: Render) -> Any:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_api_server_accepts_every_object(installed: Any, render: Render, name: str) -> None:
-    objects = [each for each in render(VARIANTS[name]) if each["kind"] != "ServiceMonitor" and each["kind"] != "Pod"]
+    objects = [each for each in render(VARIANTS[name]) if each["kind"] not in ("ServiceMonitor", "PrometheusRule", "Pod")]
     done = installed("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--validate=strict", objects=objects)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr

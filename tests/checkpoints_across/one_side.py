@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
-from muster_trainer.contract import CheckpointSpec
 from muster_trainer.pytorch import state
 
 FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
@@ -80,7 +80,7 @@ def _alias(name: str) -> str:
 def _fill(name: str, tensor: torch.Tensor) -> None:
     """Gives `tensor`, or this rank's part of it, its bits."""
     expected = bits(_alias(name), tensor.dtype, tuple(tensor.shape))
-    if hasattr(tensor, "to_local"):
+    if isinstance(tensor, DTensor):
         tensor.to_local().copy_(distribute_tensor(expected, tensor.device_mesh, tensor.placements).to_local())
     else:
         tensor.copy_(expected)
@@ -103,7 +103,7 @@ def write(directory: Path, rank: int, world: int) -> None:
         optimizer.state[parameter] = slots
     store = Store(directory, FENCE, keep=2)
     if rank == 0:
-        store.register(select(CheckpointSpec(directory), FENCE))
+        store.register(select(CheckpointSpec(str(directory)), FENCE))
     path = store.directory / f"step-00000007-{FENCE}"
     if rank == 0:
         assert store.begin(7) == path
@@ -124,7 +124,7 @@ def write(directory: Path, rank: int, world: int) -> None:
 @torch.no_grad()
 def read(directory: Path, rank: int, world: int) -> None:
     """Raises AssertionError, with the names, where a bit differs."""
-    selection = select(CheckpointSpec(directory, resume="Auto"), Fence(FENCE.created, 1))
+    selection = select(CheckpointSpec(str(directory), resume="Auto"), Fence(FENCE.created, 1))
     assert selection.commit is not None, selection
     assert not selection.skipped, selection.skipped
     model, optimizer = _made(world)

@@ -33,7 +33,7 @@ def environment(folder: Path, python: str, torch: str) -> Path:
 
 def side(interpreter: Path, what: str, directory: Path, *, world: int) -> None:
     """All ranks of one side. Raises SystemExit with the output of the one that failed."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'contract'}:{ROOT / 'trainer_image'}", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         command = [str(interpreter), str(Path(__file__).with_name("one_side.py")), what, str(directory), f"{folder}/meeting"]
         ranks = [

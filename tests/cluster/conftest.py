@@ -5,18 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests are not installed: `tests.cluster.harness` is found from here
+import local_cluster
+from local_cluster import installation
+from tests.support import cluster_jobs
 
-pytest.register_assert_rewrite("tests.cluster.faults", "tests.cluster.training")
+pytest.register_assert_rewrite("tests.cluster.faults", "tests.support.cluster_jobs")
 
-from tests.cluster import harness, installation, training  # noqa: E402
 
 SEEDS = int(os.environ.get("MUSTER_CHAOS_SEEDS", "3"))
 
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[Path]:
     """The kubeconfig of an API server without nodes; one for the whole session, so a test uses names of its own."""
-    with harness.api_server(harness.Places.default()) as kubeconfig:
+    with local_cluster.api_server(local_cluster.Places.default()) as kubeconfig:
         yield kubeconfig
 
 
@@ -48,34 +48,34 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractCo
 
 
 @pytest.fixture(scope="session")
-def cluster(in_turn: Callable[[], AbstractContextManager[None]]) -> Iterator[harness.Cluster]:
+def cluster(in_turn: Callable[[], AbstractContextManager[None]]) -> Iterator[local_cluster.Cluster]:
     """The cluster of KUBECONFIG, or the one of `make cluster`, made if it is not up. It stays up: `make cluster-down` removes it."""
-    places = harness.Places.default()
+    places = local_cluster.Places.default()
     with ExitStack() as used:
         with in_turn():
-            cluster = harness.up(places)
+            cluster = local_cluster.up(places)
             used.enter_context(places.in_use(os.environ.get("PYTEST_XDIST_TESTRUNUID", "")))
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def muster(cluster: harness.Cluster, in_turn: Callable[[], AbstractContextManager[None]]) -> installation.Installation:
+def muster(cluster: local_cluster.Cluster, in_turn: Callable[[], AbstractContextManager[None]]) -> installation.Installation:
     """Muster of this checkout, installed by Helm."""
     with in_turn():
         return installation.ensure(cluster)
 
 
-Grounds = Callable[[str], training.Ground]
+Grounds = Callable[[str], cluster_jobs.Ground]
 
 
 @pytest.fixture(scope="session")
-def grounds(cluster: harness.Cluster, muster: installation.Installation) -> Iterator[Grounds]:
+def grounds(cluster: local_cluster.Cluster, muster: installation.Installation) -> Iterator[Grounds]:
     """Makes namespaces to train in, with restricted pod security and a claim; all go at the end."""
-    made: list[training.Ground] = []
+    made: list[cluster_jobs.Ground] = []
 
-    def make(name: str) -> training.Ground:
+    def make(name: str) -> cluster_jobs.Ground:
         namespace = f"t-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[-50:].strip('-')}"
-        made.append(training.make_ground(cluster, namespace))
+        made.append(cluster_jobs.make_ground(cluster, namespace))
         return made[-1]
 
     yield make
@@ -86,7 +86,7 @@ def grounds(cluster: harness.Cluster, muster: installation.Installation) -> Iter
 
 
 @pytest.fixture
-def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[training.Ground]:
+def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[cluster_jobs.Ground]:
     """A namespace for this test alone."""
     ground = grounds(request.node.name.removeprefix("test_"))
     yield ground
@@ -94,15 +94,15 @@ def ground(grounds: Grounds, request: pytest.FixtureRequest) -> Iterator[trainin
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(grounds: Grounds) -> Callable[[str], training.Job]:
+def uninterrupted(grounds: Grounds) -> Callable[[str], cluster_jobs.ClusterJob]:
     """That job of the matrix, trained at full speed without any fault: what the others must equal. Each runs once."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    finished: dict[str, training.Job] = {}
+    finished: dict[str, cluster_jobs.ClusterJob] = {}
 
-    def job(name: str) -> training.Job:
+    def job(name: str) -> cluster_jobs.ClusterJob:
         if name not in finished:
             ground = grounds(f"uninterrupted-{name}-{worker}")
-            finished[name] = ground.apply(training.of_matrix(name, delay=0))
+            finished[name] = ground.apply(cluster_jobs.of_matrix(name, delay=0))
             finished[name].wait_for_end()
         return finished[name]
 

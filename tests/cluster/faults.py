@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.cluster.training import EVERY, STEPS, Job, Manifest
+from tests.support.cluster_jobs import EVERY, STEPS, ClusterJob, Manifest
 
 REPLICAS = ("worker-0", "worker-1")
-Strike = Callable[[Job, str], None]
+Strike = Callable[[ClusterJob, str], None]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Moment:
         return cls(commit + draw.randrange(5, 16), draw.choice(replicas))
 
 
-def evict(job: Job, replica: str) -> None:
+def evict(job: ClusterJob, replica: str) -> None:
     """Through the eviction API, as a drain does."""
     ground = job.ground
     name = f"{job.name}-{replica}"
@@ -37,11 +37,11 @@ def evict(job: Job, replica: str) -> None:
     ground.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
 
-def delete(job: Job, replica: str) -> None:
+def delete(job: ClusterJob, replica: str) -> None:
     job.ground.kubectl("delete", "pod", f"{job.name}-{replica}", "--wait=false")
 
 
-def kill_container(job: Job, replica: str) -> None:
+def kill_container(job: ClusterJob, replica: str) -> None:
     job.ground.cluster.kill_container(job.ground.namespace, f"{job.name}-{replica}", "trainer")
 
 
@@ -99,7 +99,7 @@ os.kill(pid, signal.SIGKILL)
 def in_pod(program: str) -> Strike:
     """Runs it in the replica's container, with the id of the training process as `pid`."""
 
-    def strike(job: Job, replica: str) -> None:
+    def strike(job: ClusterJob, replica: str) -> None:
         job.ground.kubectl("exec", f"{job.name}-{replica}", "--container", "trainer", "--", "python", "-c", IN_POD + program)
 
     return strike
@@ -109,7 +109,7 @@ kill_process = in_pod("os.kill(pid, signal.SIGKILL)")
 stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 
 
-def run_out_of_memory(job: Job, replica: str) -> None:
+def run_out_of_memory(job: ClusterJob, replica: str) -> None:
     """Fills the container's memory with a file that no process owns, so that the kernel ends the largest one: the training.
 
     The command that fills it ends with the container, and fails with it.
@@ -118,25 +118,25 @@ def run_out_of_memory(job: Job, replica: str) -> None:
     job.ground.cluster.try_kubectl("exec", *where, "--", "python", "-c", IN_POD + FILL)
 
 
-def delete_too_soon(job: Job, replica: str) -> None:
+def delete_too_soon(job: ClusterJob, replica: str) -> None:
     """The process that is to save does not answer within the grace of the deletion."""
     stop_process(job, replica)
     job.ground.kubectl("delete", "pod", f"{job.name}-{replica}", "--wait=false", "--grace-period=1")
 
 
-def delete_all(job: Job, replica: str) -> None:
+def delete_all(job: ClusterJob, replica: str) -> None:
     """With one request: kubectl takes as long for each pod as a recovery takes to begin, and then each is another failure."""
     path = f"/api/v1/namespaces/{job.ground.namespace}/pods?labelSelector=muster.dev/job-name%3D{job.name}"
     job.ground.cluster.kubectl("delete", "--raw", path)
 
 
-def kill_again(job: Job, replica: str) -> None:
+def kill_again(job: ClusterJob, replica: str) -> None:
     kill_process(job, replica)
     job.wait_until("a second world", lambda status: status["attempt"] == 1 and "readyTime" in status["world"], timeout=120)
     kill_process(job, job.replicas[0])
 
 
-def cut_network(job: Job, replica: str) -> None:
+def cut_network(job: ClusterJob, replica: str) -> None:
     """Between it and rank 0 nothing comes through until the world is given up: the next one comes up between the same pods."""
     cluster = job.ground.cluster
     pods = [job.pod(name) for name in (job.replicas[0], replica)]
@@ -205,18 +205,18 @@ FAULTS = {
 
 
 def check_attempt(
-    job: Job, attempt: int, *, failure_class: str, reasons: frozenset[str], saves: bool = False, damaged: bool = False
+    job: ClusterJob, attempt: int, *, failure_class: str, reasons: frozenset[str], saves: bool = False, damaged: bool = False
 ) -> None:
     """An attempt ended for that reason, and the next one went on from its newest commit, or the one before if it is damaged."""
     records = {record["attempt"]: record for record in job.attempts}
     ended, following = records[attempt], records[attempt + 1]
     assert ended["class"] == failure_class, ended
     assert ended["reason"] in reasons, ended
-    if not job.synchronous:
+    if not job.is_synchronous:
         assert following["stepsLost"] < 2 * EVERY, following
         return  # who was left alone resumes nothing
-    commit = job.committed(attempt)
-    resumed = job.resumed(attempt + 1)
+    commit = job.newest_commit(attempt)
+    resumed = job.resumed_step(attempt + 1)
     told = (commit - EVERY, commit) if damaged else (commit, commit + EVERY)  # who commits may end, or lose its peers, before it can say so
     assert resumed in told
     assert following["stepResumed"] == resumed, following
@@ -228,20 +228,10 @@ def check_attempt(
         assert doubts == []
 
 
-def check_succeeded(job: Job, like: Job, *, attempts: int | None = None, **counts: int) -> None:
+def check_succeeded(job: ClusterJob, like: ClusterJob, *, attempts: int | None = None, **counts: int) -> None:
     """It succeeded, with the losses of the job that nothing befell, and its restarts are counted by class."""
-    assert job.wait_for_end() == "Succeeded", job.story()
-    curve = job.curve()
-    assert sorted(curve) == list(range(1, STEPS + 1))
-    if job.synchronous:
-        assert curve == like.curve()
-    else:
-        assert job.status["progress"]["metrics"]["accuracy"] > 0.9
-    status = job.status
+    job.check_succeeded(like.losses())
+    assert job.status["progress"]["step"] == STEPS
     if attempts is not None:
-        assert status["attempt"] == attempts - 1, status["attempts"]
-        counted = {name: status["restarts"][f"{name}Count"] for name in ("preemption", "infrastructure", "application")}
-        assert counted == {"preemption": 0, "infrastructure": 0, "application": 0} | counts, status["attempts"]
-        assert status["restarts"]["total"] == attempts - 1
-    assert status["progress"]["step"] == STEPS
-    assert {each["type"]: each["status"] for each in status["conditions"]}["Complete"] == "True"
+        assert job.status["attempt"] == attempts - 1, job.attempts
+        job.check_restarts(**counts)

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 
 import pytest
+
+from local_cluster import Cluster
+from local_cluster.installation import NAMESPACE, Installation
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_succeeded
-from tests.cluster.harness import Cluster
-from tests.cluster.installation import NAMESPACE, Installation
-from tests.cluster.training import Ground, Job, digits, of_matrix
+from tests.support.cluster_jobs import ClusterJob, Ground, digits, of_matrix
 
 MANIFESTS = "/etc/kubernetes/manifests"
 KILLS = 8
-Uninterrupted = Callable[[str], Job]
+Uninterrupted = Callable[[str], ClusterJob]
 
 
 def kill_operator(muster: Installation) -> None:

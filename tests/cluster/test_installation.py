@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
-from tests.cluster.faults import FAULTS, check_succeeded
-from tests.cluster.harness import CommandFailedError
-from tests.cluster.installation import CHART, NAMESPACE, RELEASE, Installation
-from tests.cluster.training import Ground, Job, digits
 
-Uninterrupted = Callable[[str], Job]
+from local_cluster import CommandFailedError
+from local_cluster.installation import CHART, NAMESPACE, RELEASE, Installation
+from tests.cluster.faults import FAULTS, check_succeeded
+from tests.support.cluster_jobs import ClusterJob, Ground, digits
+from tests.support.waiting import wait_until
+
+Uninterrupted = Callable[[str], ClusterJob]
 
 
 @pytest.fixture
@@ -23,10 +25,16 @@ def restored(muster: Installation) -> Iterator[Installation]:
 
 @pytest.mark.timeout(300)
 def test_the_chart_tests_itself_by_training_a_job(muster: Installation) -> None:
-    said = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "200s")
-    assert "Succeeded" in said
-    left = muster.cluster.get("trainingjobs,pods,configmaps", "--namespace", NAMESPACE)["items"]
-    assert [each["kind"] for each in left if each["metadata"]["name"].startswith(f"{RELEASE}-test")] == ["Pod"]  # for its log
+    output = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "200s")
+    assert "Succeeded" in output
+
+    def leftovers() -> list[str]:
+        objects = muster.cluster.get("trainingjobs,pods,configmaps", "--namespace", NAMESPACE)["items"]
+        names = [f"{each['kind']}/{each['metadata']['name']}" for each in objects]
+        return [name for name in names if name.partition("/")[2].startswith(f"{RELEASE}-test")]
+
+    # Kubernetes deletes the pods of the job a moment after the job. The pod of the test stays for its log.
+    wait_until(lambda: leftovers() == [f"Pod/{RELEASE}-test"], "only the pod of the test is left", 60, pause=0.5)
 
 
 def test_the_notes_say_what_to_do_next(muster: Installation) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.harness import Places, Programs
-from tests.cluster.harness.process import run
-from tests.cluster.installation import NAMESPACE, Installation
-from tests.cluster.training import Ground, Manifest, job
+
+from local_cluster import Places, Programs
+from local_cluster.installation import NAMESPACE, Installation
+from local_cluster.process import run
+from tests.support.cluster_jobs import Ground, Manifest, job
 
 OUTSIDE = {"IP": "198.51.100.7"}
 Evaluator = Callable[..., list[bool]]

@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+
+from local_cluster import Cluster, ClusterError
+from local_cluster.installation import Installation
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import TAKEN_AWAY, Moment, check_attempt, check_succeeded
-from tests.cluster.harness import Cluster, HarnessError
-from tests.cluster.installation import Installation
-from tests.cluster.training import Ground, Job, apart, digits, of_matrix
+from tests.support.cluster_jobs import ClusterJob, Ground, apart, digits, of_matrix
 
 # Missed after 40-50 s, tolerated for 30 s, 25 s to end in grace, 60 s until it is removed by force; then the job's own time.
 NODE_LOST_SECONDS = 420.0
 AT_ONCE = 3
 Grounds = Callable[[str], Ground]
-Uninterrupted = Callable[[str], Job]
+Uninterrupted = Callable[[str], ClusterJob]
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,16 @@ def lost(cluster: Cluster, node: str, fault: NodeFault) -> Iterator[Callable[[],
 class Struck:
     """A job that lost a node, and what it must equal."""
 
-    job: Job
-    like: Job
+    job: ClusterJob
+    like: ClusterJob
     moment: Moment
-    trouble: HarnessError | AssertionError | None = None
+    trouble: ClusterError | AssertionError | None = None
     """Why it did not go on while the node was away."""
 
     def wait_until_it_trains_elsewhere(self) -> None:
         try:
             self.job.wait_for_step(self.moment.step + 20, attempt=1, timeout=NODE_LOST_SECONDS)
-        except (HarnessError, AssertionError) as error:  # the other jobs are not to blame for it
+        except (ClusterError, AssertionError) as error:  # the other jobs are not to blame for it
             self.trouble = error
 
     def check(self) -> None:
@@ -84,7 +85,7 @@ def strike(kind: str, names: Sequence[str], seed: int | str, *, grounds: Grounds
     """
     likes, struck = {name: uninterrupted(name) for name in names}, {}
     for name, like in likes.items():
-        job = grounds(f"{kind}-{seed}-{name}").apply(apart(of_matrix(name, delay=0.15 if like.synchronous else 0.8)))
+        job = grounds(f"{kind}-{seed}-{name}").apply(apart(of_matrix(name, delay=0.15 if like.is_synchronous else 0.8)))
         struck[name] = Struck(job, like, Moment.of(f"{seed}/{name}", last=80, replicas=job.replicas))
     for each in struck.values():
         each.job.wait_for_step(each.moment.step)
@@ -102,7 +103,11 @@ def of_a_killed_node(
     request: pytest.FixtureRequest, grounds: Grounds, muster: Installation, uninterrupted: Uninterrupted
 ) -> Callable[[str], Struck]:
     """What became of a job when its node was killed; those of this run lose theirs a few at a time."""
-    named = [item.callspec.params["job"] for item in request.session.items if "of_a_killed_node" in getattr(item, "fixturenames", ())]
+    named = [
+        item.callspec.params["job"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "of_a_killed_node" in item.fixturenames
+    ]
     count = -(-len(named) // AT_ONCE)
     groups = [named[first::count] for first in range(count)]
     known: dict[str, Struck] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_attempt, check_succeeded, delete
-from tests.cluster.training import STEPS, Ground, Job, Manifest, apart, digits, of_matrix, trains
+from tests.support.cluster_jobs import STEPS, ClusterJob, Ground, Manifest, apart, digits, of_matrix, trains
 
 LIMITED = {"worker": {"replicas": 2, "resources": {"limits": {"memory": "900Mi"}}}}
-Uninterrupted = Callable[[str], Job]
+Uninterrupted = Callable[[str], ClusterJob]
 
 
 @pytest.mark.timeout(400)
@@ -72,9 +73,9 @@ def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor
     assert (status["restarts"]["total"], status["restarts"]["infrastructureCount"]) == (1, 1)
     failed = [(record["class"], record["replica"]) for record in status["attempts"] if "class" in record]
     assert failed == [("Infrastructure", "worker-0")]
-    losses, whole = {event["step"]: float.fromhex(event["lossHex"]) for event in job.events("step")}, like.curve()
+    losses, whole = job.losses(), like.losses()
     assert sorted(losses) == list(range(1, STEPS + 1))
-    assert max(abs(loss - float.fromhex(whole[step])) for step, loss in losses.items()) < 1e-6
+    assert max(abs(float.fromhex(loss) - float.fromhex(whole[step])) for step, loss in losses.items()) < 1e-6
 
 
 @pytest.mark.timeout(500)

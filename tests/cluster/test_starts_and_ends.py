@@ -6,15 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.cluster.training import STEPS, Ground, Job, digits, job
 
-Uninterrupted = Callable[[str], Job]
+from tests.support.cluster_jobs import STEPS, ClusterJob, Ground, digits, job
+
+Uninterrupted = Callable[[str], ClusterJob]
 RECOVERY = {"application": {"limit": 1}}
-
-
-def condition(job: Job, kind: str) -> dict[str, str]:
-    found: dict[str, str] = next(each for each in job.status["conditions"] if each["type"] == kind)
-    return found
 
 
 @pytest.mark.timeout(200)
@@ -24,10 +20,10 @@ def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_
     # The init container starts first, and a busy node's resolver takes long to say that there is no such registry.
     waiting.wait_until("the image is named", lambda status: "no-such-image" in status.get("message", ""), timeout=90)
     assert waiting.status["phase"] in ("Pending", "Starting")
-    assert condition(waiting, "Ready")["status"] == "False"
+    assert waiting.condition("Ready")["status"] == "False"
     assert waiting.wait_for_end() == "Failed"
-    assert condition(waiting, "Failed")["reason"] == "StartupDeadlineExceeded"
-    assert "no-such-image" in condition(waiting, "Failed")["message"]
+    assert waiting.condition("Failed")["reason"] == "StartupDeadlineExceeded"
+    assert "no-such-image" in waiting.condition("Failed")["message"]
     ground.cluster.wait_until("its pods are gone", lambda: not waiting.pods(), timeout=60)
 
 
@@ -38,8 +34,8 @@ def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_
     failing = ground.apply(job("failing", strategy="DDP", trainer=trainer, recovery=RECOVERY))
     assert failing.wait_for_end() == "Failed", failing.story()
     status = failing.status
-    assert condition(failing, "Failed")["reason"] == "ApplicationLimitExceeded"
-    assert "no data today" in condition(failing, "Failed")["message"]
+    assert failing.condition("Failed")["reason"] == "ApplicationLimitExceeded"
+    assert "no data today" in failing.condition("Failed")["message"]
     assert status["restarts"]["applicationCount"] == 1
     assert [each["class"] for each in status["attempts"]] == ["Application", "Application"], failing.story()
     assert all("no data today" in each["message"] for each in status["attempts"])
@@ -76,7 +72,7 @@ def test_a_job_deleted_in_mid_start_leaves_nothing(ground: Ground) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_job_applied_again_at_once_goes_on_from_the_commits_of_the_one_before(
-    ground: Ground, uninterrupted: Callable[[str], Job]
+    ground: Ground, uninterrupted: Callable[[str], ClusterJob]
 ) -> None:
     like = uninterrupted("DDP")
     first = ground.apply(digits("again"))
@@ -88,6 +84,6 @@ def test_a_job_applied_again_at_once_goes_on_from_the_commits_of_the_one_before(
     assert second.read()["metadata"]["uid"] != uid
     assert second.status["attempts"][0]["stepResumed"] >= 60
     assert second.status["restarts"]["total"] == 0
-    curve = second.curve()
+    curve = second.losses()
     assert sorted(curve) == list(range(1, STEPS + 1))
-    assert curve == like.curve()
+    assert curve == like.losses()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cluster.images import base
-from tests.cluster.installation import Installation
-from tests.cluster.training import STEPS, Ground, Job, Manifest, digits, job
+
+from local_cluster.images import base
+from local_cluster.installation import Installation
+from tests.support.cluster_jobs import STEPS, ClusterJob, Ground, Manifest, digits, job
 
 SCRIPTS = Path(__file__).parent / "scripts"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -18,11 +19,11 @@ OTHER_STRATEGIES = ("fsdp", "tensor-parallel", "pipeline", "rpc", "one-device", 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
-def test_digits_trains_on_two_workers(uninterrupted: Callable[[str], Job], strategy: str) -> None:
+def test_digits_trains_on_two_workers(uninterrupted: Callable[[str], ClusterJob], strategy: str) -> None:
     done = uninterrupted(strategy)
     status = done.status
     assert status["phase"] == "Succeeded", done.story()
-    assert sorted(done.curve()) == list(range(1, STEPS + 1))
+    assert sorted(done.losses()) == list(range(1, STEPS + 1))
     assert status["progress"]["step"] == status["checkpoint"]["step"] == STEPS
     assert status["progress"]["metrics"]["accuracy"] > 0.94
     assert status["restarts"]["total"] == 0
@@ -112,11 +113,11 @@ def test_a_program_without_a_supervisor_goes_at_once_when_its_job_is_suspended(g
 
 
 @pytest.mark.timeout(300)
-def test_two_jobs_train_at_a_time(ground: Ground, uninterrupted: Callable[[str], Job]) -> None:
+def test_two_jobs_train_at_a_time(ground: Ground, uninterrupted: Callable[[str], ClusterJob]) -> None:
     pair = [ground.apply(digits(name, strategy, delay=0)) for name, strategy in (("first", "DDP"), ("second", "MultiWorkerMirrored"))]
     for one, strategy in zip(pair, ("DDP", "MultiWorkerMirrored"), strict=True):
         assert one.wait_for_end() == "Succeeded", one.story()
-        assert one.curve() == uninterrupted(strategy).curve()
+        assert one.losses() == uninterrupted(strategy).losses()
 
 
 def _phase(pod: Manifest) -> str:

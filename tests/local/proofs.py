@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import time
 from collections.abc import Mapping
@@ -11,36 +10,37 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from worlds import World, trainer, world
-
-from muster_trainer.objects import Place
+from muster_trainer.checkpoint.objects import Location
+from tests.support.bare_worlds import BareWorld, trainer, world
+from tests.support.seeds import seeded_random
 
 STEPS = 69
 SLOW = {"stepDelaySeconds": 0.02}
 
 
-def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> World:
+def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> BareWorld:
     """A finished run without storage; equal ones run once."""
     return _finished(strategy, json.dumps(trainer(None, config=config, **fields)), size)
 
 
 @cache
-def _finished(strategy: str, document: str, size: int) -> World:
+def _finished(strategy: str, document: str, size: int) -> BareWorld:
     with world(strategy, json.loads(document), size=size) as running:
         assert running.finish() == [0] * size, running.story()
     return running
 
 
-def second_attempt(strategy: str, document: Mapping[str, Any], *, size: int = 2, **env: str) -> World:
+def second_attempt(strategy: str, document: Mapping[str, Any], *, size: int = 2, **env: str) -> BareWorld:
     with world(strategy, document, size=size, attempt=1, **env) as running:
         assert running.finish() == [0] * size, running.story()
     return running
 
 
-def killed_world_continues_bit_for_bit(strategy: str, directory: Place, config: Mapping[str, Any]) -> None:
+def killed_world_continues_bit_for_bit(strategy: str, directory: Location, config: Mapping[str, Any]) -> None:
     """Kills a random rank at least five steps after a commit, and compares every loss with an uninterrupted run's."""
     whole = uninterrupted(strategy, config).losses()
     assert sorted(whole) == list(range(1, STEPS + 1))
+    random = seeded_random()
     step, rank = random.choice([25, 26, 27, 28, 45, 46, 47, 48]), random.choice([0, 1])
     document = trainer(directory, config={**config, **SLOW})
     with world(strategy, document) as first:
@@ -55,14 +55,14 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Place, config: 
     assert {**first.losses(), **second.losses()} == whole, f"killed rank {rank} at {step}"
     redone = first.losses().keys() & second.losses().keys()
     assert all(first.losses()[one] == second.losses()[one] for one in redone)
-    if first.of("commit")[-1]["reason"] != "PeerLost":
-        assert second.of("resumed")[0]["step"] in (step - step % 10, step - step % 10 - 10)
+    if first.events("commit")[-1]["reason"] != "PeerLost":
+        assert second.events("resumed")[0]["step"] in (step - step % 10, step - step % 10 - 10)
         assert redone
 
 
-def resumed_at_the_last_commit(first: World, second: World) -> None:
+def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
     """Of a world that saves every ten steps and was killed; a save may have been in flight, and then committed unheard."""
-    last, resumed = first.of("commit")[-1], second.of("resumed")[0]["step"]
+    last, resumed = first.events("commit")[-1], second.events("resumed")[0]["step"]
     assert resumed in (last["step"], last["step"] + 10)
     assert resumed <= max(first.losses())
     assert min(second.losses()) == resumed + 1
@@ -73,15 +73,15 @@ def what_rank_0_has_is_saved_when_its_peer_is_gone(strategy: str, directory: Pat
     """Kills the last rank between two saves, while all sleep: no step is done again, and the curve is bit for bit that of an
     uninterrupted run."""
     with world(strategy, trainer(directory, config={"stepDelaySeconds": 0.5}), size=size) as first:
-        told = first.wait_for(lambda event: event["event"] == "step" and event["step"] == 12)
+        told = first.wait_for_event("step", lambda event: event["step"] == 12)
         time.sleep(max(0.0, told["time"] + 0.25 - time.time()))  # in the midst of the delay of the next step
         first.kill(size - 1)
         assert first.finish() == [*[20] * (size - 1), -signal.SIGKILL], first.story()
-    last = first.of("commit")[-1]
+    last = first.events("commit")[-1]
     assert (last["step"], last["reason"]) == (max(first.losses()), "PeerLost"), first.story()
     assert last["step"] in (12, 13)
     second = second_attempt(strategy, trainer(directory), size=size)
-    assert [event["step"] for event in second.of("resumed")] == [last["step"]]
+    assert [event["step"] for event in second.events("resumed")] == [last["step"]]
     assert sorted(second.losses()) == list(range(last["step"] + 1, STEPS + 1))
     assert {**first.losses(), **second.losses()} == uninterrupted(strategy, size=size).losses()
 
@@ -99,15 +99,16 @@ def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
     cut = max((file for file in before.iterdir() if file.is_file()), key=lambda file: file.stat().st_size)
     cut.write_bytes(cut.read_bytes()[:-7])
     second = second_attempt(strategy, document)
-    (resumed,) = second.of("resumed")
+    (resumed,) = second.events("resumed")
     assert resumed["found"] == STEPS
     assert resumed["step"] == 50
     assert [skipped["path"] for skipped in resumed["skipped"]] == [str(newest), str(before)]
     assert "SHA-256" in resumed["skipped"][0]["reason"]
     assert "bytes" in resumed["skipped"][1]["reason"]
-    first_notice, second_notice = (notice["message"] for notice in second.of("notice"))
-    assert newest.name in first_notice
-    assert before.name in second_notice
+    first_notice, second_notice = second.events("notice")
+    assert [first_notice["reason"], second_notice["reason"]] == ["CheckpointDamaged"] * 2
+    assert newest.name in first_notice["message"]
+    assert before.name in second_notice["message"]
     assert second.losses() == {step: loss for step, loss in first.losses().items() if step > 50}
 
 
@@ -117,12 +118,12 @@ def losses_do_not_depend_on_the_world(strategy: str, sizes: list[int], **fields:
         losses_are_equal_to_a_millionth(first, other)
 
 
-def losses_are_equal_to_a_millionth(one: World, other: World) -> None:
+def losses_are_equal_to_a_millionth(one: BareWorld, other: BareWorld) -> None:
     """Worlds of another shape add the same floats in another order."""
     curve, same = ([float.fromhex(loss) for _, loss in sorted(each.losses().items())] for each in (one, other))
     difference = max(abs(a - b) for a, b in zip(curve, same, strict=True))
     assert difference < 1e-6, difference
 
 
-def last_error(running: World) -> dict[str, Any]:
-    return running.of("error")[-1]
+def last_error(running: BareWorld) -> dict[str, Any]:
+    return running.events("error")[-1]

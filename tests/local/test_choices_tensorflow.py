@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import World, trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import BareWorld, trainer, world
 
 pytestmark = pytest.mark.tensorflow
 THREE = {"logicalDevices": 3}
@@ -45,7 +46,7 @@ def schedule(step, config): return config.decay ** step
 """
 
 
-def scheduled(directory: Path, more: str = "", **options: Any) -> World:
+def scheduled(directory: Path, more: str = "", **options: Any) -> BareWorld:
     (directory / "scheduled.py").write_text(SCHEDULED + more)
     config = {"epochs": 2, "learningRate": 0.5, "optimizer": "SGD", "momentum": 0.0, "warmupSteps": 4, "decay": 0.5}
     document = trainer(None, module="scheduled", config=config, batch={"globalSize": 2}, options=options)
@@ -56,7 +57,7 @@ def scheduled(directory: Path, more: str = "", **options: Any) -> World:
 
 @pytest.mark.parametrize("loop", ["Custom", "Fit"])
 def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_up(loop: str, tmp_path: Path) -> None:
-    losses = [float(step["loss"]) for step in scheduled(tmp_path, loop=loop).of("step")]
+    losses = [float(step["loss"]) for step in scheduled(tmp_path, loop=loop).events("step")]
     rates = [0.5 * min((step + 1) / 4, 1) * 0.5**step for step in range(12)]
     assert losses == pytest.approx([-sum(rates[:step]) for step in range(12)], rel=1e-6)
 
@@ -98,7 +99,7 @@ def test_each_task_is_trained_alike_by_one_device_and_by_three(task: str, size: 
             assert running.finish() == [0], running.story()
         runs.append(running)
     proofs.losses_are_equal_to_a_millionth(*runs)
-    assert float(runs[0].of("step")[-1]["loss"]) < float(runs[0].of("step")[0]["loss"])
+    assert float(runs[0].events("step")[-1]["loss"]) < float(runs[0].events("step")[0]["loss"])
 
 
 WEIGHED = """
@@ -115,7 +116,7 @@ def loss(outputs, batch): return (outputs - batch[1]) ** 2
 """
 
 
-def weighed(directory: Path, strategy: str, **fields: Any) -> World:
+def weighed(directory: Path, strategy: str, **fields: Any) -> BareWorld:
     (directory / "weighed.py").write_text(WEIGHED)
     document = trainer(None, module="weighed", config={"epochs": 2, "learningRate": 0.01}, batch={"globalSize": 8}, **fields)
     with world(strategy, document, size=1, PYTHONPATH=str(directory)) as running:
@@ -131,5 +132,5 @@ def test_weights_of_samples_and_regularisers_count_once_whatever_the_world(tmp_p
     outputs = {i: 2 * i / 20 for i in first}  # the kernel begins with ones
     losses = sum((i % 4) * (outputs[i] - i % 3) ** 2 for i in first) / 8
     activity = 0.1 * sum(value**2 for value in outputs.values()) / 8
-    assert float(one.of("step")[0]["loss"]) == pytest.approx(losses + 0.5 * 2 + activity, rel=1e-5)
+    assert float(one.events("step")[0]["loss"]) == pytest.approx(losses + 0.5 * 2 + activity, rel=1e-5)
     proofs.losses_are_equal_to_a_millionth(one, three)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import trainer, world
 
 pytestmark = pytest.mark.torch
 TARGET = 0.9
@@ -56,7 +57,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
     with world(strategy, document, size=size, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [0] * size, running.story()
     rates = [0.5 * min((step + 1) / 4, 1) * 0.5**step for step in range(12)]
-    assert [float(step["loss"]) for step in running.of("step")] == pytest.approx([-sum(rates[:step]) for step in range(12)], rel=1e-6)
+    assert [float(step["loss"]) for step in running.events("step")] == pytest.approx([-sum(rates[:step]) for step in range(12)], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
 def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
     with world("DDP", scheduled(tmp_path, more), PYTHONPATH=str(tmp_path)) as refused:
         assert refused.finish() == [code, code], refused.story()
-    assert all(error["message"].startswith(said) for error in refused.of("error"))
+    assert all(error["message"].startswith(said) for error in refused.events("error"))
 
 
 @pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
@@ -92,7 +93,7 @@ def test_bfloat16_reaches_the_target_with_parameters_in_float32(strategy: str, t
     with world(strategy, trainer(tmp_path, config=config)) as lower:
         assert lower.finish() == [0, 0], lower.story()
     single = proofs.uninterrupted("DDP", {**config, "precision": "Float32", "export": ""}, size=1)
-    assert 1e-6 < abs(float(lower.of("step")[20]["loss"]) - float(single.of("step")[20]["loss"])) < 0.02
+    assert 1e-6 < abs(float(lower.events("step")[20]["loss"]) - float(single.events("step")[20]["loss"])) < 0.02
     assert lower.metrics()["accuracy"] > TARGET
     state = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
@@ -104,7 +105,7 @@ def test_compressed_gradients_lose_something_and_reach_the_target_all_the_same(h
     whole = proofs.uninterrupted("DDP", config)
     compressed = proofs.uninterrupted("DDP", config, options={"gradientCompression": how})
     assert compressed.losses() != whole.losses()
-    assert abs(float(compressed.of("step")[20]["loss"]) - float(whole.of("step")[20]["loss"])) < 0.1
+    assert abs(float(compressed.events("step")[20]["loss"]) - float(whole.events("step")[20]["loss"])) < 0.1
     assert compressed.metrics()["accuracy"] > TARGET
 
 
@@ -112,8 +113,8 @@ def test_powersgd_is_refused_where_its_memory_would_keep_what_is_no_number() -> 
     document = trainer(None, config={"nanLoss": "Skip"}, options={"gradientCompression": "PowerSGD"})
     with world("DDP", document) as refused:
         assert refused.finish() == [11, 11], refused.story()
-    assert all("nanLoss: Skip cannot be combined with PowerSGD" in error["message"] for error in refused.of("error"))
-    assert len(refused.of("error")) == 2
+    assert all("nanLoss: Skip cannot be combined with PowerSGD" in error["message"] for error in refused.events("error"))
+    assert len(refused.events("error")) == 2
 
 
 WEIGHED = """
@@ -150,7 +151,7 @@ def test_each_loss_counts_by_the_weight_of_its_sample(strategy: str, tmp_path: P
             assert running.finish() == [0] * size, running.story()
         runs.append(running)
     first = Order(7, 19, 8).batch_indices(0)  # the model begins with 0 for every sample
-    assert float(runs[0].of("step")[0]["loss"]) == pytest.approx(sum((i % 4) * (i % 3) ** 2 for i in first) / 8)
+    assert float(runs[0].events("step")[0]["loss"]) == pytest.approx(sum((i % 4) * (i % 3) ** 2 for i in first) / 8)
     proofs.losses_are_equal_to_a_millionth(*runs)
 
 
@@ -184,6 +185,6 @@ def test_weights_need_a_loss_per_sample(tmp_path: Path) -> None:
     (tmp_path / "weighed.py").write_text(WEIGHED + "\ndef loss(outputs, batch): return ((outputs - batch[1]) ** 2).mean()")
     with world("DDP", document, PYTHONPATH=str(tmp_path)) as refused:
         assert refused.finish() == [10, 10], refused.story()
-    assert {error["message"] for error in refused.of("error")} == {
+    assert {error["message"] for error in refused.events("error")} == {
         "module weighed: the data set gives weights of samples, so loss must give a value per sample, shape (n,)"
     }

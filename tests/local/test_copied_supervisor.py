@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_supervisor import DEADLINE, Run
+
+from tests.support.supervisors import DEADLINE, SupervisorRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="images are of Linux")
 
@@ -48,20 +48,13 @@ def empty_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    started = Run(tmp_path)
-    yield started
-    started.end()
-
-
-def contract(run: Run, entry: dict[str, Any], **changed: str) -> dict[str, str]:
+def contract(run: SupervisorRun, entry: dict[str, Any], **changed: str) -> dict[str, str]:
     """The environment of a replica in an image that sets nothing."""
     given = run.environment(processes=1, entry=entry, grace=5)
     return {name: value for name, value in given.items() if name not in ("PATH", "PYTHONPATH")} | changed
 
 
-def start_in(root: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run:
+def start_in(root: Path, run: SupervisorRun, entry: dict[str, Any], **changed: str) -> SupervisorRun:
     """Start the supervisor as PID 1 with this root."""
     files = {"MUSTER_STATE_DIR": "/run/state", "MUSTER_TERMINATION_LOG": "/run/termination-log"}
     run.log = root / "run" / "termination-log"
@@ -81,7 +74,7 @@ def start_in(root: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run
     return run
 
 
-def start(copy: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run:
+def start(copy: Path, run: SupervisorRun, entry: dict[str, Any], **changed: str) -> SupervisorRun:
     """Start the supervisor on this machine's own root."""
     with run.out.open("wb") as out, run.err.open("wb") as err:
         argv = [*command(copy), "-m", "muster_trainer.supervisor"]
@@ -90,45 +83,46 @@ def start(copy: Path, run: Run, entry: dict[str, Any], **changed: str) -> Run:
     return run
 
 
-def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Path, run: Run) -> None:
+def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", SHOWS]})
     assert run.wait() == 0, run.err.read_text()
-    assert run.words()["code"] == 0
+    assert run.last_words()["code"] == 0
     _, parent, _ = json.loads(run.out.read_text())
     assert parent == 1
 
 
-def test_it_tells_how_a_command_failed_there(empty_root: Path, run: Run) -> None:
+def test_it_tells_how_a_command_failed_there(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", "raise SystemExit('no such data')"]})
     assert run.wait() == 10
-    assert (run.words()["exitCode"], "no such data" in run.words()["message"]) == (1, True)
+    assert (run.last_words()["exitCode"], "no such data" in run.last_words()["message"]) == (1, True)
 
 
-def test_it_hands_a_request_to_stop_on(empty_root: Path, run: Run) -> None:
+def test_it_hands_a_request_to_stop_on(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", WAITS]})
     run.printed("ready")
     [supervisor] = [each for each in run.members() if each.ppid() == run.pid]
     supervisor.send_signal(signal.SIGTERM)
     assert run.wait() in (21, 22)
-    assert run.words()["reason"].startswith("Preempted")
+    assert run.last_words()["reason"].startswith("Preempted")
 
 
-def test_a_script_needs_a_python_of_the_image(empty_root: Path, run: Run) -> None:
+def test_a_script_needs_a_python_of_the_image(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"script": "train.py"})
     assert run.wait() == 11
-    assert "spec.trainer.script: the image has neither python3 nor python on its PATH" in run.words()["message"]
+    assert "spec.trainer.script: the image has neither python3 nor python on its PATH" in run.last_words()["message"]
 
 
-def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: Run) -> None:
+def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: SupervisorRun) -> None:
     given = {"PATH": "/usr/bin:/bin", "HOME": str(run.folder), "USER": "me", "PYTHONHOME": "/image", "LD_LIBRARY_PATH": "/image/lib"}
     start(copy, run, {"command": ["env", "-0"]}, **given)
     assert run.wait() == 0, run.err.read_text()
     found = dict(variable.split("=", 1) for variable in run.out.read_text().rstrip("\0\n").split("\0"))
-    assert found.pop("MUSTER_EVENTS_FD")
+    assert all(found.pop(f"MUSTER_EVENTS_{name}") for name in ("FD", "ADDRESS", "TOKEN"))
+    assert found.pop("PYTHONPATH") == str(copy / "programs")
     assert found == contract(run, {"command": ["env", "-0"]}, **given)
 
 
-def test_programs_get_a_home_that_they_can_write(copy: Path, run: Run) -> None:
+def test_programs_get_a_home_that_they_can_write(copy: Path, run: SupervisorRun) -> None:
     start(copy, run, {"command": ["sh", "-c", 'echo "home $HOME"']}, PATH="/usr/bin:/bin", HOME="/nowhere")
     assert run.wait() == 0
     assert "home /tmp\n" in run.out.read_text()
@@ -144,7 +138,7 @@ def python_for(folder: Path, *options: str) -> str:
     return f"{bin_folder}:/usr/bin:/bin"
 
 
-def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy: Path, run: Run, tmp_path: Path) -> None:
+def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:
     config_map, work = tmp_path / "map", tmp_path / "work"
     (config_map / "..2026").mkdir(parents=True)
     work.mkdir(mode=0o700)
@@ -163,7 +157,7 @@ def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy
     assert run.wait() == 0, run.err.read_text()
     executable, path, helper, arguments, told = json.loads(run.out.read_text().partition("] ")[2] or run.out.read_text())
     assert executable == sys.executable
-    assert path == f"{work}{os.pathsep}/image"
+    assert path == os.pathsep.join([str(work), "/image", str(copy / "programs")])
     assert helper == str(work / "helper.py")
     assert (arguments, told) == (["--rate", "0.1"], False)
     assert work.stat().st_mode & 0o777 == 0o700  # in a pod it belongs to root
@@ -176,17 +170,31 @@ def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy
     ]
 
 
+def test_a_program_of_an_image_with_another_python_can_import_the_library(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:
+    python = python_for(tmp_path, "-S")  # no package of this machine
+    run.script.write_text(
+        "import muster_training as muster\n"
+        "muster.report(step=3, total=9, loss=0.5)\n"
+        "with muster.checkpoint(3) as folder: (folder / 'state').touch()\n"
+        "print(muster.__file__, muster.environment())\n"
+    )
+    start(copy, run, {"script": str(run.script)}, PATH=python, HOME=str(tmp_path))
+    assert run.wait() == 0, run.err.read_text()
+    assert f"{copy}/programs/muster_training/__init__.py Environment(rank=0, world=1, attempt=3, inside=True" in run.out.read_text()
+    assert run.last_words()["step"] == 3
+
+
 @pytest.mark.parametrize("entry", [{"task": "digits"}, {"module": "my.model"}])
-def test_a_task_or_module_needs_an_image_with_the_trainer(copy: Path, run: Run, tmp_path: Path, entry: dict[str, str]) -> None:
+def test_a_task_or_module_needs_an_image_with_the_trainer(copy: Path, run: SupervisorRun, tmp_path: Path, entry: dict[str, str]) -> None:
     start(copy, run, entry, PATH=python_for(tmp_path, "-I", "-S"), HOME=str(tmp_path))
     assert run.wait() == 11
     [field] = entry
-    assert f"spec.trainer.{field}: needs an image that is built on Muster's trainer image" in run.words()["message"]
+    assert f"spec.trainer.{field}: needs an image that is built on Muster's trainer image" in run.last_words()["message"]
 
 
-def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: Run, tmp_path: Path) -> None:
+def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:
     start(copy, run, {"task": "no-such-task"}, PATH=python_for(tmp_path), HOME=str(tmp_path))
     assert run.popen is not None
     run.popen.wait(180)  # it imports the framework
     assert run.wait() == 11
-    assert "no-such-task" in run.words()["message"]
+    assert "no-such-task" in run.last_words()["message"]

@@ -6,17 +6,22 @@ import signal
 from pathlib import Path
 
 import pytest
-from worlds import trainer, world
 
-pytestmark = pytest.mark.tensorflow
+from tests.support.bare_worlds import trainer, world
+
+STRATEGIES = pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow), pytest.param("JAX", marks=pytest.mark.jax)],
+)
 
 
-def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_ends_it(tmp_path: Path) -> None:
+@STRATEGIES
+def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_ends_it(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path / "checkpoints", config={"epochs": 1})
     env = {"MUSTER_TENSORBOARD_DIR": str(tmp_path / "tensorboard")}
-    with world("MultiWorkerMirrored", document, roles=("worker", "evaluator"), **env) as running:
+    with world(strategy, document, roles=("worker", "evaluator"), **env) as running:
         assert running.finish() == [0, 0], running.story()
-    found = [(event["step"], event["metrics"]) for event in running.of("evaluation")]
+    found = [(event["step"], event["metrics"]) for event in running.events("evaluation")]
     own = [metrics for step, metrics in found if step == 23]
     assert sorted(step for step, _ in found) == [10, 20, 23, 23]
     assert own[0]["accuracy"] == own[1]["accuracy"]
@@ -24,10 +29,11 @@ def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_
     assert len(list((tmp_path / "tensorboard" / "evaluator").iterdir())) == 1
 
 
-def test_an_evaluator_that_is_asked_to_stop_measures_the_newest_commit_and_leaves_the_training_alone(tmp_path: Path) -> None:
+@STRATEGIES
+def test_an_evaluator_that_is_asked_to_stop_measures_the_newest_commit_and_leaves_the_training_alone(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path, config={"epochs": 4, "stepDelaySeconds": 0.2}, checkpoint={"everySteps": 5})
-    with world("MultiWorkerMirrored", document, roles=("worker", "evaluator")) as running:
-        running.wait_for(lambda event: event["event"] == "evaluation")
+    with world(strategy, document, roles=("worker", "evaluator")) as running:
+        running.wait_for_event("evaluation")
         running.kill(1, signal.SIGTERM)
         assert running.processes[1].wait(60) == 21, running.story()
         running.wait_for_step(max(running.losses()) + 2)

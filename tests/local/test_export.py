@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from worlds import trainer, world
+
+from tests.support.bare_worlds import trainer, world
 
 EXPORTING = {"epochs": 1, "hidden": [64, 32], "export": "model"}
 
@@ -24,7 +25,7 @@ def test_a_model_that_was_cut_up_is_exported_whole(strategy: str, size: int, tmp
 
     with world(strategy, trainer(tmp_path, config=EXPORTING), size=size) as running:
         assert running.finish() == [0] * size, running.story()
-    *_, notice = running.of("notice")  # a pipeline has told its cut before
+    *_, notice = running.events("notice")  # a pipeline has told its cut before
     assert f"exported to {tmp_path / 'model'}; read anew it predicts as the trained model does: loss" in notice["message"]
     state = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
     assert [tuple(tensor.shape) for tensor in state.values()] == [(64, 64), (64,), (32, 64), (32,), (10, 32), (10,)]
@@ -61,8 +62,8 @@ def test_a_place_that_cannot_take_the_export_is_refused_before_the_training(tmp_
     for document, code, said in told:
         with world("DDP", document) as refused:
             assert refused.finish() == [code, code], refused.story()
-        assert not refused.of("step")
-        assert all(said in error["message"] for error in refused.of("error")), refused.of("error")
+        assert not refused.events("step")
+        assert all(said in error["message"] for error in refused.events("error")), refused.events("error")
 
 
 @pytest.mark.tensorflow
@@ -71,7 +72,7 @@ def test_a_keras_model_is_exported_as_saved_model_and_keras_file(strategy: str, 
     options = {"logicalDevices": 2} if strategy == "Mirrored" else {}
     with world(strategy, trainer(tmp_path, config=EXPORTING, options=options), size=size) as running:
         assert running.finish() == [0] * size, running.story()
-    (notice,) = running.of("notice")
+    (notice,) = running.events("notice")
     assert "predicts as the trained model does" in notice["message"]
     assert "(saved_model, model.keras)" in notice["message"]
     again = checked(tmp_path / "model")
@@ -106,7 +107,7 @@ def test_a_class_that_keras_cannot_make_again_is_exported_as_saved_model_alone(t
     document = trainer(tmp_path / "checkpoints", module="own_class", config=config, batch={"globalSize": 8})
     with world("OneDevice", document, size=1, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [0], running.story()
-    exported, left_out = (notice["message"] for notice in running.of("notice"))
+    exported, left_out = (notice["message"] for notice in running.events("notice"))
     assert "(saved_model)" in exported
     assert "model.keras is left out" in left_out
     assert sorted(path.name for path in (tmp_path / "elsewhere" / "model").iterdir()) == ["export.json", "saved_model"]

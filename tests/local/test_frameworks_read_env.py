@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from muster.api.constants import is_reserved_env
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.render.addresses import ClusterAddresses
 from muster.render.images import Images
 from muster.render.manifests import render
-from muster.strategies.base import Addresses, Framework
+from muster.strategies.base import Addresses
+from muster.strategies.registry import is_reserved_env
 
-IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 SECONDS = 150
 
 READ_TF_CONFIG = """

@@ -7,7 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from runs import Place, finish, job, losses, wait_until
+
+from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.waiting import wait_until
 
 SECONDS = 240.0
 LIMIT = 5
@@ -35,10 +37,10 @@ def loss(outputs, batch):
 
 @pytest.mark.torch
 def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_and_nothing_is_lost(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    local_job = LocalJob(tmp_path)
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     config = {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.02}
-    name = place.write(
+    name = local_job.write(
         job(
             trainer={"module": "sleeper", "config": config},
             batch={"globalSize": 64},
@@ -46,14 +48,14 @@ def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_
             recovery={"hang": {"stepSeconds": LIMIT, "saveSeconds": LIMIT}},
         )
     )
-    with place.running(name) as run:
-        wait_until(lambda: place.step() >= 25, "step 25", SECONDS)
-        os.kill(place.pid_of("worker-1"), signal.SIGSTOP)
-        wait_until(lambda: place.status()["attempt"] == 1 and place.step() >= 45, "step 45 of the second attempt", SECONDS)
+    with local_job.running(name) as run:
+        wait_until(lambda: local_job.step >= 25, "step 25", SECONDS)
+        os.kill(local_job.pid_of("worker-1"), signal.SIGSTOP)
+        wait_until(lambda: local_job.status["attempt"] == 1 and local_job.step >= 45, "step 45 of the second attempt", SECONDS)
         (tmp_path / "sleep").touch()
         code, output = finish(run, SECONDS)
     assert code == 0, output
-    stopped, slept, last = place.status()["attempts"]
+    stopped, slept, last = local_job.status["attempts"]
     assert (stopped["reason"], stopped["replica"]) == ("Hang", "worker-1")
     assert stopped["message"].endswith(": rank 1 (worker-1) is stopped by SIGSTOP; the others wait for it")
     assert (slept["reason"], slept["replica"]) == ("Hang", "worker-1")
@@ -64,10 +66,10 @@ def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_
     assert "distributed" in second or "autograd" in second, second
     assert last["stepResumed"] >= 40
     for rank in (0, 1):
-        log = (place.run / f"attempts/0/worker-{rank}/log.txt").read_text()
+        log = (local_job.run / f"attempts/0/worker-{rank}/log.txt").read_text()
         assert log.count("attempt 0 hangs") == log.count("attempt 1 hangs") == 1
         assert log.count("most recent call first") >= 2 * 2, "two threads each time"
         assert "in _step" in log
-    code, output = place.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
+    code, output = local_job.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
     assert code == 0, output
-    assert losses(place.run) == losses(tmp_path / "runs/undisturbed")
+    assert local_job.losses() == LocalJob(tmp_path, "undisturbed").losses()

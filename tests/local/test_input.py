@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import proofs
 import psutil
 import pytest
-from runs import has_ended, wait_until
-from worlds import World, trainer, world
 
 from muster_trainer.data.files import tfrecord
-from muster_trainer.data.write import write
 from muster_trainer.tasks import digits
+from muster_trainer.tasks.write import write
+from tests.local import proofs
+from tests.support.bare_worlds import BareWorld, trainer, world
+from tests.support.local_jobs import has_ended
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def in_files(folder: Path, form: str) -> dict[str, Any]:
     return {"data": {"format": form, "train": str(folder / "train-*"), "test": str(folder / "test-*")}}
 
 
-def same_training(one: World, other: World) -> None:
+def same_training(one: BareWorld, other: BareWorld) -> None:
     assert one.losses() == other.losses()
     assert one.metrics() == other.metrics()
 
@@ -92,11 +94,12 @@ def test_a_sigterm_to_readers_and_all_does_not_break_the_save(files: Mapping[str
     document = trainer(tmp_path, config={**in_files(files["Arrays"], "Arrays"), **proofs.SLOW}, input={"workers": 1})
     with world("DDP", document) as running:
         running.wait_for_step(13)
-        for process in [*readers_of(running), *running.processes]:
-            process.send_signal(signal.SIGTERM)
+        readers = [reader.pid for reader in readers_of(running)]
+        for pid in [*readers, *(process.pid for process in running.processes)]:
+            os.kill(pid, signal.SIGTERM)
         assert running.finish() == [21, 21], running.story()
-    assert running.of("commit")[-1]["reason"] == "Stop"
-    assert running.of("commit")[-1]["step"] == max(running.losses())
+    assert running.events("commit")[-1]["reason"] == "Stop"
+    assert running.events("commit")[-1]["step"] == max(running.losses())
 
 
 @pytest.mark.torch
@@ -106,13 +109,13 @@ def test_a_reader_that_is_killed_ends_all_ranks_with_one_message(files: Mapping[
         running.wait_for_step(5)
         readers_of(running)[1].kill()
         assert running.finish() == [10, 10], running.story()
-    (message,) = {error["message"] for error in running.of("error")}
+    (message,) = {error["message"] for error in running.events("error")}
     assert "a process that reads samples ended by itself" in message
     assert "fewer spec.trainer.input.workers" in message
     assert "Traceback" not in "".join(running.output)
 
 
-def readers_of(running: World) -> list[psutil.Process]:
+def readers_of(running: BareWorld) -> list[psutil.Process]:
     return [child for process in running.processes for child in psutil.Process(process.pid).children()]
 
 
@@ -134,8 +137,8 @@ def test_a_damaged_record_in_the_middle_ends_all_ranks_with_one_message(
     damaged.write_bytes(content)
     with world(strategy, trainer(None, config=in_files(tmp_path, "TFRecord"), input={"workers": workers})) as running:
         assert running.finish() == [11, 11], running.story()
-    messages = {error["message"] for error in running.of("error")}
-    assert len(running.of("error")) == 2
+    messages = {error["message"] for error in running.events("error")}
+    assert len(running.events("error")) == 2
     assert len(messages) == 1
     assert f"data file {damaged}, record " in messages.pop()
     assert "Traceback" not in "".join(running.output)
@@ -147,7 +150,7 @@ def test_files_that_are_cut_short_are_refused_by_all_ranks_before_they_meet(file
     (tmp_path / "train-0.npz").write_bytes(whole[:-100])
     with world("DDP", trainer(None, config=in_files(tmp_path, "Arrays"))) as refused:
         assert refused.finish() == [11, 11], refused.story()
-    (message,) = {error["message"] for error in refused.of("error")}
+    (message,) = {error["message"] for error in refused.events("error")}
     assert "train-0.npz is no whole .npz file" in message
 
 
@@ -219,7 +222,7 @@ def test_the_time_that_steps_wait_for_samples_is_reported(tmp_path: Path) -> Non
     document = trainer(None, module="slow_samples", config={"epochs": 1, "learningRate": 1e-6}, batch={"globalSize": 4})
     with world("DDP", document, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [0, 0], running.story()
-    steps = running.of("step")
+    steps = running.events("step")
     assert all(0.05 <= step["inputSeconds"] <= step["seconds"] for step in steps[:-1])  # within each the next one's samples are read
     assert steps[-1]["inputSeconds"] < 0.05
     assert len(steps) == 8

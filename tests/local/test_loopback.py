@@ -13,10 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from runs import Place, job, wait_until
 
 from muster.local.loopback import SITE
 from muster.local.sweep import RUN_MARK, marked
+from tests.support.local_jobs import LocalJob, job
+from tests.support.waiting import wait_until
 
 WORLD = """
 import os, sys, time
@@ -35,17 +36,17 @@ TORCHRUN = {"roles": {"worker": {"replicas": 2, "processesPerReplica": 1}}}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def local_job(tmp_path: Path) -> LocalJob:
     (tmp_path / "world.py").write_text(WORLD)
-    return Place(tmp_path)
+    return LocalJob(tmp_path)
 
 
-def joined(place: Place) -> bool:
-    return len(list(place.folder.glob("joined-2-*"))) == 2
+def joined(local_job: LocalJob) -> bool:
+    return len(list(local_job.folder.glob("joined-2-*"))) == 2
 
 
-def trains(place: Place) -> bool:
-    return place.step() > 0
+def trains(local_job: LocalJob) -> bool:
+    return local_job.step > 0
 
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
@@ -69,12 +70,12 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     ],
 )
 def test_every_process_of_a_torch_job_listens_on_loopback_only(
-    place: Place, trainer: dict[str, Any], spec: dict[str, Any], ready: Callable[[Place], bool]
+    local_job: LocalJob, trainer: dict[str, Any], spec: dict[str, Any], ready: Callable[[LocalJob], bool]
 ) -> None:
-    place.write(job(trainer=trainer, **spec))
-    with place.running("job.yaml") as run:
-        wait_until(lambda: ready(place), "the world to train")
-        found = listening([psutil.Process(run.pid), *marked(RUN_MARK, place.mark)])
+    local_job.write(job(trainer=trainer, **spec))
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: ready(local_job), "the world to train")
+        found = listening([psutil.Process(run.pid), *marked(RUN_MARK, local_job.mark)])
         assert len(found) >= 3, found  # the channel of `muster run`, the store, and gloo's
         assert all(ip_address(address).is_loopback for address, _ in found), found
 
@@ -152,9 +153,9 @@ def test_a_torch_that_is_too_old_to_take_a_socket_is_left_as_it_is(tmp_path: Pat
     assert in_python(program, cwd=tmp_path) == 7
 
 
-def test_a_program_may_listen_wherever_it_likes(place: Place) -> None:
+def test_a_program_may_listen_wherever_it_likes(local_job: LocalJob) -> None:
     """A script that uses the port of its world in its own way, as JAX does."""
-    (place.folder / "serve.py").write_text(
+    (local_job.folder / "serve.py").write_text(
         "import os, socket, sys, time\n"
         "address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
         "if os.environ['RANK'] == '0':\n"
@@ -169,7 +170,7 @@ def test_a_program_may_listen_wherever_it_likes(place: Place) -> None:
         "            time.sleep(0.05)\n"
         "    print('HEARD', connection.recv(5).decode())\n"
     )
-    place.write(job(trainer={"script": "serve.py"}))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"script": "serve.py"}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    assert "HEARD hello" in place.logs()
+    assert "HEARD hello" in local_job.logs()

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from muster.admission.read import read_job
-from muster.api.spec import Role, Roles
+from muster.api.spec import WORKER, Role
 from muster.local.errors import RunError
 from muster.local.probe import measurements
 from muster.measure.jobs import collectives_job, rehearsal_job
-from muster.measure.readings import collectives, socket
+from muster.measure.readings import collectives, rehearsed, socket
 
 EXAMPLES = Path("examples").absolute()
 SIZES = {1024, 2**20}
@@ -29,6 +29,7 @@ DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "A
         pytest.param("digits-ddp", "AllReduce", TORCH | {"Broadcast", "AllGather", "ReduceScatter"}, marks=pytest.mark.torch),
         pytest.param("digits-mwms", "AllReduce Auto", TENSORFLOW, marks=pytest.mark.tensorflow),
         pytest.param("mirrored", "AllReduce Hierarchical", DEVICES, marks=pytest.mark.tensorflow),
+        pytest.param("jax", "AllReduce", {"AllReduce", "AllGather", "ReduceScatter"}, marks=pytest.mark.jax),
     ],
 )
 def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own: str, operations: set[str]) -> None:
@@ -44,14 +45,14 @@ def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own
     assert all(one.world == 2 and 0 < one.low <= one.seconds <= one.high for one in told)
 
 
-@pytest.mark.tensorflow
-def test_a_keras_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the_other() -> None:
-    job = read_job(EXAMPLES / "digits-mwms.yaml")
-    found = measurements(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml")
-    assert [(one["samples"], one["processes"]) for one in found] == [(4, 2), (16, 2)]
-    assert all(one["gradientBytes"] == 4 * (64 * 64 + 64 + 64 * 10 + 10) for one in found)
-    assert all(one["stateBytes"] >= 3 * one["gradientBytes"] for one in found)  # weights, gradients, momentum
-    assert found[0]["peakBytes"] <= found[1]["peakBytes"]
+@pytest.mark.parametrize("example", [pytest.param("digits-mwms", marks=pytest.mark.tensorflow), pytest.param("jax", marks=pytest.mark.jax)])
+def test_a_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the_other(example: str) -> None:
+    job = read_job(EXAMPLES / f"{example}.yaml")
+    small, large = rehearsed(measurements(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml"))
+    assert [(one.samples, one.processes) for one in (small, large)] == [(4, 2), (16, 2)]
+    assert small.gradient_bytes == large.gradient_bytes == 4 * (64 * 64 + 64 + 64 * 10 + 10)
+    assert min(small.state_bytes, large.state_bytes) >= 3 * small.gradient_bytes  # weights, gradients, momentum
+    assert 0 < small.peak_bytes <= large.peak_bytes
 
 
 def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,19 +60,23 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Pa
     job = read_job(EXAMPLES / "digits-ddp.yaml")
     broken = rehearsal_job(job, [4], processes=1)
     trainer = broken.spec.trainer.model_copy(update={"config": {"task": "digits", "config": {"hiden": [4]}}})
-    spec = broken.spec.model_copy(update={"trainer": trainer, "roles": Roles(worker=Role())})
+    spec = broken.spec.model_copy(update={"trainer": trainer, "roles": {WORKER: Role()}})
     with pytest.raises(RunError, match=r"hiden: there is no such key; did you mean hidden") as raised:
         measurements(broken.model_copy(update={"spec": spec}), job_file=EXAMPLES / "x.yaml")
     assert raised.value.code == 11
     assert [str(path) for path in tmp_path.iterdir() if str(path / "attempts") in str(raised.value)]
 
 
-@pytest.mark.torch
-def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "muster.cli", "plan", str(EXAMPLES / "digits-ddp.yaml"), "-o", "plan.html"]
+@pytest.mark.parametrize(
+    ("example", "strategy"),
+    [pytest.param("digits-ddp", "DDP", marks=pytest.mark.torch), pytest.param("jax", "JAX", marks=pytest.mark.jax)],
+)
+def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(example: str, strategy: str, tmp_path: Path) -> None:
+    job_file = EXAMPLES / f"{example}.yaml"
+    command = [sys.executable, "-m", "muster.cli", "plan", str(job_file), "-o", "plan.html"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert "istribute this: DDP with" in ended.stdout
-    assert {line.split()[0] for line in ended.stdout.splitlines() if " DDP " in line and line.split()[0].isdigit()} >= {"1", "2"}
-    assert "Plan for digits-ddp" in (tmp_path / "plan.html").read_text()
+    assert f"istribute this: {strategy} with" in ended.stdout
+    assert {line.split()[0] for line in ended.stdout.splitlines() if f" {strategy} " in line and line.split()[0].isdigit()} >= {"1", "2"}
+    assert f"Plan for {read_job(job_file).metadata.name}" in (tmp_path / "plan.html").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]

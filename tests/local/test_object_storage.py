@@ -11,15 +11,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import proofs
 import pytest
-from object_store import BUCKET, ObjectStore, object_store
-from worlds import trainer, world
 
+from muster_contract.errors import PeerLost, StorageUnavailable
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
+from muster_trainer.checkpoint.objects import ObjectPath, _file_system
 from muster_trainer.checkpoint.selection import valid_commits
-from muster_trainer.contract import CheckpointSpec, PeerLost, StorageUnavailable
-from muster_trainer.objects import ObjectPath, _file_system
+from tests.local import proofs
+from tests.support.bare_worlds import trainer, world
+from tests.support.object_store import BUCKET, ObjectStore, object_store
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
@@ -41,7 +42,7 @@ def root(server: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytes
 
 def begin_attempt(directory: ObjectPath, attempt: int) -> Store:
     store = Store(directory, Fence(CREATED, attempt), keep=2)
-    store.register(select(CheckpointSpec(directory), store.fence))
+    store.register(select(CheckpointSpec(str(directory)), store.fence))
     return store
 
 
@@ -67,8 +68,8 @@ def test_commits_fences_damage_and_retention_are_as_in_a_folder(root: ObjectPath
 
     newest = next((server.objects / root.name).glob("step-00000030-*/weights"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    selection = select(CheckpointSpec(root), Fence(CREATED, 2))
-    assert (selection.found, selection.step) == (30, 20)
+    selection = select(CheckpointSpec(str(root)), Fence(CREATED, 2))
+    assert (selection.newest, selection.step) == (30, 20)
     assert "weights is damaged" in selection.skipped[0][1]
     assert selection.commit is not None
     with read_back(selection.commit.path) as folder:
@@ -127,8 +128,8 @@ def test_a_checkpoint_that_is_torn_on_its_way_to_the_store_does_not_exist(root: 
             assert first.finish() == [-signal.SIGKILL, 20], first.story()
     assert not (part.parent / "COMMITTED").exists()
     second = proofs.second_attempt("DDP", document)
-    (resumed,) = second.of("resumed")
-    assert (resumed["found"], resumed["step"], resumed["skipped"]) == (20, 20, [])
+    (resumed,) = second.events("resumed")
+    assert (resumed["found"], resumed["step"], resumed.get("skipped", [])) == (20, 20, [])
     assert {**first.losses(), **second.losses()} == whole
 
 
@@ -138,7 +139,7 @@ def test_tensorflow_saves_there_and_goes_on_from_it(root: ObjectPath) -> None:
         assert first.finish() == [0], first.story()
     with world("OneDevice", trainer(root, config={"epochs": 2}), size=1, attempt=1) as second:
         assert second.finish() == [0], second.story()
-    assert second.of("resumed")[0]["step"] == 23
+    assert second.events("resumed")[0]["step"] == 23
     assert {**first.losses(), **second.losses()}.keys() == set(range(1, 47))
 
 
@@ -161,7 +162,7 @@ def test_a_manifest_that_names_paths_elsewhere_is_damage_and_writes_nothing(
     ).encode()
     (hostile / "manifest.json").write_bytes(content)
     (hostile / "COMMITTED").write_bytes(hashlib.sha256(content).hexdigest().encode())
-    selection = select(CheckpointSpec(directory), Fence(CREATED, 1))
+    selection = select(CheckpointSpec(str(directory)), Fence(CREATED, 1))
     assert selection.step == 10
     assert "is not a plain relative path" in selection.skipped[0][1]
     with pytest.raises(StorageUnavailable, match="not a plain relative path"), read_back(hostile):

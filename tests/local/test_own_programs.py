@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Place, job
+
+from tests.support.local_jobs import LocalJob, job
 
 DUMP = """
 import json, os, sys
@@ -30,26 +31,26 @@ SAME = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "G
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def local_job(tmp_path: Path) -> LocalJob:
+    return LocalJob(tmp_path)
 
 
-def environ_of(place: Place, name: str, rank: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place.folder / f"{name}-{rank}.json").read_text())
+def environ_of(local_job: LocalJob, name: str, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((local_job.folder / f"{name}-{rank}.json").read_text())
     return found
 
 
 @pytest.mark.torch
-def test_a_script_gets_every_variable_that_torchrun_sets(place: Place) -> None:
-    (place.folder / "dump.py").write_text(DUMP)
-    bare = {"PATH": os.environ["PATH"], "HOME": str(place.folder)}
+def test_a_script_gets_every_variable_that_torchrun_sets(local_job: LocalJob) -> None:
+    (local_job.folder / "dump.py").write_text(DUMP)
+    bare = {"PATH": os.environ["PATH"], "HOME": str(local_job.folder)}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "dump.py", "torchrun"]
-    subprocess.run(torchrun, cwd=place.folder, env=bare, capture_output=True, timeout=120, check=True)
-    place.write(job(trainer={"script": "dump.py muster"}, roles={"worker": {"replicas": 1, "processesPerReplica": 2}}))
-    code, output = place.muster_run("job.yaml")
+    subprocess.run(torchrun, cwd=local_job.folder, env=bare, capture_output=True, timeout=120, check=True)
+    local_job.write(job(trainer={"script": "dump.py muster"}, roles={"worker": {"replicas": 1, "processesPerReplica": 2}}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
     for rank in (0, 1):
-        theirs, ours = environ_of(place, "torchrun", rank), environ_of(place, "muster", rank)
+        theirs, ours = environ_of(local_job, "torchrun", rank), environ_of(local_job, "muster", rank)
         assert theirs["elastic"]
         assert ours["elastic"]
         set_by_torchrun = theirs["environ"].keys() - bare.keys() - {"LC_CTYPE"}  # Python's own
@@ -59,29 +60,29 @@ def test_a_script_gets_every_variable_that_torchrun_sets(place: Place) -> None:
         assert ours["environ"]["TORCHELASTIC_RESTART_COUNT"] == theirs["environ"]["TORCHELASTIC_RESTART_COUNT"] == "0"
 
 
-def test_the_restart_count_of_a_script_is_its_attempt_and_references_see_the_attempts_values(place: Place) -> None:
-    (place.folder / "train.py").write_text(
+def test_the_restart_count_of_a_script_is_its_attempt_and_references_see_the_attempts_values(local_job: LocalJob) -> None:
+    (local_job.folder / "train.py").write_text(
         "import os, sys\n"
         "print('ATTEMPT', os.environ['TORCHELASTIC_RESTART_COUNT'], *sys.argv[1:], os.environ['MASTER_PORT'], flush=True)\n"
         "sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 2)\n"
     )
-    place.write(job(trainer={"script": "train.py $(MUSTER_ATTEMPT) $(RANK) $(MASTER_PORT)"}, replicas=1))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"script": "train.py $(MUSTER_ATTEMPT) $(RANK) $(MASTER_PORT)"}, replicas=1))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    lines = [line.split()[1:] for line in place.logs().splitlines() if line.startswith("ATTEMPT")]
+    lines = [line.split()[1:] for line in local_job.logs().splitlines() if line.startswith("ATTEMPT")]
     assert [(count, attempt, rank) for count, attempt, rank, _, _ in lines] == [("0", "0", "0"), ("1", "1", "0"), ("2", "2", "0")]
     assert [given for *_, given, _ in lines] == [real for *_, real in lines]
 
 
 @pytest.mark.parametrize("supervisor", ["Auto", "Disabled"])
-def test_references_in_a_command_are_expanded_as_in_a_pod(place: Place, supervisor: str) -> None:
+def test_references_in_a_command_are_expanded_as_in_a_pod(local_job: LocalJob, supervisor: str) -> None:
     command = ["sh", "-c", 'echo "WORDS $0 $1 $2 $3"', "$(RANK)/$(WORLD_SIZE)", "$(OWN)", "$$(RANK)", "$(NONE)"]
     template = {"spec": {"containers": [{"name": "trainer", "env": [{"name": "OWN", "value": "two words"}]}]}}
     roles = {"worker": {"replicas": 2, "template": template}}
-    place.write(job(trainer={"command": command, "supervisor": supervisor}, roles=roles))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"command": command, "supervisor": supervisor}, roles=roles))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    words = sorted(line for line in place.logs().splitlines() if line.startswith("WORDS"))
+    words = sorted(line for line in local_job.logs().splitlines() if line.startswith("WORDS"))
     assert words == [f"WORDS {rank}/2 two words $(RANK) $(NONE)" for rank in (0, 1)]
 
 
@@ -94,38 +95,38 @@ def test_references_in_a_command_are_expanded_as_in_a_pod(place: Place, supervis
         pytest.param({"command": ["python", "nowhere.py"]}, "nowhere.py: No such file or directory", id="a file"),
     ],
 )
-def test_what_no_retry_mends_ends_the_job_at_once(place: Place, trainer: dict[str, Any], named: str) -> None:
-    (place.folder / "train.py").write_text("import missing_one\n")
-    (place.folder / "parse.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
-    place.write(job(trainer=trainer))
-    code, output = place.muster_run("job.yaml")
+def test_what_no_retry_mends_ends_the_job_at_once(local_job: LocalJob, trainer: dict[str, Any], named: str) -> None:
+    (local_job.folder / "train.py").write_text("import missing_one\n")
+    (local_job.folder / "parse.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    local_job.write(job(trainer=trainer))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 11, output
     assert named in output
-    (attempt,) = place.status()["attempts"]
+    (attempt,) = local_job.status["attempts"]
     assert attempt["reason"] == "BadConfiguration"
 
 
-def test_a_module_that_goes_missing_after_steps_were_done_has_the_budget_of_a_failure(place: Place) -> None:
-    (place.folder / "train.py").write_text(
+def test_a_module_that_goes_missing_after_steps_were_done_has_the_budget_of_a_failure(local_job: LocalJob) -> None:
+    (local_job.folder / "train.py").write_text(
         "import json, os, time\n"
         "step = {'event': 'step', 'time': time.time(), 'rank': 0, 'step': 1, 'loss': '1'}\n"
         "os.write(int(os.environ['MUSTER_EVENTS_FD']), (json.dumps(step) + '\\n').encode())\n"
         "import missing_one\n"
     )
-    place.write(job(trainer={"script": "train.py"}, replicas=1, recovery={"application": {"limit": 1}}))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"script": "train.py"}, replicas=1, recovery={"application": {"limit": 1}}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
-    assert [attempt["reason"] for attempt in place.status()["attempts"]] == ["UserError", "UserError"]
+    assert [attempt["reason"] for attempt in local_job.status["attempts"]] == ["UserError", "UserError"]
 
 
 @pytest.mark.torch
-def test_the_last_words_of_a_torchrun_are_the_error_of_its_worker(place: Place) -> None:
-    (place.folder / "train.py").write_text(
+def test_the_last_words_of_a_torchrun_are_the_error_of_its_worker(local_job: LocalJob) -> None:
+    (local_job.folder / "train.py").write_text(
         "import os, time\nif os.environ['RANK'] == '1':\n    raise SystemExit('boom: the data is not there')\ntime.sleep(100)\n"
     )
     roles = {"worker": {"replicas": 1, "processesPerReplica": 2}}
-    place.write(job(trainer={"command": ["torchrun", "train.py"]}, roles=roles, recovery={"application": {"limit": 0}}))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"command": ["torchrun", "train.py"]}, roles=roles, recovery={"application": {"limit": 0}}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
-    (attempt,) = place.status()["attempts"]
+    (attempt,) = local_job.status["attempts"]
     assert attempt["message"].endswith("rank 1: boom: the data is not there")

@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import DEADLINE, World, trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import DEADLINE, BareWorld, trainer, world
 
 pytestmark = pytest.mark.tensorflow
 PS = "ParameterServer"
@@ -49,7 +50,7 @@ def build_model(config):
 """
 
 
-def end_servers(running: World) -> list[int]:
+def end_servers(running: BareWorld) -> list[int]:
     """Asks those that serve to stop, once the chief has ended."""
     running.processes[0].wait(DEADLINE)
     for rank in range(1, len(running.processes)):
@@ -65,11 +66,11 @@ def test_each_sample_is_used_once_an_epoch_by_two_workers_and_large_tables_lie_o
         assert end_servers(running) == [0, 21, 21, 21, 21], running.story()
     assert running.metrics()["uses"] == pytest.approx(3, abs=1e-4)
     assert running.metrics()["wrong"] == 0
-    staleness = [event["staleness"] for event in running.of("step")]
+    staleness = [event["staleness"] for event in running.events("step")]
     assert len(staleness) == 30
     assert max(staleness) > 0
     assert running.metrics()["stalenessMost"] == max(staleness)
-    assert [event["step"] for event in running.of("commit")] == [7, 14, 21, 28, 30]
+    assert [event["step"] for event in running.events("commit")] == [7, 14, 21, 28, 30]
 
 
 @pytest.mark.parametrize("task", ["digits", "listed"], ids=["the workers have the samples", "the chief sends them"])
@@ -83,16 +84,16 @@ def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just
         first.processes[2].wait(30)
         first.wait_for_step(max(first.losses()) + 5)
         first.start(2)
-        first.wait_for(lambda event: event["event"] == "fingerprint" and event["rank"] == 1 and event["time"] > first.of("step")[0]["time"])
+        first.wait_for_event("fingerprint", lambda event: event["rank"] == 1 and event["time"] > first.events("step")[0]["time"])
         first.wait_for_step(max(first.losses()) + 5)
         first.kill(0, signal.SIGTERM)
         assert end_servers(first) == [21, 21, 21, 21], first.story()
-    saved = first.of("commit")[-1]
+    saved = first.events("commit")[-1]
     assert (saved["reason"], saved["step"]) == ("Stop", max(first.losses()))
     epochs = saved["step"] // 23 + 4
     with world(PS, trainer(tmp_path, config={"epochs": epochs}, **fields), size=4, attempt=1, **environment) as second:
         assert end_servers(second) == [0, 21, 21, 21], second.story()
-    assert second.of("resumed")[0]["step"] == saved["step"]
+    assert second.events("resumed")[0]["step"] == saved["step"]
     assert sorted([*first.losses(), *second.losses()]) == list(range(1, epochs * 23 + 1))
     assert second.metrics()["accuracy"] > 0.93
 
@@ -105,7 +106,7 @@ def test_one_worker_computes_what_one_device_does_until_its_server_is_lost(tmp_p
         running.kill(2)
         assert running.processes[0].wait(DEADLINE) == 20, running.story()
     assert proofs.last_error(running)["reason"] == "PeerLost"
-    assert {event["staleness"] for event in running.of("step")} == {0}
+    assert {event["staleness"] for event in running.events("step")} == {0}
     one = proofs.uninterrupted("OneDevice", config, size=1)
     pairs = [(float.fromhex(loss), float.fromhex(running.losses()[step])) for step, loss in one.losses().items() if step <= 30]
     assert max(abs(a - b) for a, b in pairs) < 1e-6

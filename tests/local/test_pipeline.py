@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import signal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import World, trainer, world
+import torch
 
-from muster_trainer.contract import TrainerSpec
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
+from muster_trainer.pytorch.optimizers import default_optimizer
+from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import load_task
-
-torch = pytest.importorskip("torch")
-
-from muster_trainer.pytorch.engine import default_optimizer  # noqa: E402
-from muster_trainer.pytorch.seeds import seed_all  # noqa: E402
+from tests.local import proofs
+from tests.support import descriptors
+from tests.support.bare_worlds import BareWorld, trainer, world
+from tests.support.seeds import seeded_random
 
 pytestmark = pytest.mark.torch
 
 PIPEDREAM = {"pipeline": {"schedule": "PipeDream", "microBatches": 4}}
 
 
-def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> World:
+def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> BareWorld:
     with world(strategy, document, size=size, **env) as running:
         assert running.finish() == [0] * size, running.story()
     return running
 
 
-def cut_of(run: World) -> list[int]:
+def cut_of(run: BareWorld) -> list[int]:
     """How many layers each stage had."""
-    (found,) = (measured for measured in run.of("measurement") if measured["what"] == "pipeline")
+    (found,) = (measured for measured in run.events("measurement") if measured["what"] == "pipeline")
     assert [layer["name"] for layer in found["layers"]] == [name for stage in found["stages"] for name in stage["layers"]]
     return [len(stage["layers"]) for stage in found["stages"]]
 
@@ -47,8 +46,8 @@ class PipeDreamOnOneDevice:
     sees the weights after m - k updates, or those at which the pipeline was empty; its gradient is applied to the newest."""
 
     def __init__(self, document: dict[str, Any], cut: list[int]) -> None:
-        spec = TrainerSpec.from_json(json.dumps(document))
-        self.task = load_task(spec, "torch")
+        spec = TrainerSpec.from_json(json.dumps({"strategy": descriptors.document("Pipeline"), **document}))
+        self.task = load_task(spec)
         self.order = Order(self.task.config.seed, len(self.task.train), spec.batch.global_size, 1)
         self.size = spec.batch.global_size // spec.options["pipeline"]["microBatches"]
         seed_all(self.task.config.seed, 0, 0)
@@ -96,7 +95,7 @@ def test_pipedream_computes_each_backward_pass_with_the_weights_of_its_forward_p
     config = {"epochs": 2, "hidden": [64, 32, 16], "evaluateEveryEpochs": 1}
     document = trainer(None, config=config, options=PIPEDREAM)
     run = finished("Pipeline", 3, document)
-    assert {step["staleness"] for step in run.of("step")} == {2}
+    assert {step["staleness"] for step in run.events("step")} == {2}
     expected = PipeDreamOnOneDevice(document, cut_of(run)).losses()
     found = {step: float.fromhex(loss) for step, loss in run.losses().items()}
     assert found.keys() == expected.keys()
@@ -111,14 +110,15 @@ def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at
     kept = shutil.ignore_patterns("step-*", "attempts")  # all but the cut: measured anew, it may be another
     shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=kept)
     with world("Pipeline", document) as first:
+        random = seeded_random()
         first.wait_for_step(random.choice([25, 26, 27, 28]))
         first.kill(random.choice([0, 1]), signal.SIGKILL)
         first.finish()
     second = proofs.second_attempt("Pipeline", document)
-    assert second.of("resumed")[0]["step"] >= 10
+    assert second.events("resumed")[0]["step"] >= 10
     assert cut_of(second) == cut_of(first)
-    assert first.of("measurement")[0]["kept"]
-    assert second.of("measurement")[0]["kept"]
+    assert first.events("measurement")[0]["kept"]
+    assert second.events("measurement")[0]["kept"]
     assert {**first.losses(), **second.losses()} == whole
 
 
@@ -129,13 +129,13 @@ def test_a_checkpoint_is_gone_on_from_under_another_cut_and_a_cut_by_cost_is_no_
     reference = finished("DDP", 1, trainer(None, config={"epochs": 2}, **fields))
     first = finished("Pipeline", 3, trainer(tmp_path, config={"epochs": 1}, options=even, **fields))
     second = finished("Pipeline", 3, trainer(tmp_path, config={"epochs": 2}, options=by_cost, **fields), MUSTER_ATTEMPT="1")
-    assert second.of("resumed")[0]["step"] == max(first.losses())
+    assert second.events("resumed")[0]["step"] == max(first.losses())
     assert cut_of(first) != cut_of(second)
     assert cut_of(second)[0] < cut_of(first)[0]  # the first layers do most of the work
     one = {step: float.fromhex(loss) for step, loss in reference.losses().items()}
     cut = {step: float.fromhex(loss) for step, loss in {**first.losses(), **second.losses()}.items()}
     assert max(abs(one[step] - cut[step]) for step in one) < 1e-5
-    (notice,) = second.of("notice")
+    (notice,) = second.events("notice")
     assert "3 stages, cut by cost: stage 0: 0 (Linear) to" in notice["message"]
 
 

@@ -12,70 +12,75 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from runs import TRAIN, Place, finish, has_ended, job, losses, mark_in, wait_until
 
 from muster.local.sweep import RUN_MARK, marked
 from muster.report.history import read_history
+from tests.support.local_jobs import TRAIN, LocalJob, finish, has_ended, job, mark_in
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def local_job(tmp_path: Path) -> LocalJob:
     (tmp_path / "train.py").write_text(TRAIN)
-    return Place(tmp_path)
+    return LocalJob(tmp_path)
 
 
-def test_a_job_runs_to_its_end_and_leaves_logs_events_and_status(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 20 0.01"}))
-    code, output = place.muster_run("job.yaml")
+def test_a_job_runs_to_its_end_and_leaves_logs_events_and_status(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 20 0.01"}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
     assert "tiny succeeded, 20 steps" in output
-    assert place.status()["phase"] == "Succeeded"
-    assert "rank 1 goes on from step" in (place.run / "attempts/0/worker-1/log.txt").read_text()
-    events = [json.loads(line) for line in (place.run / "attempts/0/worker-0/events.jsonl").read_text().splitlines()]
+    assert local_job.status["phase"] == "Succeeded"
+    assert "rank 1 goes on from step" in (local_job.run / "attempts/0/worker-1/log.txt").read_text()
+    events = [json.loads(line) for line in (local_job.run / "attempts/0/worker-0/events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 21))
-    assert (place.run / "checkpoints/default/tiny/step").read_text() == "20"
-    assert place.processes() == []
+    assert (local_job.run / "checkpoints/default/tiny/step").read_text() == "20"
+    assert local_job.processes() == []
 
 
-def test_a_programs_own_exit_code_22_is_a_failure_with_a_budget_and_no_preemption(place: Place) -> None:
+def test_a_programs_own_exit_code_22_is_a_failure_with_a_budget_and_no_preemption(local_job: LocalJob) -> None:
     command = ["sh", "-c", "echo 'curl: (22) The requested URL returned error: 404' >&2; exit 22"]
-    place.write(job(trainer={"command": command}, replicas=1, recovery={"application": {"limit": 1}}))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"command": command}, replicas=1, recovery={"application": {"limit": 1}}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
-    status = place.status()
+    status = local_job.status
     assert [record["reason"] for record in status["attempts"]] == ["UserError", "UserError"]
     assert (status["restarts"]["applicationCount"], status["restarts"]["preemptionCount"]) == (1, 0)
     assert "exit code 22" in status["message"]
     assert "404" in status["message"]
 
 
-def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(place: Place) -> None:
-    place.write(job(trainer={"command": ["sh", "-c", "test -e ran && exit 0; touch ran; sleep 0.5; exit 1"]}, replicas=1))
-    code, output = place.muster_run("job.yaml")
+def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"command": ["sh", "-c", "test -e ran && exit 0; touch ran; sleep 0.5; exit 1"]}, replicas=1))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    status = place.status()
+    status = local_job.status
     assert status["goodput"].keys() == {f"{part}Seconds" for part in ("queued", "starting", "unreported", "recovering", "suspended")}
     assert status["attempts"][1]["phases"].keys() == {"detectSeconds", "scheduleSeconds"}
     assert "attempt 1 runs again, and has reported no step" in output
+    [complete] = [each for each in status["conditions"] if each["type"] == "Complete"]
+    assert complete["reason"] == "CompletedWithoutReport"
+    assert "tiny succeeded, 1 restart, " in output
+    assert "the program ended with exit code 0, and reported no step and no checkpoint" in output
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
-def test_replicas_that_still_run_when_the_job_has_failed_end_soon_whatever_is_cleaned_up(place: Place, policy: str) -> None:
+def test_replicas_that_still_run_when_the_job_has_failed_end_soon_whatever_is_cleaned_up(local_job: LocalJob, policy: str) -> None:
     command = ["sh", "-c", "if [ $RANK = 0 ]; then sleep 0.5; exit 1; fi; sleep 3600"]
-    place.write(job(trainer={"command": command}, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"command": command}, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
-    status = place.status()
+    status = local_job.status
     assert (status["phase"], status["roles"][0]["failed"]) == ("Failed", 1)
 
 
-def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(place: Place) -> None:
-    place.write(job(trainer={"command": ["env"]}, replicas=3))
-    code, output = place.muster_run("job.yaml")
+def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"command": ["env"]}, replicas=3))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
     worlds = []
     for index in range(3):
-        text = (place.run / f"attempts/0/worker-{index}/log.txt").read_text()
+        text = (local_job.run / f"attempts/0/worker-{index}/log.txt").read_text()
         worlds.append(dict(line.split("=", 1) for line in text.splitlines() if "=" in line))
     assert [world["PET_NODE_RANK"] for world in worlds] == ["0", "1", "2"]
     assert {world["MASTER_ADDR"] for world in worlds} == {"127.0.0.1"}
@@ -83,67 +88,67 @@ def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(place: 
     assert {world["HOME"] for world in worlds} == {os.environ["HOME"]}
 
 
-def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(place: Place) -> None:
-    place.write(job())
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
-        os.kill(place.pid_of("worker-1"), signal.SIGKILL)
+def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
         code, output = finish(run)
     assert code == 0, output
     assert "attempt 0 ended: worker-1: rank 1: ended by signal 9 (SIGKILL)" in output
     assert "attempt 1: resumed at step" in output
-    first, second = place.status()["attempts"]
+    first, second = local_job.status["attempts"]
     assert (first["class"], first["replica"]) == ("Infrastructure", "worker-1")
     assert second["stepResumed"] >= 5
-    assert [path.name for path in (place.run / "attempts").iterdir()] == ["0"]  # in the replicas that were there
+    assert [path.name for path in (local_job.run / "attempts").iterdir()] == ["0"]  # in the replicas that were there
 
 
-def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(place: Place) -> None:
-    place.write(job())
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
-        training = psutil.Process(place.pid_of("worker-0"))
-        os.kill(place.supervisor_of("worker-0"), signal.SIGKILL)
-        wait_until(lambda: place.status()["attempt"] == 1 and len(place.processes()) == 2, "the second attempt")
+def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        training = psutil.Process(local_job.pid_of("worker-0"))
+        os.kill(local_job.supervisor_of("worker-0"), signal.SIGKILL)
+        wait_until(lambda: local_job.status["attempt"] == 1 and len(local_job.processes()) == 2, "the second attempt")
         assert has_ended(training)
         code, output = finish(run)
     assert code == 0, output
-    assert place.status()["attempts"][0]["replica"] == "worker-0"
-    assert [path.name for path in (place.run / "attempts/1").iterdir()] == ["worker-0"]  # worker-1 was kept
+    assert local_job.status["attempts"][0]["replica"] == "worker-0"
+    assert [path.name for path in (local_job.run / "attempts/1").iterdir()] == ["worker-0"]  # worker-1 was kept
 
 
-def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(place: Place) -> None:
-    place.write(job())
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
-        uid, mark = _uid(place), place.mark
+def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        uid, mark = _uid(local_job), local_job.mark
         assert marked(RUN_MARK, mark)
         os.kill(run.pid, signal.SIGKILL)
         wait_until(lambda: not marked(RUN_MARK, mark), "the guard to end all processes")
-        assert int((place.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
-    code, output = place.muster_run("job.yaml", "--resume")
+        assert int((local_job.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
     assert "attempt 1: resumed at step" in output
-    status = place.status()
+    status = local_job.status
     assert [record["attempt"] for record in status["attempts"]] == [0, 1]
     assert status["attempts"][1]["stepResumed"] >= 5
-    assert _uid(place) == uid
+    assert _uid(local_job) == uid
 
 
-def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_it_is_resumed(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 400 0.01"}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_it_is_resumed(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 400 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         os.kill(run.pid, signal.SIGSTOP)  # it writes no more, and its replicas go on
-        known = place.step()
-        wait_until(lambda: max(losses(place.run)) >= known + 20, "more steps")
+        known = local_job.step
+        wait_until(lambda: max(local_job.losses()) >= known + 20, "more steps")
         os.kill(run.pid, signal.SIGKILL)
-    last = max(losses(place.run))
-    (place.run / "checkpoints/default/tiny/step").write_text("5")  # the commits since are lost
-    code, output = place.muster_run("job.yaml", "--resume")
+    last = max(local_job.losses())
+    (local_job.run / "checkpoints/default/tiny/step").write_text("5")  # the commits since are lost
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
     assert f"attempt 1: resumed at step 5, {last - 5} steps redone" in output
-    status, history = place.status(), read_history(place.run)
+    status, history = local_job.status, read_history(local_job.run)
     first, second = status["attempts"]
     assert first["lastStep"] == last
     assert second["stepsLost"] == len(history.redone) == last - 5
@@ -152,33 +157,33 @@ def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_
     assert status["goodput"]["productiveSteps"] == 400
 
 
-def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 2000 0.01"}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         [guard] = _guards(run.pid)
         os.kill(run.pid, signal.SIGSTOP)  # lest it replaces the guard
         guard.kill()
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-        before = {process.pid for process in marked(RUN_MARK, place.mark)}
+        before = {process.pid for process in marked(RUN_MARK, local_job.mark)}
         assert before
-        with place.running("job.yaml", "--resume"):
-            wait_until(lambda: place.status()["attempt"] == 1, "the second attempt")
-            assert not before & {process.pid for process in marked(RUN_MARK, place.mark)}
+        with local_job.running("job.yaml", "--resume"):
+            wait_until(lambda: local_job.status["attempt"] == 1, "the second attempt")
+            assert not before & {process.pid for process in marked(RUN_MARK, local_job.mark)}
 
 
 @pytest.mark.parametrize("options", [[], ["--resume"], ["--fresh"]])
-def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(place: Place, options: list[str]) -> None:
-    place.write(job(trainer={"script": "train.py 20000 0.01"}))
-    copy = place.folder / "runs" / "copy"
-    with place.running("job.yaml"):
-        place.wait_for_commit()
+def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(local_job: LocalJob, options: list[str]) -> None:
+    local_job.write(job(trainer={"script": "train.py 20000 0.01"}))
+    copy = local_job.folder / "runs" / "copy"
+    with local_job.running("job.yaml"):
+        local_job.wait_for_commit()
         copy.mkdir()
         for name in ("job.yaml", "status.json", "lock"):
-            shutil.copy(place.run / name, copy)
-        processes = {psutil.Process(place.pid_of(replica)) for replica in ("worker-0", "worker-1")}
-        second = place.start("job.yaml", "--run-dir", "runs/copy", *options)
+            shutil.copy(local_job.run / name, copy)
+        processes = {psutil.Process(local_job.pid_of(replica)) for replica in ("worker-0", "worker-1")}
+        second = local_job.start("job.yaml", "--run-dir", "runs/copy", *options)
         try:
             if options:
                 wait_until(lambda: _runs(copy), "the run of the copy")
@@ -187,32 +192,32 @@ def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(place: Place, 
         finally:
             second.kill()
         assert not any(has_ended(process) for process in processes)
-        step = place.step()
-        wait_until(lambda: place.step() > step, "more steps of the first run")
-        assert place.status()["attempt"] == 0
+        step = local_job.step
+        wait_until(lambda: local_job.step > step, "more steps of the first run")
+        assert local_job.status["attempt"] == 0
 
 
-def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 20000 0.01"}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 20000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         [guard] = _guards(run.pid)
         os.kill(run.pid, signal.SIGSTOP)  # so that it does not replace the guard
         guard.kill()
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-        left = {process.pid for process in marked(RUN_MARK, place.mark)}
-        code, output = finish(place.start("job.yaml"))
+        left = {process.pid for process in marked(RUN_MARK, local_job.mark)}
+        code, output = finish(local_job.start("job.yaml"))
         assert code == 11, output
-        assert left == {process.pid for process in marked(RUN_MARK, place.mark)}
-        with place.running("job.yaml", "--resume"):
-            wait_until(lambda: place.status()["attempt"] == 1, "the second attempt")
+        assert left == {process.pid for process in marked(RUN_MARK, local_job.mark)}
+        with local_job.running("job.yaml", "--resume"):
+            wait_until(lambda: local_job.status["attempt"] == 1, "the second attempt")
 
 
-def test_a_killed_guard_is_replaced(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 20000 0.01"}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_a_killed_guard_is_replaced(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 20000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         [guard] = _guards(run.pid)
         guard.kill()
         wait_until(lambda: _guards(run.pid) not in ([], [guard]), "another guard")
@@ -220,68 +225,68 @@ def test_a_killed_guard_is_replaced(place: Place) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(place: Place, number: signal.Signals) -> None:
-    place.write(job())
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(local_job: LocalJob, number: signal.Signals) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         run.send_signal(number)
         code, output = finish(run)
     assert code == 21, output
-    saved = place.committed()
+    saved = local_job.committed
     assert f"saved at step {saved}. Continue with: muster run job.yaml --resume" in output
-    assert place.status()["phase"] == "Suspended"
-    code, output = place.muster_run("job.yaml", "--resume")
+    assert local_job.status["phase"] == "Suspended"
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert place.status()["attempts"][1]["stepResumed"] == saved
-    assert place.status()["restarts"]["total"] == 0
+    assert local_job.status["attempts"][1]["stepResumed"] == saved
+    assert local_job.status["restarts"]["total"] == 0
 
 
 @pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
-def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(place: Place, evaluation: int, grace: int) -> None:
-    (place.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
-    place.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit(20)
+def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(local_job: LocalJob, evaluation: int, grace: int) -> None:
+    (local_job.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
+    local_job.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit(20)
         run.send_signal(signal.SIGINT)
         code, output = finish(run)
     assert code == 21, output
     assert "saved at step 20" in output
-    assert place.status()["attempts"][0]["lastStep"] == 20
-    code, output = place.muster_run("job.yaml", "--resume")
+    assert local_job.status["attempts"][0]["lastStep"] == 20
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert place.status()["attempts"][1]["stepResumed"] == 20
+    assert local_job.status["attempts"][1]["stepResumed"] == 20
 
 
-def test_a_second_ctrl_c_ends_everything_at_once(place: Place) -> None:
-    (place.folder / "stubborn.py").write_text(
+def test_a_second_ctrl_c_ends_everything_at_once(local_job: LocalJob) -> None:
+    (local_job.folder / "stubborn.py").write_text(
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
     )
-    place.write(job(trainer={"script": "stubborn.py"}, checkpoint={"gracePeriodSeconds": 500}))
-    with place.running("job.yaml") as run:
-        wait_until(lambda: place.logs().count("up") == 2, "both workers")
+    local_job.write(job(trainer={"script": "stubborn.py"}, checkpoint={"gracePeriodSeconds": 500}))
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: local_job.logs().count("up") == 2, "both workers")
         run.send_signal(signal.SIGINT)
-        wait_until(lambda: place.status()["message"].startswith("suspending"), "the first Ctrl-C to be heeded")
+        wait_until(lambda: local_job.status["message"].startswith("suspending"), "the first Ctrl-C to be heeded")
         run.send_signal(signal.SIGINT)
         code, output = finish(run, seconds=20)
     assert code == 22, output
     assert "nothing was saved" in output
 
 
-def test_a_daemon_that_a_script_leaves_behind_is_ended(place: Place) -> None:
-    (place.folder / "daemon.py").write_text(
+def test_a_daemon_that_a_script_leaves_behind_is_ended(local_job: LocalJob) -> None:
+    (local_job.folder / "daemon.py").write_text(
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
         "print('child', child.pid, flush=True)\n"
     )
-    place.write(job(trainer={"script": "daemon.py"}, replicas=1))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"script": "daemon.py"}, replicas=1))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    pid = int(place.logs().split("child ")[1].split()[0])
+    pid = int(local_job.logs().split("child ")[1].split()[0])
     assert not psutil.pid_exists(pid) or has_ended(psutil.Process(pid))
 
 
-def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next_attempt(place: Place) -> None:
-    (place.folder / "leaves.py").write_text(
+def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next_attempt(local_job: LocalJob) -> None:
+    (local_job.folder / "leaves.py").write_text(
         "import os, pathlib, psutil, subprocess, sys\n"
         "left = pathlib.Path('left')\n"
         "if os.environ['MUSTER_ATTEMPT'] == '0':\n"
@@ -291,95 +296,95 @@ def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next
         "pid = int(left.read_text())\n"
         "print('left is', psutil.Process(pid).status() if psutil.pid_exists(pid) else 'gone', flush=True)\n"
     )
-    place.write(job(trainer={"command": ["python", "leaves.py"], "supervisor": "Disabled"}, replicas=1))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"command": ["python", "leaves.py"], "supervisor": "Disabled"}, replicas=1))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
-    assert place.logs().strip() in ("left is gone", "left is zombie")
+    assert local_job.logs().strip() in ("left is gone", "left is zombie")
 
 
-def test_a_second_run_at_the_same_time_is_refused_with_the_pid_of_the_first(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 12000 0.01"}))
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_a_second_run_at_the_same_time_is_refused_with_the_pid_of_the_first(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 12000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         for option in ("--resume", "--fresh"):
-            code, output = place.muster_run_beside("job.yaml", option)
+            code, output = local_job.muster_run_beside("job.yaml", option)
             assert code == 11
             assert f"pid {run.pid}" in output
         run.send_signal(signal.SIGINT)
         assert finish(run)[0] == 21
 
 
-def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 10 0.01"}))
-    assert place.muster_run("job.yaml")[0] == 0
-    uid = _uid(place)
-    code, output = place.muster_run("job.yaml")
+def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 10 0.01"}))
+    assert local_job.muster_run("job.yaml")[0] == 0
+    uid = _uid(local_job)
+    code, output = local_job.muster_run("job.yaml")
     assert code == 11
     assert "finished" in output
     assert "muster run job.yaml --fresh" in output
-    code, output = place.muster_run("job.yaml", "--resume")
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0
     assert "has finished already" in output
-    code, output = place.muster_run("job.yaml", "--fresh")
+    code, output = local_job.muster_run("job.yaml", "--fresh")
     assert code == 0, output
     assert "moved to runs/tiny.1" in output
-    assert _uid(place) != uid
-    assert place.status()["attempts"][0].get("stepResumed") == 0
-    assert (place.folder / "runs/tiny.1/status.json").exists()
+    assert _uid(local_job) != uid
+    assert local_job.status["attempts"][0].get("stepResumed") == 0
+    assert (local_job.folder / "runs/tiny.1/status.json").exists()
 
 
-def test_resume_refuses_another_training_and_takes_more_replicas(place: Place) -> None:
-    place.write(job())
-    with place.running("job.yaml") as run:
-        place.wait_for_commit()
+def test_resume_refuses_another_training_and_takes_more_replicas(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
         run.send_signal(signal.SIGINT)
         assert finish(run)[0] == 21
-    place.write(job(trainer={"script": "other.py"}))
-    (place.folder / "other.py").write_text("")
-    code, output = place.muster_run("job.yaml", "--resume")
+    local_job.write(job(trainer={"script": "other.py"}))
+    (local_job.folder / "other.py").write_text("")
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 11
     assert 'spec.trainer.script: the run in progress has "train.py 400 0.01", the file has "other.py"' in output
-    place.write(job(replicas=3))
-    code, output = place.muster_run("job.yaml", "--resume")
+    local_job.write(job(replicas=3))
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert (place.run / "attempts/1/worker-2").is_dir()
+    assert (local_job.run / "attempts/1/worker-2").is_dir()
 
 
-def test_a_failed_run_is_taken_up_again_when_the_script_is_mended(place: Place) -> None:
-    script = place.folder / "broken.py"
+def test_a_failed_run_is_taken_up_again_when_the_script_is_mended(local_job: LocalJob) -> None:
+    script = local_job.folder / "broken.py"
     script.write_text("print('one line')\nraise ValueError('the reason')\n")
-    place.write(job(trainer={"script": "broken.py"}, replicas=1, recovery={"application": {"limit": 0}}))
-    code, output = place.muster_run("job.yaml")
+    local_job.write(job(trainer={"script": "broken.py"}, replicas=1, recovery={"application": {"limit": 0}}))
+    code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
     assert "worker-0: rank 0: ValueError: the reason" in output
     assert "runs/tiny/attempts/0/worker-0/log.txt" in output
     assert "| one line" in output
     script.write_text("print('mended')\n")
-    code, output = place.muster_run("job.yaml", "--resume")
+    code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert place.status()["attempt"] == 1
+    assert local_job.status["attempt"] == 1
 
 
-def test_logs_are_shown_when_asked_for(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 5 0.01"}))
-    code, output = place.muster_run("job.yaml", "--logs")
+def test_logs_are_shown_when_asked_for(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 5 0.01"}))
+    code, output = local_job.muster_run("job.yaml", "--logs")
     assert code == 0, output
     assert "[worker-1] rank 1 goes on from step" in output
 
 
-def test_a_script_is_found_beside_the_job_file_and_its_folder_is_importable(place: Place) -> None:
-    folder = place.folder / "jobs"
+def test_a_script_is_found_beside_the_job_file_and_its_folder_is_importable(local_job: LocalJob) -> None:
+    folder = local_job.folder / "jobs"
     folder.mkdir()
     (folder / "helper_of_the_job.py").write_text("word = 'imported'")
     (folder / "go.py").write_text("import os, helper_of_the_job as h\nprint(h.word, os.getcwd())")
     (folder / "job.yaml").write_text(yaml.safe_dump(job(trainer={"script": "go.py"}, replicas=1)))
-    code, output = place.muster_run("jobs/job.yaml")
+    code, output = local_job.muster_run("jobs/job.yaml")
     assert code == 0, output
-    assert f"imported {place.folder}" in place.logs()
+    assert f"imported {local_job.folder}" in local_job.logs()
 
 
-def _uid(place: Place) -> str:
-    return str(yaml.safe_load((place.run / "job.yaml").read_text())["metadata"]["uid"])
+def _uid(local_job: LocalJob) -> str:
+    return str(yaml.safe_load((local_job.run / "job.yaml").read_text())["metadata"]["uid"])
 
 
 def _guards(pid: int) -> list[psutil.Process]:

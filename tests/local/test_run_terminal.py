@@ -12,25 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runs import DEADLINE, TRAIN, Place, job
+
+from tests.support.local_jobs import TRAIN, LocalJob, job
+from tests.support.waiting import DEADLINE
 
 CONTROLLED = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from muster.cli.main import main; main(sys.argv[1:])"
 """`muster` with its standard input as controlling terminal, so that closing it sends SIGHUP."""
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def local_job(tmp_path: Path) -> LocalJob:
     (tmp_path / "train.py").write_text(TRAIN)
-    return Place(tmp_path)
+    return LocalJob(tmp_path)
 
 
 @contextmanager
-def in_terminal(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def in_terminal(local_job: LocalJob) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`muster run job.yaml` and our end of its terminal."""
     terminal, other_end = pty.openpty()
     run = subprocess.Popen(
         [sys.executable, "-c", CONTROLLED, "run", "job.yaml"],
-        cwd=place.folder,
+        cwd=local_job.folder,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
         stdin=other_end,
         stdout=other_end,
@@ -43,7 +45,7 @@ def in_terminal(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     finally:
         run.kill()
         run.wait()
-        place.assert_nothing_left()
+        local_job.assert_nothing_left()
 
 
 def read(terminal: int) -> bytes:
@@ -53,14 +55,14 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_panel_shows_progress_and_news_scroll_above_it(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 200 0.01"}))
+def test_a_panel_shows_progress_and_news_scroll_above_it(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 200 0.01"}))
     shown, killed = b"", False
-    with in_terminal(place) as (run, terminal):
+    with in_terminal(local_job) as (run, terminal):
         while chunk := read(terminal):
             shown += chunk
-            if not killed and place.committed() >= 5:
-                os.kill(place.pid_of("worker-1"), signal.SIGKILL)
+            if not killed and local_job.committed >= 5:
+                os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
                 killed = True
         os.close(terminal)
         assert run.wait(DEADLINE) == 0, shown.decode()
@@ -69,13 +71,13 @@ def test_a_panel_shows_progress_and_news_scroll_above_it(place: Place) -> None:
         assert expected in text, expected
 
 
-def test_ctrl_c_typed_into_the_terminal_saves_and_says_how_to_go_on(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 2000 0.01"}))
+def test_ctrl_c_typed_into_the_terminal_saves_and_says_how_to_go_on(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
     shown, typed = b"", False
-    with in_terminal(place) as (run, terminal):
+    with in_terminal(local_job) as (run, terminal):
         while chunk := read(terminal):
             shown += chunk
-            if not typed and place.committed() >= 5:
+            if not typed and local_job.committed >= 5:
                 os.write(terminal, b"\x03")
                 typed = True
         os.close(terminal)
@@ -83,11 +85,11 @@ def test_ctrl_c_typed_into_the_terminal_saves_and_says_how_to_go_on(place: Place
     assert "Continue with: muster run job.yaml --resume" in shown.decode()
 
 
-def test_a_closed_terminal_stops_the_run_in_good_order(place: Place) -> None:
-    place.write(job(trainer={"script": "train.py 2000 0.01"}))
-    with in_terminal(place) as (run, terminal):
-        while place.committed() < 5:
+def test_a_closed_terminal_stops_the_run_in_good_order(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
+    with in_terminal(local_job) as (run, terminal):
+        while local_job.committed < 5:
             assert read(terminal)
         os.close(terminal)
         assert run.wait(DEADLINE) == 21
-    assert place.status()["phase"] == "Suspended"
+    assert local_job.status["phase"] == "Suspended"

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Place, job, wait_until
-from worlds import trainer, world
+
+from tests.support.bare_worlds import trainer, world
+from tests.support.local_jobs import LocalJob, job
+from tests.support.waiting import wait_until
 
 SECONDS = 240.0
 SLOW = 0.06
@@ -56,8 +58,7 @@ def test_workers_of_tensorflow_tell_how_long_they_work_by_themselves(tmp_path: P
     document = trainer(None, config=LONG, module="model")
     with world("MultiWorkerMirrored", document, PYTHONPATH=str(tmp_path), SLOW_FILE=str(tmp_path / "slow")) as running:
         fast, slow = (
-            running.wait_for(lambda event, rank=rank: event["event"] == "pace" and event["rank"] == rank and "ownSeconds" in event)
-            for rank in (0, 1)
+            running.wait_for_event("pace", lambda event, rank=rank: event["rank"] == rank and "ownSeconds" in event) for rank in (0, 1)
         )
     assert slow["seconds"] > SLOW
     assert fast["seconds"] > SLOW, "it waits for the other in each step"
@@ -67,16 +68,16 @@ def test_workers_of_tensorflow_tell_how_long_they_work_by_themselves(tmp_path: P
 
 @pytest.mark.torch
 def test_a_slow_rank_is_named_in_the_status_while_it_is_slow(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    local_job = LocalJob(tmp_path)
     (tmp_path / "model.py").write_text(MODEL + TORCH)
     (tmp_path / "slow").touch()
-    name = place.write(job(trainer={"module": "model", "config": LONG}, batch={"globalSize": 64}))
+    name = local_job.write(job(trainer={"module": "model", "config": LONG}, batch={"globalSize": 64}))
 
     def straggling() -> dict[str, Any]:
-        conditions = place.status().get("conditions", [])
+        conditions = local_job.status.get("conditions", [])
         return next((one for one in conditions if one["type"] == "Straggling"), {"status": "", "message": ""})
 
-    with place.running(name):
+    with local_job.running(name):
         wait_until(lambda: straggling()["status"] == "True", "a straggler", SECONDS)
         assert straggling()["message"].startswith("rank 1 (worker-1) works 0.0")
         (tmp_path / "slow").unlink()

@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import trainer, world
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
-from muster_trainer.tasks.module import load_task
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from tests.local import proofs
+from tests.support import descriptors
+from tests.support.bare_worlds import trainer, world
 
 pytestmark = pytest.mark.tensorflow
 TWO = {"logicalDevices": 2}
@@ -46,14 +47,12 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
         ("MultiWorkerMirrored", {"communication": "OneDevice"}, "spec.communication: 'OneDevice' is none of Auto, NCCL, Ring"),
         ("MultiWorkerMirrored", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
         ("ParameterServer", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
-        ("Fit", {"batch": {"globalSize": 64, "accumulationSteps": 2}}, "spec.batch.accumulationSteps: Keras fit"),
-        ("Fit", {"config": {"nanLoss": "Skip"}}, "spec.trainer.config.nanLoss: Keras fit"),
     ],
 )
 def test_what_this_machine_cannot_do_is_refused_by_name(
     strategy: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from muster_trainer.tensorflow import fit, machine, parameter_server
+    from muster_trainer.tensorflow import machine, parameter_server
     from muster_trainer.tensorflow import world as cluster
 
     places = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
@@ -63,10 +62,9 @@ def test_what_this_machine_cannot_do_is_refused_by_name(
         "Mirrored": machine.mirrored,
         "MultiWorkerMirrored": cluster.join,
         "ParameterServer": parameter_server.connect,
-        "Fit": lambda spec: fit.Fit(load_task(spec, "tensorflow"), spec, join=machine.one_device),
     }
     with pytest.raises(BadConfiguration, match=re.escape(said)):
-        joins[strategy](TrainerSpec.from_json(json.dumps(trainer(None, **fields))))
+        joins[strategy](TrainerSpec.from_json(json.dumps(trainer(None, strategy=descriptors.document("OneDevice"), **fields))))
 
 
 def test_bfloat16_trains_as_well_with_variables_and_losses_in_float32() -> None:
@@ -101,19 +99,25 @@ def loss(outputs, batch): return keras.ops.sum((outputs - batch[1]) ** 2, axis=-
 
 
 @pytest.mark.parametrize(
-    ("strategy", "policy", "codes"), [("MultiWorkerMirrored", "Stop", [10, 10]), ("Mirrored", "Skip", [0]), ("Mirrored", "Continue", [0])]
+    ("strategy", "policy", "loop", "codes"),
+    [
+        ("MultiWorkerMirrored", "Stop", "Custom", [10, 10]),
+        ("Mirrored", "Skip", "Custom", [0]),
+        ("Mirrored", "Skip", "Fit", [0]),
+        ("Mirrored", "Continue", "Custom", [0]),
+    ],
 )
 def test_a_loss_that_is_no_number_stops_is_skipped_or_goes_on_as_the_job_says(
-    strategy: str, policy: str, codes: list[int], tmp_path: Path
+    strategy: str, policy: str, loop: str, codes: list[int], tmp_path: Path
 ) -> None:
     (tmp_path / "bad_sample.py").write_text(BAD_SAMPLE)
-    config = {"epochs": 2, "nanLoss": policy}
-    document = trainer(None, module="bad_sample", config=config, batch={"globalSize": 16}, options=TWO if strategy == "Mirrored" else {})
+    config, options = {"epochs": 2, "nanLoss": policy}, {"loop": loop, **(TWO if strategy == "Mirrored" else {})}
+    document = trainer(None, module="bad_sample", config=config, batch={"globalSize": 16}, options=options)
     with world(strategy, document, size=len(codes), PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == codes, running.story()
     broken = [step for step, loss in running.losses().items() if loss == "nan"]
     if policy == "Stop":
-        message, same = (error["message"] for error in running.of("error"))
+        message, same = (error["message"] for error in running.events("error"))
         assert message == same
         assert f"the loss of step {broken[0]}" in message
         assert "its batch begins with the samples " in message

@@ -8,9 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import proofs
 import pytest
-from worlds import World, trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import BareWorld, trainer, world
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +20,7 @@ SHORT = {"epochs": 1, "hidden": [64, 32, 16]}
 WIDE = {"config": {"hidden": [2048]}}
 
 
-def finished(strategy: str, size: int, document: dict[str, Any], *, codes: int = 0, **env: str) -> World:
+def finished(strategy: str, size: int, document: dict[str, Any], *, codes: int = 0, **env: str) -> BareWorld:
     with world(strategy, document, size=size, **env) as running:
         assert running.finish() == [codes] * size, running.story()
     return running
@@ -30,7 +31,7 @@ def short(directory: Path | None = None, *, config: dict[str, Any] | None = None
     return trainer(directory, config={**SHORT, **(config or {})}, **fields)
 
 
-def one_device(config: dict[str, Any] | None = None, **fields: Any) -> World:
+def one_device(config: dict[str, Any] | None = None, **fields: Any) -> BareWorld:
     return proofs.uninterrupted("DDP", {**SHORT, **(config or {})}, size=1, **fields)
 
 
@@ -81,7 +82,7 @@ def test_a_checkpoint_of_one_strategy_is_gone_on_from_by_another(tmp_path: Path,
     finished(before, 2, short(tmp_path, config=config))
     document = short(tmp_path, config={**config, "epochs": 2})
     second = finished(after, size, document, MUSTER_ATTEMPT="1")
-    assert second.of("resumed")[0]["step"] == 23
+    assert second.events("resumed")[0]["step"] == 23
     reference = {step: float.fromhex(loss) for step, loss in whole.losses().items() if step > 23}
     assert max(abs(float.fromhex(loss) - reference[step]) for step, loss in second.losses().items()) < 1e-6
     assert sorted(second.losses()) == sorted(reference)
@@ -112,8 +113,8 @@ def test_a_checkpoint_of_one_strategy_is_gone_on_from_by_another(tmp_path: Path,
 )
 def test_what_does_not_fit_is_refused_alike_by_all_ranks(strategy: str, size: int, fields: dict[str, Any], said: str) -> None:
     refused = finished(strategy, size, trainer(None, **fields), codes=11)
-    assert len(refused.of("error")) == size
-    assert all(said in error["message"] for error in refused.of("error")), refused.of("error")
+    assert len(refused.events("error")) == size
+    assert all(said in error["message"] for error in refused.events("error")), refused.events("error")
     assert "Traceback" not in "".join(refused.output)
 
 
@@ -128,7 +129,7 @@ class Net(torch.nn.Module):
         self.layer = torch.nn.Linear(2, 1)
     def forward(self, inputs):
         return self.layer(inputs)
-def dataset(config): return [(np.full(2, i, dtype=np.float32), np.float32(config.get("bad", 0) if i == 5 else i)) for i in range(16)]
+def dataset(config): return [(np.full(2, i, dtype=np.float32), np.float32(config.get("bad", "0") if i == 5 else i)) for i in range(16)]
 def loss(outputs, batch): return (outputs[:, 0] - batch[1]) ** 2
 """
 
@@ -151,23 +152,23 @@ def test_a_model_that_does_not_fit_is_refused_alike_by_all_ranks(
     tmp_path: Path, strategy: str, config: dict[str, Any], code: int, said: str
 ) -> None:
     refused = finished(strategy, 2, own(tmp_path, config=config), codes=code, PYTHONPATH=str(tmp_path))
-    assert all(said in error["message"] for error in refused.of("error"))
-    assert len(refused.of("error")) == 2
+    assert all(said in error["message"] for error in refused.events("error"))
+    assert len(refused.events("error")) == 2
 
 
 def test_a_loss_that_is_no_number_stops_all_ranks_with_step_and_batch(tmp_path: Path) -> None:
-    stopped = finished("FSDP", 2, own(tmp_path, config={"bad": math.nan}), codes=10, PYTHONPATH=str(tmp_path))
-    messages = {error["message"] for error in stopped.of("error")}
+    stopped = finished("FSDP", 2, own(tmp_path, config={"bad": "nan"}), codes=10, PYTHONPATH=str(tmp_path))
+    messages = {error["message"] for error in stopped.events("error")}
     assert len(messages) == 1
     assert "(epoch 1) is nan; its batch begins with the samples" in messages.pop()
 
 
 def test_a_step_whose_loss_is_no_number_can_be_left_out(tmp_path: Path) -> None:
-    config = {"bad": math.nan, "nanLoss": "Skip"}
+    config = {"bad": "nan", "nanLoss": "Skip"}
     went_on = finished("DDP", 2, own(tmp_path, config=config), PYTHONPATH=str(tmp_path))
-    losses = [float(event["loss"]) for event in went_on.of("step")]
+    losses = [float(event["loss"]) for event in went_on.events("step")]
     assert [math.isnan(loss) for loss in losses].count(True) == 2  # the bad sample comes once in each epoch
-    (notice,) = went_on.of("notice")
+    (notice,) = went_on.events("notice")
     assert "is left out (nanLoss: Skip)" in notice["message"]
     assert json.loads(json.dumps(notice))
 
@@ -189,10 +190,10 @@ def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_g
         first.kill(1, signal.SIGTERM)
         assert first.finish() == [21] * 4, first.story()
     second = finished("RPC", 4, document, MUSTER_ATTEMPT="1")
-    steps = first.of("step") + second.of("step")
+    steps = first.events("step") + second.events("step")
     assert [step["step"] for step in steps] == list(range(1, steps[0]["totalSteps"] + 1))
     assert sum(step["samples"] for step in steps) == 4 * 36_000
-    stale = [step["staleness"] for step in second.of("step")]
+    stale = [step["staleness"] for step in second.events("step")]
     assert max(stale) > 0
     metrics = second.metrics()
     assert metrics["stalenessMost"] == max(stale)
@@ -205,7 +206,7 @@ def test_a_model_with_running_averages_is_refused_by_rpc(tmp_path: Path) -> None
     text = (tmp_path / "own.py").read_text().replace("torch.nn.Linear(2, 4),", "torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4),")
     (tmp_path / "own.py").write_text(text)
     refused = finished("RPC", 3, document, codes=11, PYTHONPATH=str(tmp_path))
-    assert all("has the buffer 1.num_batches_tracked; use LayerNorm" in error["message"] for error in refused.of("error"))
+    assert all("has the buffer 1.num_batches_tracked; use LayerNorm" in error["message"] for error in refused.events("error"))
 
 
 def test_rpc_without_a_parameter_server_is_refused() -> None:
@@ -218,7 +219,7 @@ def test_an_error_in_a_workers_loss_ends_all_ranks_alike(tmp_path: Path, options
     document = own(tmp_path, options=options)
     (tmp_path / "own.py").write_text(OWN + "\n\ndef loss(outputs, batch):\n    raise ValueError('bad width')\n")
     failed = finished("RPC", 3, document, codes=10, PYTHONPATH=str(tmp_path))
-    assert len({error["message"] for error in failed.of("error")}) == 1
+    assert len({error["message"] for error in failed.events("error")}) == 1
     assert "loss failed: ValueError: bad width" in proofs.last_error(failed)["message"]
 
 

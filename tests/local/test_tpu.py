@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import proofs
 import pytest
-from worlds import free_port, trainer, world
 
-from muster_trainer.contract import BadConfiguration, PeerLost
+from muster_contract.errors import BadConfiguration, PeerLost
+from tests.local import proofs
+from tests.support.bare_worlds import free_port, trainer, world
 
 pytestmark = pytest.mark.tensorflow
 

@@ -6,26 +6,14 @@ import shutil
 import signal
 from pathlib import Path
 
-import proofs
 import pytest
-from worlds import World, trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import BareWorld, trainer, world
 
 pytestmark = pytest.mark.tensorflow
 MWMS = "MultiWorkerMirrored"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
-
-
-def test_the_losses_of_two_and_four_workers_are_those_of_one() -> None:
-    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2, 4], communication="Ring")
-
-
-def test_a_worker_without_samples_still_takes_part_and_portions_change_nothing() -> None:
-    # 1,437 samples in steps of 718 leave a last step of one sample for two workers
-    proofs.losses_do_not_depend_on_the_world(MWMS, [1, 2], batch={"globalSize": 718, "accumulationSteps": 3})
-
-
-def test_the_chief_saves_what_it_has_when_its_peer_is_gone(tmp_path: Path) -> None:
-    proofs.what_rank_0_has_is_saved_when_its_peer_is_gone(MWMS, tmp_path)
 
 
 AVERAGED = """
@@ -61,8 +49,8 @@ def averaged(directory: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(directory)}
 
 
-def evaluations(running: World) -> dict[int, dict[str, float]]:
-    return {event["step"]: event["metrics"] for event in running.of("evaluation")}
+def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
+    return {event["step"]: event["metrics"] for event in running.events("evaluation")}
 
 
 def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_and_a_schedule(tmp_path: Path) -> None:
@@ -126,7 +114,7 @@ def test_a_checkpoint_of_two_workers_is_gone_on_from_by_one_device_and_by_three(
     for strategy, options in (("OneDevice", {}), ("Mirrored", {"logicalDevices": 3})):
         directory = shutil.copytree(tmp_path / "two", tmp_path / strategy)
         second = proofs.second_attempt(strategy, trainer(directory, config={"epochs": 2}, options=options), size=1)
-        assert second.of("resumed")[0]["step"] == 23
+        assert second.events("resumed")[0]["step"] == 23
         assert sorted(second.losses()) == list(range(24, 47))
         assert max(abs(float.fromhex(loss) - float.fromhex(whole[step])) for step, loss in second.losses().items()) < 1e-6
 

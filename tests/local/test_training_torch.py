@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import signal
 import socket
 from pathlib import Path
 
-import proofs
 import pytest
-from worlds import World, trainer, world
+
+from tests.local import proofs
+from tests.support.bare_worlds import BareWorld, trainer, world
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples" / "own-model"
-
-
-def test_a_killed_world_with_a_convolutional_model_resumes_and_every_loss_is_bit_equal(tmp_path: Path) -> None:
-    proofs.killed_world_continues_bit_for_bit("DDP", tmp_path, {"model": "cnn"})
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_the_user_is_told(tmp_path: Path) -> None:
-    proofs.damaged_checkpoint_is_passed_over("DDP", tmp_path)
-
-
-def test_the_losses_are_those_of_one_process_for_two_three_and_four() -> None:
-    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2, 3, 4])
-
-
-def test_a_rank_without_samples_still_takes_part() -> None:
-    # 1,437 samples in steps of 718 leave a last step of one sample for two processes
-    proofs.losses_do_not_depend_on_the_world("DDP", [1, 2], batch={"globalSize": 718})
 
 
 def test_accumulation_changes_nothing_but_memory() -> None:
@@ -59,28 +42,20 @@ def test_another_batch_size_is_refused_by_name_and_never_starts_over(tmp_path: P
     assert all(part in message for part in ("spec.batch.globalSize", "64", "32", "resume: Never", "checkpoint.name"))
     other["checkpoint"]["resume"] = "Never"
     again = proofs.second_attempt("DDP", other, size=1, MUSTER_JOB_CREATED="2026-11-21T12:00:00Z")
-    assert again.of("resumed")[0]["step"] == 0
+    assert again.events("resumed")[0]["step"] == 0
     assert min(again.losses()) == 1
 
 
 def test_every_seconds_saves_at_a_step_of_all_ranks(tmp_path: Path) -> None:
     document = trainer(tmp_path, config=proofs.SLOW, checkpoint={"everySteps": None, "everySeconds": 0.3})
     with world("DDP", document) as running:
-        running.wait_for(lambda event: event["event"] == "commit" and event["reason"] == "Periodic")
+        running.wait_for_event("commit", lambda event: event["reason"] == "Periodic")
         assert running.finish() == [0, 0], running.story()
-
-
-def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved() -> None:
-    with world("DDP", trainer(None, config=proofs.SLOW)) as running:
-        running.wait_for_step(3)
-        running.kill(0, signal.SIGTERM)
-        assert running.finish() == [22, 22], running.story()
-    assert "no checkpoint storage" in proofs.last_error(running)["message"]
 
 
 def test_a_stop_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
     with world("DDP", trainer(tmp_path)) as running:
-        running.wait_for(lambda event: event["event"] == "phase" and event["rank"] == 0)
+        running.wait_for_event("phase", lambda event: event["rank"] == 0)
         running.kill(0, signal.SIGTERM)
         code = running.processes[0].wait(60)
         assert code == 21, running.story()
@@ -112,14 +87,9 @@ def test_nccl_without_cuda_is_refused_by_all_ranks() -> None:
         pytest.skip("this machine has CUDA")
     with world("DDP", trainer(None, communication="NCCL")) as running:
         assert running.finish() == [11, 11], running.story()
-    assert [error["message"] for error in running.of("error")] == [
+    assert [error["message"] for error in running.events("error")] == [
         "communication: NCCL needs a CUDA device, and there is none; write Gloo or Auto"
     ] * 2
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_rank_that_has_the_whole_model_saves_it_when_a_peer_is_gone(size: int, tmp_path: Path) -> None:
-    proofs.what_rank_0_has_is_saved_when_its_peer_is_gone("DDP", tmp_path, size=size)
 
 
 AVERAGED = """
@@ -178,8 +148,8 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_averages_a_schedu
     assert alone.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
 
 
-def evaluations(running: World) -> dict[int, dict[str, float]]:
-    return {event["step"]: event["metrics"] for event in running.of("evaluation")}
+def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
+    return {event["step"]: event["metrics"] for event in running.events("evaluation")}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +184,7 @@ def test_what_the_users_code_does_wrong_is_one_line_that_names_it(more: str, sai
 def test_a_loss_of_nan_is_reported_as_text(tmp_path: Path) -> None:
     with world("DDP", trainer(None, config={"learningRate": 1e30, "epochs": 1, "nanLoss": "Continue"}), size=1) as running:
         assert running.finish() == [0], running.story()
-    last = running.of("step")[-1]
+    last = running.events("step")[-1]
     assert math.isnan(float(last["loss"]))
     assert json.loads(json.dumps(last))["lossHex"] == "nan"
 
@@ -238,23 +208,9 @@ def test_summaries_are_written_by_the_chief_alone_without_importing_tensorflow(t
     with world("DDP", document, attempt=1, MUSTER_TENSORBOARD_DIR=str(summaries)) as second:
         assert second.finish() == [0, 0], second.story()
     assert sorted(path.suffix for path in summaries.iterdir()) == [".0000", ".0001"]  # one of each attempt
-    assert all("tensorflow" not in event["libraries"] for event in second.of("fingerprint"))
+    assert all("tensorflow" not in event["libraries"] for event in second.events("fingerprint"))
     read = EventAccumulator(str(summaries))
     read.Reload()
     steps = [event.step for event in read.Scalars("loss")]
     assert steps == list(range(1, proofs.STEPS + 1))
     assert {"samples_per_second", "learning_rate", "test/accuracy"} <= set(read.Tags()["scalars"])
-
-
-def test_a_disk_that_fills_up_under_a_save_ends_all_ranks_with_one_message_and_costs_no_commit(tmp_path: Path) -> None:
-    document = trainer(tmp_path, config=proofs.SLOW)
-    with world("DDP", document) as first:
-        first.wait_for_commit(10)
-        resource.prlimit(first.processes[1].pid, resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))  # Python ignores the signal: writes fail
-        assert first.finish() == [31, 31], first.story()
-    assert {error["message"].partition(": ")[2] for error in first.of("error")} == {"File too large: is the storage reachable?"}
-    assert all((path / "COMMITTED").exists() for path in tmp_path.glob("step-*"))
-    newest = max(int(path.name[5:13]) for path in tmp_path.glob("step-*"))
-    second = proofs.second_attempt("DDP", document)
-    assert second.of("resumed")[0]["step"] == newest
-    assert {**first.losses(), **second.losses()} == proofs.uninterrupted("DDP").losses()

@@ -18,15 +18,24 @@ from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import become_subreaper, reap
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.warm import WarmParent
+from tests.support import descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forking from a warm parent needs a subreaper, which is Linux's")
 DEADLINE = 90.0
+ABSENT = {"name": "Other", "framework": {"name": "Other", "package": "not_there"}, "engine": "not_there.engine:Engine"}
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """Of a DDP replica that is its whole world, whose job has an unknown task: its process says so, and ends with 11."""
-    trainer = {"task": "unknown", "config": {}, "batch": {"globalSize": 8}, "checkpoint": None, "graceSeconds": 1}
+    trainer = {
+        "strategy": descriptors.document(),
+        "task": "unknown",
+        "config": {},
+        "batch": {"globalSize": 8},
+        "checkpoint": None,
+        "graceSeconds": 1,
+    }
     return {
         **os.environ,
         "MUSTER_JOB": "default/test",
@@ -108,6 +117,6 @@ time.sleep(60)
 @pytest.mark.torch
 def test_a_parent_that_cannot_import_is_given_up_and_processes_start_cold(environ: dict[str, str]) -> None:
     become_subreaper()
-    parent = WarmParent({**environ, "MUSTER_STRATEGY": "Horovod"})
+    parent = WarmParent({**environ, "MUSTER_TRAINER": json.dumps({**json.loads(environ["MUSTER_TRAINER"]), "strategy": ABSENT})})
     assert not parent.await_ready(INBOX)
     assert not parent.ready

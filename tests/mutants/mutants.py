@@ -1,16 +1,39 @@
-"""The planted bugs: each is a mistake that somebody could make, as a replacement of a text that occurs exactly once."""
+"""The planted bugs. Each is a mistake that somebody could make: it replaces functions of the lifecycle core by wrong ones.
+
+A patch names a module below `muster.lifecycle` and a function in it, and gives the wrong one, which may call the original. A name that is
+gone is an error: then the mutant must be changed to fit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import muster.lifecycle.decide  # noqa: F401  all of the core must be imported before functions are replaced
+from muster.api.spec import CleanPodPolicy
+from muster.api.status import FailureClass, Phase, Reason
+from muster.lifecycle.policy import Delays
+from muster.lifecycle.state import Ended, record_of
+from muster.lifecycle.transition import budget, elastic, in_place
+
+CORE = "muster.lifecycle"
+
+
+class MutantDoesNotFitError(Exception):
+    """The function that a mutant replaces is not there."""
 
 
 @dataclass(frozen=True)
-class Edit:
-    file: str
-    """Below operator/muster/lifecycle."""
-    old: str
-    new: str
+class Patch:
+    module: str
+    """Below `muster.lifecycle`."""
+    name: str
+    """A function, a constant, or Class.member."""
+    wrong: Callable[[Any], Any]
+    """From the original to what takes its place."""
 
 
 @dataclass(frozen=True)
@@ -18,251 +41,330 @@ class Mutant:
     name: str
     breaks: str
     """What goes wrong for the user."""
-    edits: tuple[Edit, ...]
+    patches: tuple[Patch, ...]
+
+    def plant(self) -> None:
+        """Replaces the functions in every module that has imported them."""
+        for patch in self.patches:
+            self._replace(patch)
+
+    def _replace(self, patch: Patch) -> None:
+        owner: Any = importlib.import_module(f"{CORE}.{patch.module}")
+        *classes, name = patch.name.split(".")
+        for each in classes:
+            owner = getattr(owner, each, None)
+        if name not in vars(owner):
+            raise MutantDoesNotFitError(f"{self.name}: {CORE}.{patch.module} has no {patch.name}; change the mutant to fit")
+        original = vars(owner)[name]
+        wrong = patch.wrong(original)
+        modules = [module for key, module in sys.modules.items() if key.startswith(CORE)]
+        for holder in [owner, *modules]:
+            for key in [key for key, value in vars(holder).items() if value is original]:
+                setattr(holder, key, wrong)
 
 
-def _one(name: str, breaks: str, file: str, old: str, new: str) -> Mutant:
-    return Mutant(name, breaks, (Edit(file, old, new),))
+def _mutant(name: str, breaks: str, module: str, function: str, wrong: Callable[[Any], Any]) -> Mutant:
+    return Mutant(name, breaks, (Patch(module, function, wrong),))
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda original: lambda *_, **__: value
+
+
+def _unsure_without_missing_members(original: Any) -> Any:
+    def must_look_live(status: Any, facts: Any) -> bool:
+        return not facts.live and (facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts) is not None)
+
+    return must_look_live
+
+
+def _any_success(original: Any) -> Any:
+    def has_succeeded(status: Any, facts: Any) -> bool:
+        return any(member.succeeded for member in status.world.members if member.role == facts.strategy.decisive)
+
+    return has_succeeded
+
+
+def _charged_twice(original: Any) -> Any:
+    def with_charge_moved(status: Any, facts: Any, record: Any, *, to: FailureClass) -> Any:
+        return budget.with_charge(status, facts, replace(record, failure_class=to))
+
+    return with_charge_moved
+
+
+def _verdict_unsettled(original: Any) -> Any:
+    def verdict(status: Any, facts: Any, *, attempt: int) -> Any:
+        return budget.verdict(status, facts, record_of(status, attempt))
+
+    return verdict
+
+
+def _failed_jobs_cleaned(original: Any) -> Any:
+    def is_cleaned_up(status: Any, facts: Any, view: Any) -> bool:
+        keeps = facts.spec.clean_pod_policy is CleanPodPolicy.NONE
+        return status.phase is Phase.FAILED if keeps else original(status, facts, view)
+
+    return is_cleaned_up
+
+
+def _moved_twice(original: Any) -> Any:
+    def moved(parts: Any, source: Any, target: Any, *, seconds: float) -> Any:
+        after = original(parts, source, target, seconds=seconds)
+        return {**after, target: after[target] + after[target] - parts[target]}
+
+    return moved
+
+
+def _handed_out_early(original: Any) -> Any:
+    def member_to_start(status: Any, uid: str) -> Any:
+        world = status.world
+        return original(replace(status, world=replace(world, ready_time=world.created_time)) if world else status, uid)
+
+    return member_to_start
+
+
+def _not_awaited(original: Any) -> Any:
+    def planned(*given: Any, **named: Any) -> Any:
+        world = original(*given, **named)
+        return replace(world, members=tuple(replace(member, awaited=False) for member in world.members))
+
+    return planned
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    _one(
+    _mutant(
         "budget-off-by-one",
         "one restart more than the user allowed",
-        "budget.py",
-        "- charged < limit:",
-        "- charged <= limit:",
+        "transition.budget",
+        "_spent_before",
+        lambda original: lambda *given, **named: original(*given, **named) - 1,
     ),
-    _one(
+    _mutant(
         "window-forgotten",
         "a job that runs for weeks is given up for failures of long ago",
-        "budget.py",
-        "return [time for time in times if time > until - window]",
-        "return [time for time in times if time > until - window * 1000]",
+        "transition.budget",
+        "_within_window",
+        lambda original: lambda facts, times, *, until: tuple(times),
     ),
-    _one(
+    _mutant(
         "spared-though-broken",
         "a replica that has ended is taken for one that trains on",
-        "in_place.py",
-        "if keepable(view) and not view.spent}",
-        "if keepable(view)}",
+        "transition.in_place",
+        "_is_well",
+        lambda original: in_place.can_continue,
     ),
-    _one(
+    _mutant(
         "spared-and-removed",
-        "replicas that a restart is to leave alone lose their pods",
-        "decide.py",
-        "    case = replace(case, observed=in_place.seen(observed, status))",
-        "    case = replace(case, observed=in_place.seen(observed, old))",
+        "replicas that a restart should leave running lose their pods",
+        "facts.facts",
+        "Facts.in_world_of",
+        lambda original: lambda facts, status: original(facts, facts.job.status),
     ),
-    _one(
+    _mutant(
         "incarnation-misread",
-        "what a spared replica says of its end is taken for news of an attempt long over",
-        "in_place.py",
-        "current - 1 if member.awaited else current)",
-        "member.incarnation)",
+        "the end of a spared replica is taken for one of an earlier attempt",
+        "facts.membership",
+        "_renumbered",
+        lambda original: lambda view, incarnation, attempt: original(view, incarnation, incarnation),
     ),
-    _one(
-        "fence-forgotten",
-        "two attempts at once",
-        "world.py",
-        "if older or not absent or",
-        "if not absent or",
-    ),
-    _one(
+    _mutant("fence-forgotten", "two attempts train at once", "transition.fence", "is_clear", _always(True)),
+    _mutant(
         "live-flag-ignored",
-        "replicas are made though a stale look only seemed to show that the old ones are gone",
-        "world.py",
-        "if not case.observed.live and (older or absent):",
-        "if not case.observed.live and older:",
+        "replicas are created although the old ones are only missing in a stale cache",
+        "transition.fence",
+        "is_proved",
+        lambda original: lambda facts, *, older, absent: facts.live or not older,
     ),
     Mutant(
         "absence-in-a-cache-believed",
         "a caller that has just started restarts every healthy job",
         (
-            Edit("failure.py", "    if case.observed.live:\n        ends +=", "    if True:\n        ends +="),
-            Edit("decide.py", "return records.is_open(status) and bool(failure.vanished(case, status))", "return False"),
+            Patch("facts.failure", "_lost_members", lambda original: lambda status, facts: facts.missing_members(status)),
+            Patch("transition.transition", "must_look_live", _unsure_without_missing_members),
         ),
     ),
-    _one(
+    _mutant(
+        "silence-taken-for-training",
+        "a program that reported nothing is shown as one that trained",
+        "transition.transition",
+        "_completed",
+        _always(Ended(Reason.COMPLETED, "completed")),
+    ),
+    _mutant(
         "final-phase-left",
-        "a job that has ended comes back to life",
-        "decide.py",
-        "status = old if old.phase.final else _advance(case, old)",
-        "status = _advance(case, old)",
+        "a job that has ended starts again",
+        "state",
+        "state_of",
+        lambda original: lambda status, *, suspend: original(replace(status, phase=Phase.RUNNING), suspend=suspend),
     ),
-    _one(
-        "one-success-is-enough",
-        "the job is called done while workers still train",
-        "success.py",
-        "bool(decisive) and all(member.succeeded for member in decisive)",
-        "bool(decisive) and any(member.succeeded for member in decisive)",
-    ),
-    _one(
+    _mutant("one-success-is-enough", "the job is complete while workers still train", "recording.members", "has_succeeded", _any_success),
+    _mutant(
         "deletes-by-name",
-        "a stale caller deletes a new attempt's replica by the name of the old one's",
-        "actions.py",
-        "DeleteReplica(view.name, view.uid, ",
-        'DeleteReplica(view.name, "", ',
+        "a stale caller deletes a new attempt's replica, because it has the name of the old one",
+        "actions",
+        "deletion",
+        lambda original: lambda *given, **named: tuple(replace(action, uid="") for action in original(*given, **named)),
     ),
-    _one(
+    _mutant(
         "correction-counted-twice",
-        "a restart whose class is corrected is paid by two budgets",
-        "budget.py",
-        "    status = _book(case, status, record.failure_class, by=-1, time=began)\n    return _book(case, status, to, by=1, time=began)",
-        "    return _book(case, status, to, by=1, time=began)",
+        "a restart whose class is corrected is charged to two budgets",
+        "transition.budget",
+        "with_charge_moved",
+        _charged_twice,
     ),
-    _one(
+    _mutant(
         "correction-forgotten",
-        "a preemption that is recognised late is paid by another budget",
-        "attempts.py",
-        "if cause.failure_class is not record.failure_class and record.attempt < status.attempt:",
-        "if record.attempt > status.attempt:",
+        "a preemption that is recognised late is charged to another budget",
+        "transition.budget",
+        "with_charge_moved",
+        lambda original: lambda status, *_, **__: status,
     ),
-    _one(
+    _mutant(
         "restart-charged-again",
-        "a pass that is repeated after a crash counts the restart once more",
-        "attempts.py",
-        "    status = budget.note_progress(case, status, done)\n",
-        "    status = budget.charge(case, budget.note_progress(case, status, done), record)\n",
+        "a pass that is repeated after a crash charges the restart again",
+        "transition.attempts",
+        "with_correction",
+        lambda original: lambda status, facts, record: budget.with_charge(original(status, facts, record), facts, record),
     ),
-    _one(
+    _mutant(
         "verdict-before-the-evidence",
-        "the job is given up for a lost peer a second before it turns out that a node was preempted",
-        "attempts.py",
-        "(record.settled or verdict.at_once)",
-        "record",
+        "the job is given up for a lost peer a second before a preemption of its node is reported",
+        "transition.attempts",
+        "verdict",
+        _verdict_unsettled,
     ),
-    _one(
+    _mutant(
         "suspension-forgets-replicas",
         "the job is called suspended while its replicas still hold their devices",
-        "phase.py",
-        "gone = status.phase is Phase.SUSPENDED or suspend.emptied(case)",
-        "gone = True",
+        "present.present",
+        "_is_empty",
+        _always(True),
     ),
-    _one(
-        "back-off-ignored",
-        "a crash loop restarts as fast as it can",
-        "world.py",
-        "    if backoff.held(case, status):\n        return",
-        "    if False:\n        return",
-    ),
-    _one(
+    _mutant("back-off-ignored", "a crash loop restarts as fast as it can", "state", "is_held_back", _always(False)),
+    _mutant(
         "preemptions-loop",
-        "a program that ends as if it was preempted is started again as fast as it can be, for ever",
-        "policy.py",
-        "FailureClass.PREEMPTION: Delays(1, 60, free=2),",
-        "FailureClass.PREEMPTION: Delays(0, 0),",
+        "a program that ends as if it was preempted restarts as fast as it can, for ever",
+        "policy",
+        "_DELAYS",
+        lambda original: {**original, FailureClass.PREEMPTION: Delays(0, 0)},
     ),
-    _one(
+    _mutant(
         "log-lost-in-back-off",
         "the log of a failed attempt is gone before anybody can read it",
-        "world.py",
-        "if view not in kept and not _keeps_its_log(case, status, view))",
-        "if view not in kept)",
+        "transition.pods",
+        "keeps_its_log",
+        _always(False),
     ),
-    _one(
+    _mutant(
         "none-deletes",
         "cleanPodPolicy None deletes the pods of a job that has failed",
-        "success.py",
-        "        case CleanPodPolicy.NONE:\n            return False",
-        "        case CleanPodPolicy.NONE:\n            return status.phase is Phase.FAILED",
+        "transition.clean_up",
+        "_is_cleaned_up",
+        _failed_jobs_cleaned,
     ),
-    _one(
+    _mutant(
         "side-cars-hold-on",
         "a pod whose side-car runs on keeps its devices after the job has ended",
-        "success.py",
-        "return not view.phase.ended or view.lingers",
-        "return not view.phase.ended",
+        "transition.clean_up",
+        "_holds_resources",
+        lambda original: lambda view: not view.phase.ended,
     ),
-    _one(
+    _mutant(
         "order-matters",
-        "names in a message change places, and each change writes the status",
-        "in_place.py",
-        "return tuple(sorted(views, key=lambda view: (ORDER[view.role], view.index, view.uid)))",
-        "return tuple(views)",
+        "names in a message change their order, and each change writes the status",
+        "facts.membership",
+        "_sorted",
+        lambda original: tuple,
     ),
-    _one(
+    _mutant(
         "own-deletions-blamed",
         "replicas that Muster stopped itself count as preempted",
-        "failure.py",
-        "return None if asked else _deleted(view)",
-        "return _deleted(view)",
+        "facts.failure",
+        "_cause_of_deletion",
+        lambda original: lambda view, *, stopped: original(view, stopped=False),
     ),
-    _one(
+    _mutant(
         "lost-peer-explains",
-        "the first to notice is blamed, not the one that broke",
-        "failure.py",
-        "(2 if self.reason is Reason.PEER_LOST else 1)",
-        "(1 if self.reason is Reason.PEER_LOST else 2)",
+        "the first replica to notice is blamed, not the one that broke",
+        "facts.failure",
+        "Cause.precedence",
+        lambda original: property(
+            lambda cause: (
+                original.fget(cause)
+                if cause.failure_class is FailureClass.PREEMPTION
+                else (1 if cause.reason is Reason.PEER_LOST else 2, cause.time, cause.replica)
+            )
+        ),
     ),
-    _one(
+    _mutant(
         "number-used-again",
-        "a new world under the number of the old one: the fence cannot tell them apart",
-        "attempts.py",
-        "number = 0 if status.admitted_time is None else status.attempt + 1",
-        "number = status.attempt",
+        "a new world has the number of the old one, so the fence cannot tell them apart",
+        "transition.attempts",
+        "_next_number",
+        lambda original: lambda status: status.attempt,
     ),
-    _one(
-        "seconds-booked-twice",
-        "the parts of goodput no longer add up to the job's life",
-        "goodput.py",
-        "target: round(_seconds(books, target) + moved, 3)",
-        "target: round(_seconds(books, target) + 2 * moved, 3)",
-    ),
-    _one(
+    _mutant("seconds-booked-twice", "the parts of goodput do not add up to the job's life", "present.goodput", "_moved", _moved_twice),
+    Mutant(
         "forgets-to-wake",
         "a job is held back for ever",
-        "decide.py",
-        "            world.due(case, status),\n            elastic.due(case, status),\n            attempts.settles(case, status),\n",
-        "",
+        (
+            Patch("decide", "_world_times", _always(())),
+            Patch("transition.elastic", "wake_time", _always(None)),
+            Patch("transition.attempts", "settles_at", _always(None)),
+        ),
     ),
-    _one(
+    _mutant(
         "parameter-servers-leak",
         "parameter servers run on after the job is done",
-        "success.py",
-        "return _holds_resources(view) and not ends_by_itself",
-        "return False",
+        "transition.clean_up",
+        "_is_cleaned_up",
+        lambda original: lambda status, facts, view: facts.spec.clean_pod_policy is CleanPodPolicy.ALL,
     ),
-    _one(
+    _mutant(
         "broken-text-in-status",
-        "the API server refuses the status, so that the job stands still",
-        "situation.py",
-        "return moment.replace(microsecond=moment.microsecond // 1000 * 1000)",
-        "return moment",
+        "the API server changes the status, so that the job writes it for ever",
+        "facts.times",
+        "milliseconds",
+        lambda original: lambda moment: moment,
     ),
-    _one(
+    _mutant(
         "handed-out-too-early",
         "processes of the new world start beside those of the old",
-        "in_place.py",
-        "if world is None or world.ready_time is None or not",
-        "if world is None or not",
+        "transition.fence",
+        "member_to_start",
+        _handed_out_early,
     ),
-    _one(
+    _mutant(
         "acknowledgement-not-awaited",
         "a world is taken for complete while old processes still run in it",
-        "world.py",
-        "uid=uid, awaited=bool(uid), ",
-        "uid=uid, ",
+        "transition.attempts",
+        "_planned_world",
+        _not_awaited,
     ),
-    _one(
+    _mutant(
         "kept-replicas-deleted",
-        "a new leader, who has heard nobody yet, deletes the replicas of a world that trains",
-        "in_place.py",
-        "attempt = max(view.attempt, current if member and not member.awaited else 0, told)",
-        "attempt = max(view.attempt, told)",
+        "a new leader without reports deletes the replicas of a world that trains",
+        "facts.membership",
+        "_joined",
+        _always(0),
     ),
-    _one(
+    _mutant(
         "last-words-of-the-kept-lost",
-        "the lost peer is blamed though the replica that broke has said so, and goes on",
-        "failure.py",
-        "if words is None or words.attempt != attempt or words.code == 0:",
-        "if True:",
+        "the lost peer is blamed although the replica that broke has reported it and goes on",
+        "facts.failure",
+        "_cause_in_last_words",
+        _always(None),
     ),
-    _one(
+    _mutant(
         "removed-by-force-while-it-runs",
-        "a new world is made beside processes of the old that nobody sees any more",
-        "actions.py",
-        "0 if view.empty else grace_seconds",
-        "0",
+        "a new world is created beside processes of the old one that nobody sees any more",
+        "actions",
+        "deletion",
+        lambda original: lambda view, **_: original(view, grace_seconds=0),
     ),
 )
+
+
+def plant(name: str) -> None:
+    """Plants the bug of this name."""
+    next(mutant for mutant in MUTANTS if mutant.name == name).plant()

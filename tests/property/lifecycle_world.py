@@ -1,5 +1,5 @@
 """A small world for the lifecycle core: an API server with one job and its pods, a kubelet, and a caller that obeys the contract of
-`docs/architecture.md` and may crash, be stale or be replaced at any moment. It checks its invariants at every write and every action.
+`docs/architecture` and may crash, be stale or be replaced at any moment. It checks its invariants at every write and every action.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.api.job import TrainingJob
-from muster.api.reports import LastWords, Marks, Report, ReportedCommit, ReportedProgress, Resumed
-from muster.api.spec import RoleName
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
-from muster.lifecycle import in_place, records
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
+from muster.lifecycle.facts.membership import assigned, attempt_of
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
+from muster.lifecycle.state import has_failed_without_successor
+from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
+from muster_contract.events import Commit, Resumed
+from muster_contract.reports import LastWords, Marks, Progress, Report
 
 START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
@@ -29,14 +32,15 @@ PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.
 class InvariantError(AssertionError):
     """An invariant that does not hold."""
 
-    def __init__(self, invariant: str, told: str) -> None:
-        super().__init__(f"invariant [{invariant}] broken: {told}")
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"invariant [{invariant}] broken: {message}")
         self.invariant = invariant
 
 
-def check(holds: bool, invariant: str, told: str) -> None:
+def check(holds: bool, invariant: str, message: str | Callable[[], str]) -> None:
+    """`message` is a function where it is long, because the text of whole statuses takes most of the time of a test."""
     if not holds:
-        raise InvariantError(invariant, told)
+        raise InvariantError(invariant, message() if callable(message) else message)
 
 
 @dataclass(frozen=True)
@@ -175,13 +179,13 @@ class World:
         check(decision.wake is None or decision.wake > self.now, "wake", f"woken at {decision.wake}, it is {self.now}")
         then = decide(self.job, self.look(), until, policy=POLICY)
         unchanged = then.status == self.job.status and not then.actions
-        check(unchanged, "wake", f"would change by {until} without being woken: {then.status.message} {then.actions}")
+        check(unchanged, "wake", lambda: f"would change by {until} without being woken: {then.status.message} {then.actions}")
 
     def _sees_no_order(self, decision: Decision) -> None:
         """The same replicas in another order lead to the same status: else each look would write it."""
         looked = self.look()
         turned = decide(self.job, replace(looked, replicas=looked.replicas[::-1]), self.now, policy=POLICY)
-        check(turned == decision, "order", f"{turned} in place of {decision}")
+        check(turned == decision, "order", lambda: f"{turned} in place of {decision}")
 
     def _has_heard(self) -> None:
         """No attempt stays open of which a supervisor has said that its processes are gone."""
@@ -191,7 +195,7 @@ class World:
         for name, pod in self.pods.items():
             report, view = pod.view.report, pod.view
             ended = report and report.waiting and report.last_words and report.last_words.attempt == report.attempt == pod.attempt
-            of_world = self.belongs(pod) == status.attempt and view.role is not RoleName.EVALUATOR and view.deleting is None
+            of_world = self.belongs(pod) == status.attempt and view.role != EVALUATOR and view.deleting is None
             check(not (ended and of_world and self._is_member(view)), "heard", f"{name} has said how it ended, and nothing follows")
 
     def _is_member(self, view: ReplicaView) -> bool:
@@ -242,7 +246,7 @@ class World:
         report = Report(
             job=self.job.key,
             pod=pod.view.name,
-            role=pod.view.role.value,
+            role=pod.view.role,
             index=pod.view.index,
             attempt=pod.attempt,
             sequence=len(pod.sent),
@@ -268,20 +272,22 @@ class World:
         self.speak(name)
 
     def heed(self, name: str) -> None:
-        """It hears what the status says now: of a newer attempt, so that it ends its processes; or that the world is complete."""
+        """It reports and gets its reply: of a newer attempt, so that it ends its processes; or that the world is complete."""
         pod, status = self.pods[name], self.job.status
         if not (self.in_place and pod.lives) or pod.view.deleting:
             return
-        if status.phase.final or (records.awaits_verdict(status) and pod.trains is not None):
+        if pod.view.report is None:  # supervisors report all the time, so a new leader soon has a report of each
+            self.speak(name)
+        if status.phase.final or (has_failed_without_successor(status) and pod.trains is not None):
             ended = "completed" if status.phase is Phase.SUCCEEDED else "dismissed"
             self.finish(name, "user error" if pod.trains is None else ended)
-        elif (told := in_place.attempt_of(status, pod.view.uid)) > pod.attempt:
+        elif (told := attempt_of(status, pod.view.uid)) > pod.attempt:
             pod.attempt, pod.trains = told, None
             self.speak(name)
         elif (
             pod.trains is None
             and not (pod.said and pod.said.attempt == pod.attempt)
-            and in_place.handed_out(status, pod.view.uid)
+            and member_to_start(status, pod.view.uid)
             and pod.attempt == told
         ):
             pod.trains, pod.said = pod.attempt, None
@@ -304,7 +310,7 @@ class World:
             end = replace(end, exit_code=pod.said.code, justifies=None)
         if ended_well:
             self.succeeded.add(pod.view.uid)
-        elif end.justifies and (not pod.asked or end.reason or end.disruption):
+        elif end.justifies and (not pod.asked or end.reason or end.disruption or end.oom):  # no stop uses up the memory
             self._justify_known(pod, end.justifies)
         self._change(
             name,
@@ -353,13 +359,13 @@ class World:
             Report(
                 job=self.job.key,
                 pod=speaker.view.name,
-                role=speaker.view.role.value,
+                role=speaker.view.role,
                 index=0,
                 attempt=attempt,
                 sequence=len(speaker.sent),
                 phase="Training",
-                progress=ReportedProgress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
-                checkpoint=ReportedCommit(step=self.commit, path=f"step-{self.commit}", seconds=9) if self.commit else None,
+                progress=Progress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
+                checkpoint=Commit(step=self.commit, path=f"step-{self.commit}", seconds=9) if self.commit else None,
                 resumed=resumed,
                 marks=Marks(restoring=now - 7, resumed=now + 90, stepped=now),  # by a clock that is off
                 saved_seconds=step / 3,
@@ -431,7 +437,7 @@ class World:
                 pass
 
     def _create(self, action: CreateReplica) -> None:
-        name = f"digits-{action.role.value}-{action.index}"
+        name = f"digits-{action.role}-{action.index}"
         status = self.job.status
         older = [pod.view.name for pod in self.pods.values() if self.belongs(pod) < action.attempt and not self.stands_by(pod)]
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
@@ -450,9 +456,9 @@ class World:
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
-        count = sum(pod.view.role is action.role and pod.view.name not in leaving for pod in self.pods.values())
+        count = sum(pod.view.role == action.role and pod.view.name not in leaving for pod in self.pods.values())
         plan = strategy_of(self.job.spec.strategy).plan(self.job.spec)
-        allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role.value, 0)
+        allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0)
         check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")
 
     def _realise(self, attempt: int) -> None:
@@ -478,7 +484,7 @@ class World:
         seen = {view.uid for view in observed.replicas}
         check(pod.view.uid in seen, "deletes what it saw", f"{action.name} ({pod.view.uid}) is deleted by a caller that never saw it")
         seen_as = next(view for view in observed.replicas if view.uid == pod.view.uid)
-        kept = self._must_be_kept(in_place.seen(replace(observed, replicas=(seen_as,)), decided), decided)
+        kept = self._must_be_kept(*assigned(replace(observed, replicas=(seen_as,)), decided), decided=decided)
         check(not kept, "kept for its log", f"{action.name} is deleted: {decided.message}")
         pod.asked = True
         if action.grace_seconds == 0:
@@ -488,14 +494,14 @@ class World:
         elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now)
 
-    def _must_be_kept(self, seen: Observed, decided: TrainingJobStatus) -> bool:
+    def _must_be_kept(self, replicas: tuple[ReplicaView, ...], standing_by: tuple[ReplicaView, ...], *, decided: TrainingJobStatus) -> bool:
         """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
         policy = self.job.spec.clean_pod_policy
-        ended = any(view.phase.ended and not view.lingers for view in seen.everyone)
+        ended = any(view.phase.ended and not view.lingers for view in (*replicas, *standing_by))
         if decided.phase.final:
             return policy == "None" or (policy == "Running" and ended)
         waits = decided.next_attempt_time is not None and self.now < decided.next_attempt_time
-        return ended and waits and not self.job.spec.suspend and not seen.standing_by
+        return ended and waits and not self.job.spec.suspend and not standing_by
 
     def _change(self, name: str, **changes: Any) -> None:
         self.pods[name].view = replace(self.pods[name].view, **changes)
@@ -516,7 +522,7 @@ class World:
         self.justified.setdefault(attempt, set()).add(failure_class)
 
 
-_RANK_0 = (RoleName.CHIEF, RoleName.WORKER)
+_RANK_0 = (CHIEF, WORKER)
 
 
 def _in_vain(world: World, attempts: Sequence[AttemptRecord]) -> int:
@@ -533,12 +539,12 @@ def _in_vain(world: World, attempts: Sequence[AttemptRecord]) -> int:
 
 def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """What must hold of every status, and of every step from one to the next."""
-    check(TrainingJobStatus.model_validate(new.wire()) == new, "status validates", "the status does not survive the API server")
+    check(TrainingJobStatus.from_wire(new.wire()) == new, "status validates", "the status does not survive the API server")
     check(not old.phase.final or new.phase is old.phase, "final", f"from {old.phase} to {new.phase}")
     check(old.attempt <= new.attempt <= old.attempt + 1, "attempt numbers", f"from {old.attempt} to {new.attempt}")
     if new.world and new.attempt not in world.planned:
         plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
-        world.planned[new.attempt] = {role.value: len(plan.of(role)) for role in RoleName}
+        world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_records(world, new)
     _check_restarts(world, new)
@@ -580,14 +586,12 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
     for record in new.attempts:
         if record.failure_class is None or record.attempt in settled:
             continue
-        views = in_place.seen(observed, old).replicas
-        ended = [view for view in views if view.attempt == record.attempt and view.role is not RoleName.EVALUATOR]
+        views = assigned(observed, old)[0]
+        ended = [view for view in views if view.attempt == record.attempt and view.role != EVALUATOR]
         ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
         if any(view.disruption or view.reason == "Evicted" for view in ended):
             check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
-        spoken = [
-            view.report.last_words for view in views if view.report and view.report.last_words and view.role is not RoleName.EVALUATOR
-        ]
+        spoken = [view.report.last_words for view in views if view.report and view.report.last_words and view.role != EVALUATOR]
         if any(words.attempt == record.attempt and words.code != 20 for words in spoken):
             check(
                 record.reason is not Reason.PEER_LOST,
@@ -613,27 +617,30 @@ def _check_restarts(world: World, status: TrainingJobStatus) -> None:
 
 def _check_grace(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """Once doubted, it is believed again by a later attempt alone, and what was said of an attempt is not said otherwise."""
-    before, after = old.condition(ConditionType.GRACE_SUFFICIENT), new.condition(ConditionType.GRACE_SUFFICIENT)
+    before, after = old.grace, new.grace
     if before == after:
         return
-    check(after is not None, "grace", "what was known is forgotten")
+    check(after is not None, "grace", "it is forgotten")
     assert after
-    spoken_of = [int(each.message.split()[1].rstrip(":")) if each else -1 for each in (before, after)]
-    check(before is not None or after.status == "False", "grace", "what nobody doubted is told")
-    worse = before is not None and (before.status, after.status) == ("True", "False")
-    check(spoken_of[0] < spoken_of[1] or (worse and spoken_of[0] == spoken_of[1]), "grace", f"{before} becomes {after}")
+    doubts = after.reason is not Reason.SAVED_IN_TIME
+    condition = new.condition(ConditionType.GRACE_SUFFICIENT)
+    check(condition is not None and (condition.status == "False") == doubts, "grace", f"{after} is shown as {condition}")
+    check(before is not None or doubts, "grace", "it is recorded although nobody doubted it")
+    was_right = before is not None and before.reason is Reason.SAVED_IN_TIME
+    attempt = before.attempt if before else -1
+    check(attempt < after.attempt or (was_right and doubts and attempt == after.attempt), "grace", f"{before} becomes {after}")
 
 
 def _check_books(world: World, status: TrainingJobStatus) -> None:
     """Every second of the job's life is in one part, and phases of a start are within it."""
     assert status.goodput
-    parts = {name: seconds or 0.0 for name, seconds in status.goodput if name.endswith("_seconds")}
+    parts = {name: seconds or 0.0 for name, seconds in vars(status.goodput).items() if name.endswith("_seconds")}
     lived = (world.now - START).total_seconds()
-    check(abs(sum(parts.values()) - lived) < 0.002 and min(parts.values()) >= 0, "every second", f"{parts} of {lived} s")
+    check(abs(sum(parts.values()) - lived) < 0.002 and min(parts.values()) >= 0, "every second", lambda: f"{parts} of {lived} s")
     for record in status.attempts:
         spent = record.phases.total_seconds if record.phases else 0.0
         check(
-            spent <= lived and (record.phases is None or min(record.phases.known.values()) >= 0),
+            spent <= lived and (record.phases is None or min(record.phases.measured.values()) >= 0),
             "every second",
             f"{record.phases} of {lived} s",
         )
@@ -643,10 +650,14 @@ def _check_entered(world: World, status: TrainingJobStatus) -> None:
     if status.phase is Phase.SUCCEEDED:
         strategy = strategy_of(world.job.spec.strategy)
         wanted = {member.uid for member in (status.world.members if status.world else []) if member.role == strategy.decisive}
-        elastic, planned = world.job.spec.elastic, world.planned[status.attempt][strategy.decisive.value]
+        elastic, planned = world.job.spec.elastic, world.planned[status.attempt][strategy.decisive]
         enough = len(wanted) >= elastic.min_replicas if elastic else len(wanted) == planned
         check(enough, "success", f"succeeded with {wanted} alone")
         check(wanted <= world.succeeded, "success", f"succeeded without {wanted - world.succeeded}")
+        complete = status.condition(ConditionType.COMPLETE)
+        is_silent = world.job.spec.trainer.script is not None and status.progress is None and status.checkpoint is None
+        reason = Reason.COMPLETED_WITHOUT_REPORT if is_silent else Reason.COMPLETED
+        check(complete is not None and complete.reason is reason, "success", f"Complete is {complete}, not {reason}")
     if status.phase is Phase.FAILED:
         _check_given_up(world, status)
     if status.phase is Phase.SUSPENDED:
@@ -663,7 +674,7 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     failed = next(record for record in status.attempts if record.attempt == judged)
     assert failed.end_time
     if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
-        others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role is not RoleName.EVALUATOR]
+        others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role != EVALUATOR]
         check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
@@ -723,7 +734,7 @@ def finish_quietly(world: World, how: str, rounds: int = 300) -> None:
         world.evict_frozen()
         world.obey()
         for name, pod in list(world.pods.items()):
-            endless = how == "completed" and pod.view.role is RoleName.PS
+            endless = how == "completed" and pod.view.role == PS
             if pod.lives and pod.trains is not None and pod.view in views and not endless:
                 world.finish(name, how)
         if before == (world.version, world._uids, dict(world.pods)) and views == [pod.view for pod in world.pods.values()]:
@@ -749,4 +760,4 @@ def _stays_final(world: World) -> None:
     for _ in range(10):
         world.pass_time(100)
         decision = world.reconcile()
-        check(decision.status == status and not decision.actions, "idempotent at the end", f"{decision}")
+        check(decision.status == status and not decision.actions, "idempotent at the end", decision.__repr__)

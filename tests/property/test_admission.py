@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from muster.admission.changes import changes
 from muster.admission.read import InvalidJobFileError, parse_job, read_job
 from muster.admission.validate import problems
+from muster.admission.yaml_text import write_yaml
 from muster.api.job import TrainingJob
-from muster.api.spec import Communication, RoleName, StrategyName, TrainingJobSpec
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, Communication, TrainingJobSpec
+from muster.strategies.registry import STRATEGIES
 
 GOOD: dict[str, Any] = {
     "apiVersion": "muster.dev/v1alpha1",
@@ -96,11 +98,11 @@ def well_typed(draw: st.DrawFn) -> dict[str, Any]:
     role = st.fixed_dictionaries({}, optional={"replicas": count, "processesPerReplica": count})
     spec = st.fixed_dictionaries(
         {
-            "strategy": st.sampled_from([name.value for name in StrategyName]),
+            "strategy": st.sampled_from(list(STRATEGIES)),
             "trainer": st.sampled_from([{"task": "a"}, {"module": "a.b"}, {"command": ["a"]}, {}]),
         },
         optional={
-            "roles": st.fixed_dictionaries({}, optional={name.value: role for name in RoleName}),
+            "roles": st.fixed_dictionaries({}, optional=dict.fromkeys((WORKER, PS, CHIEF, EVALUATOR), role)),
             "batch": st.fixed_dictionaries({"globalSize": st.integers(1, 40)}),
             "communication": st.sampled_from([value.value for value in Communication]),
             "elastic": st.fixed_dictionaries({"minReplicas": count, "maxReplicas": count}),
@@ -145,7 +147,7 @@ def accepted(text: str) -> TrainingJob | None:
 def check_accepted(job: TrainingJob) -> None:
     assert problems(job) == []
     assert TrainingJob.model_validate(job.wire()) == job
-    again = parse_job(yaml.safe_dump(job.manifest()), source="again")
+    again = parse_job(write_yaml(job.manifest()), source="again")
     assert again.spec == job.spec
     assert again.metadata == job.metadata
     assert changes(job, again) == []

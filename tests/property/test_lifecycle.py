@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lifecycle_world import ENDS, START, STOPPED, World, check, check_standing, finish_quietly
 
 from muster.lifecycle.observed import ReplicaPhase
+from tests.property.lifecycle_world import ENDS, START, STOPPED, World, check, check_standing, finish_quietly
 
 LIGHT = settings(max_examples=500, stateful_step_count=50)
 HEAVY = settings(max_examples=10000, stateful_step_count=80)
-MUTANT = settings(LIGHT, phases=[Phase.generate], report_multiple_bugs=False)
-"""For planted bugs: the same cases, and the first failure is enough."""
+MUTANT = settings(LIGHT, max_examples=3000, phases=[Phase.generate], report_multiple_bugs=False)
+"""For planted bugs: the same cases first, then more of them. The first failure is enough."""
 PROFILE = settings(
     {"heavy": HEAVY, "mutant": MUTANT}.get(os.environ.get("MUSTER_PROPERTY_PROFILE", ""), LIGHT),
     deadline=None,

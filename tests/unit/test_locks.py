@@ -29,7 +29,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("deploy")
 def test_the_locks_have_what_pyproject_asks_for() -> None:
-    import lock
+    import lock  # type: ignore[import-not-found]  # the fixture puts deploy/ on the path
 
     assert lock.main(["--check"]) == 0
 
@@ -58,11 +58,28 @@ def printed(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_lock_for_a_distribution_it_says_how_to_build_without() -> None:
-    assert printed("tensorflow", "tensorflow-cpu").stdout.startswith("--require-hashes\n")
-    refused = printed("tensorflow", "tensorflow-rocm")
+    assert printed("trainer", "tensorflow", "tensorflow-cpu").stdout.startswith("--require-hashes\n")
+    refused = printed("trainer", "tensorflow", "tensorflow-rocm")
     assert refused.returncode
     assert "LOCKED=false" in refused.stderr
-    assert "tensorflow-rocm" in printed("tensorflow", "tensorflow-rocm", "--ranges").stdout
+    assert "tensorflow-rocm>=" in printed("trainer", "tensorflow", "tensorflow-rocm", "--ranges").stdout
+
+
+@pytest.mark.parametrize(("framework", "package"), [("pytorch", "torch"), ("tensorflow", "tensorflow[and-cuda]"), ("jax", "jax[cuda12]")])
+def test_a_trainer_gets_the_build_for_gpus_by_default_and_nothing_in_place_of_the_base_images_framework(
+    framework: str, package: str
+) -> None:
+    assert f"{package.partition('[')[0]}==" in printed("trainer", framework, "").stdout
+    assert f"\n{package}>=" in printed("trainer", framework, "", "--ranges").stdout
+    assert f"\n{package.partition('[')[0]}" not in printed("trainer", framework, "base", "--ranges").stdout
+
+
+@pytest.mark.parametrize("framework", ["", "mxnet", "s3"])
+def test_an_unknown_framework_is_refused_with_the_names_of_all(framework: str) -> None:
+    for ranges in ((), ("--ranges",)):
+        refused = printed("trainer", framework, "", *ranges)
+        assert refused.returncode
+        assert "pytorch, tensorflow, jax" in refused.stderr
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str) -> str:

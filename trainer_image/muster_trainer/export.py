@@ -1,12 +1,11 @@
 """The trained model as files of its own, written by the chief once a training is done (`config.export`).
 
-They are made from the final checkpoint, which every strategy writes alike, read back, and compared with the model that was
-trained, before they take their place. `python -m muster_trainer.export PATH` does the comparison again in a process of its own.
+They are made from the final checkpoint, read back, and compared with the trained model. Only then are they moved to their folder.
+`python -m muster_trainer.export PATH` repeats the comparison in a new process.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
@@ -19,47 +18,44 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, TrainerError, UserError
+from muster_contract.strategy import Framework, StrategyRuntime
+from muster_contract.trainer_spec import TrainerSpec
+from muster_contract.wire import encode
 from muster_trainer.checkpoint import files, read_back
-from muster_trainer.contract import (
-    FRAMEWORK_OF_STRATEGY,
-    BadConfiguration,
-    CheckpointDamaged,
-    Framework,
-    TrainerError,
-    TrainerSpec,
-    UserError,
-)
-from muster_trainer.objects import Place
-from muster_trainer.tasks.module import PACKAGES, Task, describe, load_task
+from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.data import DataSet
+from muster_trainer.host.framework import module_of, set_quiet
+from muster_trainer.tasks.module import Task, describe, load_task
 
 RECORD = "export.json"
 SAMPLES = 64
 TOLERANCES = {"cpu": 1e-5, "gpu": 1e-3, "BFloat16": 2e-2}
-"""Of the mean loss, relative where it is above 1: the check computes on the CPU in float32."""
+"""Tolerances of the mean loss, relative if it is above 1. The check computes on the CPU in float32."""
 
 
 class Exporter(Protocol):
-    """What the module `export` of a framework's package does. Raises StorageUnavailable and UserError."""
+    """The module `export` of a framework's package. Raises StorageUnavailable and UserError."""
 
     def write(self, task: Task, checkpoint: Path, directory: Path) -> list[str]:
-        """Writes the model of `checkpoint`, whole, to `directory`; gives what the user should be told."""
+        """Writes the whole model of `checkpoint` to `directory`. Returns messages for the user."""
 
-    def measure(self, task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict[str, dict[str, float]]:
-        """For each form that `write` made, read anew: the mean loss and metrics over the samples `indices` of `data`."""
+    def measure(self, task: Task, directory: Path, data: DataSet, indices: np.ndarray) -> dict[str, dict[str, float]]:
+        """Reads each form that `write` made. Returns the mean loss and metrics over the samples `indices` of `data`, by form."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Where one job's model goes, and what it is."""
+    """The export of one job: what is exported, and to which folder."""
 
     task: Task
-    strategy: str
+    strategy: StrategyRuntime
     trainer: Mapping[str, Any]
     target: Path
 
     @classmethod
-    def of(cls, task: Task, spec: TrainerSpec, strategy: str) -> Export | None:
-        """None where the job asks for none. Raises BadConfiguration where it has no checkpoint to make it from."""
+    def of(cls, task: Task, spec: TrainerSpec) -> Export | None:
+        """The export of a job; None if `config.export` is empty. Raises BadConfiguration if the job has no checkpoints."""
         if not task.config.export:
             return None
         if spec.checkpoint is None:
@@ -67,8 +63,15 @@ class Export:
                 "spec.trainer.config.export: the model is taken from the final checkpoint, and the job has no storage; "
                 "write checkpoint.storage, or leave export out"
             )
-        trainer = {"task": spec.task, "module": spec.module, "config": spec.config, "batch": {"globalSize": spec.batch.global_size}}
-        below = spec.checkpoint.directory
+        strategy = spec.strategy
+        trainer = {
+            "strategy": encode(strategy),
+            "task": spec.task,
+            "module": spec.module,
+            "config": spec.config,
+            "batch": {"globalSize": spec.batch.global_size},
+        }
+        below = location_of(spec.checkpoint.directory)
         if isinstance(below, Path):
             return cls(task, strategy, trainer, below / task.config.export)
         if not Path(task.config.export).is_absolute():
@@ -79,16 +82,16 @@ class Export:
         return cls(task, strategy, trainer, Path(task.config.export))
 
     @property
-    def data(self) -> Any:
+    def data(self) -> DataSet:
         return self.task.train if self.task.test is None else self.task.test
 
     @property
     def samples(self) -> int:
-        """How many samples, the first ones of the test set, the models are compared on."""
+        """How many of the first samples of `data` the models are compared on."""
         return min(len(self.data), SAMPLES)
 
     def claim(self) -> None:
-        """Before the training: the place can be written, and holds nothing but an older export."""
+        """Checks before the training that the folder can be written, and has nothing but an older export."""
         with files.storage(self.target):
             self.target.parent.mkdir(parents=True, exist_ok=True)
             if self.target.exists() and not (self.target / RECORD).exists():
@@ -100,13 +103,13 @@ class Export:
     def _staging(self) -> Path:
         return self.target.with_name(f"{self.target.name}.unfinished")
 
-    def write(self, checkpoint: Place, *, step: int, trained: Mapping[str, float], devices: str) -> list[str]:
-        """Writes, checks and puts in place; gives what the user should be told.
+    def write(self, checkpoint: Location, *, step: int, trained: Mapping[str, float], devices: str) -> list[str]:
+        """Writes and checks the export, and moves it to its folder. Returns messages for the user.
 
         `trained` is what the trained model itself came to on the samples; empty where there is no test set, and then the
         files are compared with themselves. `devices` is where it did, `cpu` or `gpu`.
         """
-        exporter = _exporter(FRAMEWORK_OF_STRATEGY[self.strategy])
+        exporter: Exporter = module_of(self.strategy.framework, "export")
         with files.storage(self.target), self._staged():
             with read_back(checkpoint) as folder:
                 notes = exporter.write(self.task, folder, self._staging)
@@ -114,7 +117,7 @@ class Export:
             if not compared:
                 trained = next(iter(exporter.measure(self.task, self._staging, self.data, np.arange(self.samples)).values()))
             record = {
-                "strategy": self.strategy,
+                "strategy": self.strategy.name,
                 "trainer": self.trainer,
                 "step": step,
                 "checkpoint": checkpoint.name,
@@ -126,13 +129,13 @@ class Export:
             }
             files.write_file(self._staging / RECORD, json.dumps(record, indent=1).encode() + b"\n")
             files.sync_tree(self._staging)
-            said = _check(self._staging, record, self.task)
-            self._put_in_place()
-        return [f"the trained model is exported to {self.target}; {said}", *notes]
+            result = _check(self._staging, record, self.task, framework=self.strategy.framework)
+            self._move_to_target()
+        return [f"the trained model is exported to {self.target}; {result}", *notes]
 
     @contextmanager
     def _staged(self) -> Iterator[None]:
-        """An empty folder, of which nothing stays where the writing fails: a full disk is not to be kept full."""
+        """An empty folder, which is removed at the end, so that a full disk does not stay full."""
         files.remove_tree(self._staging)
         files.make_directory(self._staging)
         try:
@@ -144,7 +147,7 @@ class Export:
         finally:
             files.remove_tree(self._staging)
 
-    def _put_in_place(self) -> None:
+    def _move_to_target(self) -> None:
         older = self.target.with_name(f"{self.target.name}.old")
         files.remove_tree(older)
         if self.target.exists():
@@ -155,7 +158,7 @@ class Export:
 
 
 def check(directory: Path) -> str:
-    """Reads the export in `directory` and predicts with it; gives what to say. Raises TrainerError where it is not as it was."""
+    """Reads the export in `directory` and predicts with it. Returns the result in words. Raises TrainerError if it has changed."""
     try:
         record = json.loads((directory / RECORD).read_bytes())
     except (OSError, ValueError) as error:
@@ -164,13 +167,15 @@ def check(directory: Path) -> str:
         if not (directory / name).is_file() or files.sha256(directory / name) != digest:
             raise CheckpointDamaged(f"export {directory}: {name} is not as it was written (its SHA-256 differs, or it is missing)")
     spec = TrainerSpec.from_json(json.dumps(record["trainer"]))
-    return _check(directory, record, load_task(spec, FRAMEWORK_OF_STRATEGY[record["strategy"]]))
+    set_quiet(spec.strategy.framework)
+    return _check(directory, record, load_task(spec), framework=spec.strategy.framework)
 
 
-def _check(directory: Path, record: Mapping[str, Any], task: Task) -> str:
+def _check(directory: Path, record: Mapping[str, Any], task: Task, *, framework: Framework) -> str:
     data = task.train if task.test is None else task.test
     wanted, tolerance = record["trained"]["loss"], record["tolerance"]
-    measured = _exporter(FRAMEWORK_OF_STRATEGY[record["strategy"]]).measure(task, directory, data, np.arange(record["samples"]))
+    exporter: Exporter = module_of(framework, "export")
+    measured = exporter.measure(task, directory, data, np.arange(record["samples"]))
     for name, metrics in measured.items():
         both_broken = math.isnan(metrics["loss"]) and math.isnan(wanted)  # nanLoss: Continue
         if not both_broken and not math.isclose(metrics["loss"], wanted, rel_tol=tolerance, abs_tol=tolerance):
@@ -183,14 +188,9 @@ def _check(directory: Path, record: Mapping[str, Any], task: Task) -> str:
     return f"read anew it predicts{alike}: {shown} on {record['samples']} samples ({', '.join(measured)})"
 
 
-def _exporter(framework: Framework) -> Exporter:
-    exporter: Any = importlib.import_module(f"muster_trainer.{PACKAGES[framework]}.export")
-    return exporter  # type: ignore[no-any-return]
-
-
 def _hashes(directory: Path) -> dict[str, str]:
-    found = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): files.sha256(path) for path in found}
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): files.sha256(path) for path in paths}
 
 
 def main(arguments: list[str]) -> int:
@@ -210,5 +210,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """The warm parent of a replica's processes: `python -m muster_trainer.warm SOCKET`, started by the supervisor. Linux only.
 
-It imports what every process of the job imports, initialises nothing, and forks a process for each request that comes through the socket.
-So an attempt begins in a fraction of the seconds that importing a framework takes, and processes share the memory of what is imported.
-A process is forked twice: its parent goes at once, and the supervisor, as the nearest subreaper, becomes the one that reaps it.
+It imports what every process of the job imports, initialises nothing, and forks a process for each request from the socket. So an
+attempt does not wait for the import of a framework, and processes share the memory of imported modules. A process is forked twice.
+Its parent exits at once, so that the supervisor, the nearest subreaper, reaps it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import threading
 import time
 from contextlib import suppress
 
+from muster_contract.environment import EVENTS_FD, ReplicaEnvironment
+from muster_contract.strategy import Framework, StrategyRuntime
 from muster_trainer import process
-from muster_trainer.contract import FRAMEWORK_OF_STRATEGY, ReplicaEnv
-from muster_trainer.parent import die_with
-from muster_trainer.summaries import import_writer
+from muster_trainer.host.framework import hook, named, set_quiet
+from muster_trainer.host.parent import die_with
+from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
@@ -29,16 +31,15 @@ DESCRIPTORS = 3
 
 
 def main() -> None:
-    """Says whether processes may be forked from here, then forks them until the supervisor closes the socket."""
+    """Reports whether processes may be forked from here, then forks them until the supervisor closes the socket."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     supervisor = os.getppid()
-    process.quiet()
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look for CUDA without initialising it
-    env = ReplicaEnv.from_environment(os.environ)
-    import_all(env.strategy, summaries=env.tensorboard_dir is not None)
-    connection.sendall(json.dumps({"unfit": unfit()}).encode())
+    env = ReplicaEnvironment.from_environment(os.environ)
+    strategy = env.trainer_spec.strategy
+    import_all(strategy, summaries=env.tensorboard_dir is not None)
+    connection.sendall(json.dumps({"unfit": unfit(strategy.framework)}).encode())
     gc.collect()
-    gc.freeze()  # lest a collection in a child copies every page that holds an object
+    gc.freeze()  # otherwise a collection in a child would copy every page with an object
     while True:
         request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
         if not request:
@@ -49,39 +50,39 @@ def main() -> None:
         connection.sendall(json.dumps({"pid": pid}).encode())
 
 
-def import_all(strategy: str, *, summaries: bool) -> None:
-    """What a process of that strategy will import, as far as that is not the user's."""
-    importlib.import_module(f"muster_trainer.{process.STRATEGIES[strategy].partition(':')[0]}")
-    if FRAMEWORK_OF_STRATEGY[strategy] == "torch":
-        importlib.import_module("torch._dynamo")  # torch itself does so when the first optimizer is made
+def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
+    """Imports the modules that a process of that strategy needs, without the user's code."""
+    framework = strategy.framework
+    set_quiet(framework)
+    hook(framework, "before_fork")
+    if strategy.engine:
+        named(strategy.engine, framework)
+    for module in framework.preload:
+        importlib.import_module(module)
     if summaries:
         with suppress(ImportError):
             import_writer()
 
 
-def unfit() -> str:
+def unfit(framework: Framework) -> str:
     """Why no process may be forked from this one; empty where one may: nothing that does not survive a fork has been initialised."""
     if threading.active_count() > 1:
         return f"a thread was started: {', '.join(thread.name for thread in threading.enumerate()[1:])}"
-    torch = sys.modules.get("torch")
-    if (torch is not None and torch.cuda.is_initialized()) or any(path.startswith(_DEVICES) for path in _open_files()):
+    if any(path.startswith(_DEVICES) for path in _open_files()):
         return "a device is open: its driver does not survive a fork"
-    eager = sys.modules.get("tensorflow.python.eager.context")
-    if eager is not None and eager.context_safe() is not None and eager.context_safe()._initialized:
-        return "TensorFlow has initialised its devices"
-    return ""
+    return hook(framework, "unfit") or ""
 
 
 def _open_files() -> list[str]:
-    found = []
+    paths = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the folder's own has gone by now
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return found
+        with suppress(OSError):  # the descriptor of the folder itself is closed by now
+            paths.append(os.readlink(f"/proc/self/fd/{name}"))
+    return paths
 
 
 def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.socket, supervisor: int) -> int:
-    """The pid of the process."""
+    """Forks a process and returns its pid."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
@@ -103,7 +104,7 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
 
 
 def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None:
-    """Makes this process, a fork, the training process of that environment, which dies with `parent`; it does not return."""
+    """Turns this fork into the training process of that environment. It dies with `parent`. Does not return."""
     die_with(parent)
     stdout, stderr, events = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
@@ -113,7 +114,7 @@ def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None
         if descriptor > 2:
             os.close(descriptor)
     os.environ.clear()
-    os.environ.update(environ, MUSTER_EVENTS_FD=str(events))
+    os.environ.update(environ, **{EVENTS_FD: str(events)})
     process.main()
 
 

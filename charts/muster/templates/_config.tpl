@@ -2,8 +2,9 @@
 {{- define "muster.config" -}}
 {{- $defaults := .Values.jobDefaults -}}
 images:
-  PyTorch: {{ include "muster.image" (dict "image" $defaults.images.pytorch "root" $) | quote }}
-  TensorFlow: {{ include "muster.image" (dict "image" $defaults.images.tensorflow "root" $) | quote }}
+  {{- range $framework, $image := $defaults.images }}
+  {{ $framework }}: {{ include "muster.image" (dict "image" $image "root" $) | quote }}
+  {{- end }}
 controller: {{ .Values.controllerName }}
 supervisor:
   image: {{ include "muster.image" (dict "image" (ternary .Values.supervisor.image .Values.operator.image (not (empty .Values.supervisor.image.repository))) "root" $) | quote }}
@@ -25,6 +26,7 @@ metrics:
   port: {{ .Values.metrics.port }}
 networkPolicy:
   enabled: {{ $defaults.networkPolicy.enabled }}
+gangScheduling: {{- toYaml .Values.gangScheduling | nindent 2 }}
 jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:
   template:

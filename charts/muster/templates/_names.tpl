@@ -50,7 +50,7 @@ app.kubernetes.io/part-of: muster
 {{- end }}
 {{- end }}
 
-{{/* What pod security's level "restricted" asks of a container, and a root file system that cannot be written. */}}
+{{/* What pod security's level "restricted" requires of a container, and a read-only root file system. */}}
 {{- define "muster.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -65,7 +65,7 @@ fsGroup: 1000
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* Where `helm test` trains: the operator must look there. */}}
+{{/* The namespace where `helm test` trains. The operator must watch it. */}}
 {{- define "muster.testNamespace" -}}
 {{- first (append .Values.watchNamespaces .Release.Namespace) }}
 {{- end }}

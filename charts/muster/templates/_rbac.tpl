@@ -6,7 +6,7 @@
 - apiGroups: [muster.dev]
   resources: [trainingjobs/status]
   verbs: [update]
-# Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
+# Owner references that block deletion need this if OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [muster.dev]
   resources: [trainingjobs/finalizers]
   verbs: [update]
@@ -14,14 +14,24 @@
   resources: [pods, services]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims] # whether all pods can mount the one for checkpoints is said in condition StorageShared
+  resources: [persistentvolumeclaims] # the condition StorageShared reports whether all pods can mount the claim
   verbs: [get]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, delete]
+{{- with .Values.gangScheduling.apiGroups }}
+- apiGroups: {{ toJson . }}
+  resources: [podgroups]
+  verbs: [get, create, update]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- range .Values.rbac.strategyObjects }} {{/* what strategies of other packages need besides pods */}}
+- apiGroups: [""]
+  resources: [{{ . }}]
+  verbs: {{ eq . "configmaps" | ternary "[get, create, update]" "[get, create]" }}
+{{- end }}
 {{- end }}
 
 {{- define "muster.subject" -}}

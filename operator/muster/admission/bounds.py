@@ -1,4 +1,4 @@
-"""How deep and how large the free parts of a spec may be: `trainer.config`, `command` and `args`, and each role's template and resources.
+"""Limits for the depth and size of the free parts of a spec: `trainer.config`, `command`, `args`, and each role's template and resources.
 
 The CRD has no schema for them, or one that allows a megabyte. They are checked on the raw spec, before anything else walks it.
 """
@@ -34,7 +34,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Stands in a raw spec for a part that is out of bounds and is not kept."""
+    """Replaces a part of a raw spec that is out of bounds."""
 
     message: str
 
@@ -48,7 +48,7 @@ class _Size:
 
 
 def bounded(spec: Any) -> Any:
-    """The raw spec, with a LeftOut in place of each part that is out of bounds, or that is too much with the parts before it."""
+    """The raw spec, with a LeftOut instead of each part that exceeds the bounds, alone or together with the parts before it."""
     room = _Size(MAX_VALUES, MAX_BYTES)
     for path, value in list(_free_parts(spec)):
         if isinstance(value, LeftOut):
@@ -62,12 +62,12 @@ def bounded(spec: Any) -> Any:
 
 
 def left_out(spec: Any) -> list[Problem]:
-    """What `bounded` left out of the raw spec."""
+    """The problems of the parts that `bounded` has replaced."""
     return [Problem(".".join(("spec", *path)), value.message) for path, value in _free_parts(spec) if isinstance(value, LeftOut)]
 
 
 def _measured(value: Any, room: _Size) -> _Size | LeftOut:
-    """The size of a part, or why it does not fit into the room. It looks at no more values than there is room for."""
+    """The size of a part, or the reason why it does not fit into `room`. Visits no more values than fit."""
     level, values = [value], 1
     for _ in range(MAX_DEPTH):
         inside = list(islice(chain.from_iterable(map(_inside, level)), max(0, room.values - values) + 1))
@@ -86,7 +86,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _free_parts(spec: Any) -> Iterator[tuple[Path, Any]]:
-    """Where they are, and what is there."""
+    """The path and the value of each free part."""
     if not isinstance(spec, Mapping):
         return
     trainer, roles = spec.get("trainer"), spec.get("roles")
@@ -96,7 +96,7 @@ def _free_parts(spec: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _fields(path: Path, value: Any, names: tuple[str, ...]) -> Iterator[tuple[Path, Any]]:
-    """Those of the fields that the value has."""
+    """The path and the value of each of these fields, if present."""
     if isinstance(value, Mapping):
         yield from (((*path, name), value[name]) for name in names if name in value)
 

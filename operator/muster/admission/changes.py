@@ -1,67 +1,69 @@
-"""What may change in a job that exists. The rules of the CRD say so too; one of which nothing runs may be corrected."""
+"""Rules for changes of an existing job, for Muster here and for the CRD (`cel.py`). A job without running pods may be corrected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from muster.api.base import ApiModel
+from muster.admission.conditions import value_at
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import Role, RoleName, TrainingJobSpec
+from muster.api.spec import WORKER, Role
 
 NEVER = ("strategy", "managedBy")
-"""Fields of the spec that are fixed for good: they are what the job is, and whose."""
-WHILE_RUNNING = ("trainer", "options", "batch", "communication", "checkpoint.storage", "checkpoint.name")
-"""Fields that are fixed unless the job is suspended, before the change or by it: what runs was made from them."""
+"""Fields of the spec that can never change."""
+ROLE_NAMES = "roles.*"
+REPLICAS = "roles.*.replicas"
+"""Fixed only if the job is not elastic."""
+HELD: Mapping[str, str] = {
+    "trainer": "",
+    "options": "",
+    "batch": "",
+    "communication": "",
+    "checkpoint.storage": "",
+    "checkpoint.name": "",
+    ROLE_NAMES: "",
+    "roles.*.resources": "",
+    "roles.*.processesPerReplica": "",
+    "roles.*.template": "",
+    REPLICAS: ", or write elastic",
+}
+"""Fields of the spec that can change only if the job is suspended before the change or by it, because running pods were rendered from them.
+`*` means each role. The value is added to the message.
+
+Queueing systems add node selectors to templates in the update that ends a suspension, and remove them in the one that begins it. Both are
+allowed."""
+REMEDY = "set suspend: true first, or in the same change"
 
 
 def changes(old: TrainingJob, new: TrainingJob) -> list[Problem]:
-    """What the new version changes and may not; empty: the change can be accepted.
-
-    Roles are fixed like WHILE_RUNNING, except for the number of workers of an elastic job. Queueing systems lay node selectors into
-    templates in the update that ends a suspension, and take them out in the one that begins it: both are allowed.
-    """
-    return [*_fixed(old.spec, new.spec), *([] if old.spec.suspend or new.spec.suspend else _while_running(old.spec, new.spec))]
-
-
-def _fixed(old: TrainingJobSpec, new: TrainingJobSpec) -> Iterable[Problem]:
-    for field in NEVER:
-        was = _at(old, field)
-        if was != _at(new, field):
-            yield Problem(f"spec.{field}", f"cannot be changed from {was}: delete the job and apply it anew")
-
-
-def _while_running(old: TrainingJobSpec, new: TrainingJobSpec) -> Iterable[Problem]:
-    remedy = "set suspend: true first, or in the same change"
-    for field in WHILE_RUNNING:
-        if _at(old, field) != _at(new, field):
-            yield Problem(f"spec.{field}", f"cannot be changed while the job runs: {remedy}")
-    before, after = _roles(old), _roles(new)
-    for name in dict.fromkeys((*before, *after)):
-        path = f"spec.roles.{name.value}"
-        if (name in before) != (name in after):
-            yield Problem(path, f"cannot be added or removed while the job runs: {remedy}")
-            continue
-        was, now = before[name], after[name]
-        for field in ("resources", "processes_per_replica", "template"):
-            if getattr(was, field) != getattr(now, field):
-                alias = type(was).model_fields[field].alias or field
-                yield Problem(f"{path}.{alias}", f"cannot be changed while the job runs: {remedy}")
-        if was.replicas != now.replicas and not (name is RoleName.WORKER and new.elastic is not None):
-            elastic = ", or write spec.elastic" if name is RoleName.WORKER else ""
-            yield Problem(f"{path}.replicas", f"cannot be changed while the job runs: {remedy}{elastic}")
+    """The problems of a change. Empty if the change can be accepted."""
+    before, after = _document(old), _document(new)
+    found = [
+        Problem(f"spec.{name}", f"cannot be changed from {before[name]}: delete the job and apply it again")
+        for name in NEVER
+        if before[name] != after[name]
+    ]
+    if not old.spec.suspend and not new.spec.suspend:
+        for field, addition in HELD.items():
+            for path in _changed(before, after, field):
+                found.append(Problem(f"spec.{path}", f"cannot be changed while the job runs: {REMEDY}{addition}"))
+    return found
 
 
-def _roles(spec: TrainingJobSpec) -> dict[RoleName, Role]:
-    """The roles, with the one worker that every job has by default."""
-    return {RoleName.WORKER: Role(), **spec.roles.named()}
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], field: str) -> Iterator[str]:
+    """The paths of the changed fields."""
+    if field == ROLE_NAMES:
+        if before["roles"].keys() != after["roles"].keys():
+            yield "roles"
+    elif field != REPLICAS or "elastic" not in after:
+        roles = before["roles"].keys() & after["roles"].keys() if "*" in field else {""}
+        for path in (field.replace("*", role) for role in sorted(roles)):
+            if value_at(before, path) != value_at(after, path):
+                yield path
 
 
-def _at(spec: TrainingJobSpec, field: str) -> object:
-    """The value of a field named as on the wire, such as checkpoint.storage."""
-    value: object = spec
-    for part in field.split("."):
-        assert isinstance(value, ApiModel)
-        names = {info.alias or name: name for name, info in type(value).model_fields.items()}
-        value = getattr(value, names[part])
-    return value
+def _document(job: TrainingJob) -> dict[str, Any]:
+    """The spec as on the wire, with the one worker that every job has by default."""
+    spec = job.spec.wire()
+    return {**spec, "roles": {WORKER: Role().wire(), **spec["roles"]}}

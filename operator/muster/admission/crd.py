@@ -1,4 +1,7 @@
-"""The CustomResourceDefinition, made from the API types: `python -m muster.admission.crd [--check] [FILE]`."""
+"""The CustomResourceDefinition, generated from the API types: `python -m muster.admission.crd [--check] [FILE]`.
+
+Without FILE, the command also writes or checks the JSON schema for editors (`job_schema.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,25 @@ from muster.admission import cel
 from muster.admission.structural import Schema, structural_schema
 from muster.admission.template import template_schema
 from muster.api.constants import GROUP, KIND, PLURAL, SHORT_NAME, VERSION
-from muster.api.spec import TrainingJobSpec
-from muster.api.status import TrainingJobStatus
+from muster.api.spec import WORKER, TrainingJobSpec
+from muster.api.status import TrainingJobStatus, described
 
 DEFAULT_FILE = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 HEADER = "# Generated from operator/muster/api by `python -m muster.admission.crd`; do not edit.\n"
 
 _COLUMNS = (
-    ("STRATEGY", "string", ".spec.strategy", "How the training is distributed.", 0),
-    ("PHASE", "string", ".status.phase", "Where the job stands.", 0),
-    ("WORKERS", "string", ".status.workers", "Ready and desired replicas.", 0),
-    ("STEP", "integer", ".status.progress.step", "Steps done.", 0),
-    ("%", "integer", ".status.progress.percent", "Share done.", 0),
+    ("STRATEGY", "string", ".spec.strategy", "Strategy of the job.", 0),
+    ("PHASE", "string", ".status.phase", "Phase of the job.", 0),
+    ("WORKERS", "string", ".status.workers", "Running and desired workers.", 0),
+    ("STEP", "integer", ".status.progress.step", "Number of steps done.", 0),
+    ("%", "integer", ".status.progress.percent", "Percentage of the steps that are done.", 0),
     ("LOSS", "string", ".status.progress.loss", "Loss of the last step.", 0),
-    ("RESTARTS", "integer", ".status.restarts.total", "Restarts so far.", 0),
+    ("RESTARTS", "integer", ".status.restarts.total", "Number of restarts since the job was created.", 0),
     ("AGE", "date", ".metadata.creationTimestamp", "Time since the job was created.", 0),
     ("ETA", "integer", ".status.progress.etaSeconds", "Estimated seconds to the end.", 1),
     ("GOODPUT", "number", ".status.goodput.ratio", "Productive share of the wall-clock time.", 1),
     ("CHECKPOINT", "integer", ".status.checkpoint.step", "Step of the newest commit.", 1),
-    ("MESSAGE", "string", ".status.message", "What it is doing or waiting for.", 1),
+    ("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
 )
 
 
@@ -75,7 +78,7 @@ def definition() -> dict[str, Any]:
 
 def schema() -> Schema:
     """The structural schema of a TrainingJob with its rules."""
-    return {
+    whole = {
         "description": "A distributed training job.",
         "type": "object",
         "required": ["metadata", "spec"],
@@ -86,8 +89,10 @@ def schema() -> Schema:
             "spec": _spec(),
             "status": _status(),
         },
-        "x-kubernetes-validations": cel.job_rules(),
     }
+    for path, validations in cel.validations().items():
+        _at(whole, path)["x-kubernetes-validations"] = validations
+    return whole
 
 
 def text() -> str:
@@ -96,27 +101,33 @@ def text() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the file, or with --check says how it differs and returns 1."""
+    """Writes the files. With --check, prints the differences instead and returns 1 if there is one."""
+    from muster.admission import job_schema
+
     check = "--check" in arguments
     names = [argument for argument in arguments if argument != "--check"]
-    file = Path(names[0]) if names else DEFAULT_FILE
-    wanted = text()
-    if not check:
+    files = {Path(names[0]): text} if names else {DEFAULT_FILE: text, job_schema.DEFAULT_FILE: job_schema.text}
+    if check:
+        return max(_check(file, generated()) for file, generated in files.items())
+    for file, generated in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(wanted, encoding="utf-8")
-        return 0
-    found = file.read_text(encoding="utf-8") if file.exists() else ""
-    if found == wanted:
+        file.write_text(generated(), encoding="utf-8")
+    return 0
+
+
+def _check(file: Path, generated: str) -> int:
+    current = file.read_text(encoding="utf-8") if file.exists() else ""
+    if current == generated:
         return 0
     sys.stdout.writelines(
-        difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), fromfile=str(file), tofile="made from the types")
+        difflib.unified_diff(current.splitlines(True), generated.splitlines(True), fromfile=str(file), tofile="generated from the types")
     )
     print(f"{file} is stale: run `python -m muster.admission.crd`", file=sys.stderr)
     return 1
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Every part is written out: anchors are hard to read in a schema."""
+    """Writes every part in full, because anchors are hard to read in a schema."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -130,17 +141,15 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 def _spec() -> Schema:
     spec = structural_schema(TrainingJobSpec, defaults=True)
     properties = spec["properties"]
-    for name, role in properties["roles"]["properties"].items():
-        role["properties"]["template"] = template_schema(role["properties"]["template"]["description"])
-        if name == "worker":
-            role["default"] = {}
-    for path, rules in cel.spec_rules().items():
-        _at(spec, path)["x-kubernetes-validations"] = rules
+    role = properties["roles"]["additionalProperties"]["properties"]
+    role["template"] = template_schema(role["template"]["description"])
+    properties["roles"]["default"] = {WORKER: {}}
     return spec
 
 
 def _status() -> Schema:
-    status = structural_schema(TrainingJobStatus, defaults=False)
+    with described():
+        status = structural_schema(TrainingJobStatus, defaults=False)
     status["properties"]["conditions"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
     status["properties"]["roles"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
     return status
@@ -148,7 +157,7 @@ def _status() -> Schema:
 
 def _at(schema: Schema, path: tuple[str, ...]) -> Schema:
     for name in path:
-        schema = schema["items"] if name == "*" else schema["properties"][name]
+        schema = schema["properties"][name] if name != "*" else schema["items" if "items" in schema else "additionalProperties"]
     return schema
 
 

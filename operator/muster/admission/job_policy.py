@@ -1,4 +1,4 @@
-"""What an installation allows its jobs. Pure.
+"""Limits of an installation for its jobs. Pure.
 
 Pods are created by the operator, so the API server checks the operator's rights and not those of the job's author. A policy is how the
 administrator limits what an author gets in this way. By default it limits nothing.
@@ -83,21 +83,21 @@ UNLIMITED = JobPolicy()
 
 
 def violations(policy: JobPolicy, spec: TrainingJobSpec) -> list[Problem]:
-    """What the policy refuses of a spec that is valid otherwise."""
-    found = [*_replica_problems(policy, spec), *_spec_volume_problems(policy, spec)]
+    """Violations of the policy by a spec that is otherwise valid."""
+    errors = [*_replica_problems(policy, spec), *_spec_volume_problems(policy, spec)]
     priority_class = spec.scheduling.priority_class_name
     if priority_class:
-        found += _name_problems(policy.priority_classes, priority_class, "spec.scheduling.priorityClassName")
-    for name, role in spec.roles.named().items():
-        found += _template_problems(policy, role.template, f"spec.roles.{name.value}.template")
-    return found
+        errors += _name_problems(policy.priority_classes, priority_class, "spec.scheduling.priorityClassName")
+    for name, role in spec.roles.items():
+        errors += _template_problems(policy, role.template, f"spec.roles.{name}.template")
+    return errors
 
 
 def _replica_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:
-    most, count = policy.max_replicas_per_job, len(STRATEGIES[spec.strategy].plan(spec).replicas)
+    plan = STRATEGIES[spec.strategy].plan(spec)
+    most, count = policy.max_replicas_per_job, len(plan.replicas)
     if spec.elastic is not None:
-        workers = spec.roles.worker.replicas if spec.roles.worker else 1
-        count += max(0, spec.elastic.max_replicas - workers)
+        count = max(count, spec.elastic.max_replicas)  # an elastic job has one role
     if most and count > most:
         field = "spec.roles" if spec.elastic is None else "spec.elastic.maxReplicas"
         yield Problem(field, f"makes {count} replicas in all; this installation allows {most} for a job")

@@ -11,7 +11,7 @@ _LAST_STEP = re.compile(r"(?:\.[^.\[\]]*|\[[^\[\]]*\])$")
 
 
 def step(path: str, key: str | int) -> str:
-    """One step down. Indices and keys that are no plain words (`limits[nvidia.com/gpu]`) stand in brackets."""
+    """The path with one more key or index. Indices and keys that are not plain words are in brackets: `limits[nvidia.com/gpu]`."""
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
         return f"{path}.{key}" if path else key
     return f"{path}[{str(key)[:60]}]"
@@ -21,8 +21,8 @@ def spelled(path: Iterable[str | int]) -> str:
     return reduce(step, path, "")
 
 
-def nearest_known(field: str, lines: dict[str, int]) -> str:
-    """The field itself, or the nearest part around it that stands in the file; empty where none does."""
+def nearest_in_file(field: str, lines: dict[str, int]) -> str:
+    """The field itself, or the nearest enclosing field in the file. Empty if there is none."""
     while field and field not in lines:
         shorter = _LAST_STEP.sub("", field)
         field = shorter if shorter != field else ""

@@ -1,23 +1,24 @@
-"""Job files: text in, an accepted TrainingJob out, or every problem of the file at once, each with file, line, field and remedy."""
+"""Reads job files. Returns a valid TrainingJob, or raises all problems of the file at once, each with file, line, field and remedy."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from muster.admission.paths import nearest_known, step
+from muster.admission.paths import nearest_in_file, step
 from muster.admission.sentences import nearest, problem_of, shown
-from muster.admission.validate import problems
+from muster.admission.validate import problems, strategy_problems
 from muster.admission.yaml_text import JOB_TOP, Document, UnreadableYamlError, read_yaml
 from muster.api.constants import API_VERSION, KIND
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.text import printable
+from muster_contract.text import printable
 
 MAX_BYTES = 2**20
 STDIN = "-"
@@ -31,22 +32,22 @@ class InvalidJobFileError(InvalidJobError):
 
     def __init__(self, source: str, problems: list[Problem], *, lines: dict[str, int] | None = None) -> None:
         lines = lines or {}
-        known = {problem: nearest_known(problem.field, lines) for problem in problems}
+        fields = {problem: nearest_in_file(problem.field, lines) for problem in problems}
         positions = {field: position for position, field in enumerate(lines)}
-        ordered = sorted(known, key=lambda problem: positions.get(known[problem], -1))
+        ordered = sorted(fields, key=lambda problem: positions.get(fields[problem], -1))
         super().__init__(ordered)
         self.source = source
-        self.args = ("\n".join(printable(f"{_place(source, lines.get(known[problem]))}: {problem}") for problem in ordered),)
+        self.args = ("\n".join(printable(f"{_location(source, lines.get(fields[problem]))}: {problem}") for problem in ordered),)
 
 
 def read_job(path: str | Path) -> TrainingJob:
-    """The job in a file, or on standard input for `-`. Raises InvalidJobFileError with all that is wrong, in the order of the file."""
+    """The job in a file, or on standard input for `-`. Raises InvalidJobFileError with all problems, in the order of the file."""
     source = "standard input" if str(path) == STDIN else str(path)
     return parse_job(_text(_bytes(path, source), source), source=source)
 
 
 def read_document(path: str | Path, *, top: str) -> Document:
-    """The plain data of any YAML file of Muster's, which has these fields at its `top`. Raises InvalidJobFileError where it cannot be
+    """The plain data of any YAML file for Muster. `top` names its top-level fields for messages. Raises InvalidJobFileError if it cannot be
     read."""
     return _document(_text(_bytes(path, str(path)), str(path)), str(path), top=top)
 
@@ -55,7 +56,7 @@ def _document(text: str, source: str, *, top: str) -> Document:
     try:
         return read_yaml(text, top=top)
     except UnreadableYamlError as error:
-        raise InvalidJobFileError(_place(source, error.line), [Problem("", str(error))]) from error
+        raise InvalidJobFileError(_location(source, error.line), [Problem("", str(error))]) from error
 
 
 def parse_job(text: str, *, source: str) -> TrainingJob:
@@ -64,19 +65,29 @@ def parse_job(text: str, *, source: str) -> TrainingJob:
     if not isinstance(document.data, dict):
         message = f"holds {shown(document.data)}, not a job: write {JOB_TOP} at its top"
         raise InvalidJobFileError(source, [Problem("", message)], lines=document.lines)
-    _require_kind(document.data, source, lines=document.lines)
+    return check_job(document.data, source=source, lines=document.lines, problems_of_text=document.problems)
+
+
+def check_job(
+    data: dict[str, Any], *, source: str, lines: dict[str, int] | None = None, problems_of_text: Sequence[Problem] = ()
+) -> TrainingJob:
+    """The job in plain data, with the names of a job file. `source` names the data in messages, and `lines` has the lines of its fields.
+
+    Raises InvalidJobFileError with all problems, `problems_of_text` among them.
+    """
+    _require_kind(data, source, lines=lines or {})
     scan = _Scan()
-    data = scan.cleaned(document.data)
-    found = [*document.problems, *scan.problems]
-    job = _typed(data, found)
+    cleaned = scan.cleaned(data)
+    errors = [*problems_of_text, *scan.problems]
+    job = _typed(cleaned, errors)
     if job is not None:
-        found += problems(job)
-    if job is None or found:
-        raise InvalidJobFileError(source, found, lines=document.lines)
+        errors += problems(job)
+    if job is None or errors:
+        raise InvalidJobFileError(source, errors, lines=lines)
     return job
 
 
-def _place(source: str, line: int | None) -> str:
+def _location(source: str, line: int | None) -> str:
     return f"{source}:{line}" if line else source
 
 
@@ -120,53 +131,57 @@ def _text(content: bytes, source: str) -> str:
 
 
 def _require_kind(data: dict[str, Any], source: str, *, lines: dict[str, int]) -> None:
-    """Of an object of another kind only that is worth saying."""
+    """Raises InvalidJobFileError for an object of another kind, because its other problems do not matter."""
     kind = data.get("kind")
     if isinstance(kind, str) and nearest(kind, [KIND]) is None:
         raise InvalidJobFileError(source, [Problem("kind", f"must be {KIND}, not {shown(kind)}")], lines=lines)
 
 
-def _typed(data: dict[str, Any], found: list[Problem]) -> TrainingJob | None:
-    """The data as a job, its types checked strictly; None with what is wrong appended to `found`, which keeps what it has of a field."""
-    known = {problem.field for problem in found}
+def _typed(data: dict[str, Any], errors: list[Problem]) -> TrainingJob | None:
+    """The data as a job, with strict types. If that fails, appends the problems to `errors` and returns None. Skips fields that `errors`
+    has already."""
+    reported = {problem.field for problem in errors}
     missing = {"apiVersion": API_VERSION, "kind": KIND}
-    found += [
+    errors += [
         Problem(field, f"is required: write {field}: {value}")
         for field, value in missing.items()
-        if field not in data and field not in known
+        if field not in data and field not in reported
     ]
     try:
         # In JSON mode strict types allow what a wire format must: names of enums and times as text.
         return TrainingJob.model_validate_json(json.dumps(data, allow_nan=False), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found += [problem for detail in details if (problem := problem_of(detail)).field not in known]
+        errors += [problem for detail in details if (problem := problem_of(detail)).field not in reported]
+        spec = data.get("spec")
+        errors += strategy_problems(spec.get("strategy")) if isinstance(spec, dict) else []
         return None
 
 
 class _Scan:
-    """One walk over plain data for what the types cannot see: fields without a value, numbers without a value in JSON, NUL characters."""
+    """Finds problems in plain data that types cannot express: fields without a value, numbers that JSON does not have, NUL characters."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def cleaned(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The data without its status and what else only a server may say (`kubectl get -o yaml` prints them), and without bad values."""
-        kept = {key: value for key, value in data.items() if key != "status"}
-        if isinstance(kept.get("metadata"), dict):
-            kept["metadata"] = {key: value for key, value in kept["metadata"].items() if key not in _SERVER_METADATA}
-        cleaned: dict[str, Any] = self._mapping(kept, "", free=False)
+        """The data without invalid values, without the status, and without metadata that the server sets (`kubectl get -o yaml` prints
+        them)."""
+        job = {key: value for key, value in data.items() if key != "status"}
+        if isinstance(job.get("metadata"), dict):
+            job["metadata"] = {key: value for key, value in job["metadata"].items() if key not in _SERVER_METADATA}
+        cleaned: dict[str, Any] = self._mapping(job, "", free=False)
         return cleaned
 
     def _mapping(self, values: dict[str, Any], path: str, *, free: bool) -> dict[str, Any]:
-        kept = {}
+        cleaned = {}
         for key, value in values.items():
             here = step(path, key)
             if "\0" in key:
                 self.problems.append(Problem(here, "has a NUL character in its name: remove it"))
             elif self._allowed(value, here, free=free):
-                kept[key] = self._value(value, here, free=free or here == _FREE)
-        return kept
+                cleaned[key] = self._value(value, here, free=free or here == _FREE)
+        return cleaned
 
     def _value(self, value: Any, path: str, *, free: bool) -> Any:
         if isinstance(value, dict):

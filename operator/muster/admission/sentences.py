@@ -1,11 +1,11 @@
-"""Pydantic's errors as sentences that say what to write instead."""
+"""Turns pydantic's errors into sentences that name what to write instead."""
 
 from __future__ import annotations
 
 import difflib
 import json
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -14,6 +14,7 @@ from muster.admission.paths import spelled
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
+from muster.api.spec import ROLE_NAME_MESSAGE
 
 MAX_LISTED = 12
 
@@ -24,6 +25,8 @@ def problem_of(error: ErrorDetails, root: type[ApiModel] = TrainingJob) -> Probl
     kind = error["type"]
     if kind == "extra_forbidden":
         return Problem(spelled(location), _unknown_field(location, root))
+    if location[-1:] == ("[key]",):
+        return Problem(spelled(location[:-1]), f"is no name of a role: write {ROLE_NAME_MESSAGE}")
     if kind == "missing":
         return Problem(spelled(location), _missing_field(location, root))
     return Problem(
@@ -49,9 +52,9 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
         case "string_too_long":
             return f"must have at most {context['max_length']} characters, not {len(value)}"
         case "string_pattern_mismatch":
-            return f"must look like this: {_description(field)}{given}"
+            return f"must have this form{given}: {_lower_first(_description(field))}"
         case "enum" | "literal_error":
-            return _not_one_of(context["expected"], value)
+            return not_one_of(context["expected"].replace("' or '", "', '").strip("'").split("', '"), value)
         case "list_type":
             return f"must be a list, such as [a, b]{given}"
         case "dict_type" | "model_type" | "model_attributes_type":
@@ -61,7 +64,7 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
                 return f"must have at least {context['min_length']} entries"
             return "must not be empty" if field and field.is_required() else "must not be empty: leave the field out"
         case "too_long":
-            return f"must have at most {context['max_length']} entries, not {context['actual_length']}"
+            return f"must have at most {context['max_length']} entries, not {len(value)}"
         case "value_error":
             return str(context["error"])
     return None
@@ -78,10 +81,10 @@ def shown(value: Any) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that the writer probably meant, whatever its case and underscores."""
+    """The most similar one of `names`, regardless of case and underscores. None if no name is similar."""
     plain = {each.lower(): each for each in names}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.6)
-    return plain[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.6)
+    return plain[matches[0]] if matches else None
 
 
 def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str:
@@ -91,24 +94,20 @@ def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str
     meant = nearest(name, names)
     where = spelled(location[:-1]) or ("a job" if root is TrainingJob else "this file")
     hint = f"; did you mean {meant}?" if meant else ""
-    listed = f" It has {', '.join(names)}." if len(names) <= MAX_LISTED else ""
-    return (
-        f"is no field of {where}{hint or (';' if listed else '')}{listed}".replace(";  It", "; it")
-        .replace("; It", "; it")
-        .removesuffix(".")
-    )
+    listed = f"{' It' if hint else '; it'} has {', '.join(names)}" if len(names) <= MAX_LISTED else ""
+    return f"is no field of {where}{hint}{listed}"
 
 
 def _missing_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str:
     field = _field_at(location, root)
     description = _description(field)
     values = _enum_values(field)
-    what = f"one of {', '.join(values)}" if values else description[:1].lower() + description[1:]
+    what = f"one of {', '.join(values)}" if values else _lower_first(description)
     return f"is required: {what}" if what else "is required"
 
 
-def _not_one_of(expected: str, value: Any) -> str:
-    names = expected.replace("' or '", "', '").strip("'").split("', '")
+def not_one_of(names: Sequence[str], value: Any) -> str:
+    """The sentence about a value that is not one of the `names`."""
     meant = nearest(value, names) if isinstance(value, str) else None
     if len(names) == 1:
         return f"must be {names[0]}, not {shown(value)}"
@@ -135,6 +134,10 @@ def _description(field: FieldInfo | None) -> str:
     return (field.description or "").rstrip(".") if field else ""
 
 
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def _enum_values(field: FieldInfo | None) -> list[str]:
     return [str(value) for value in getattr(field.annotation, "__members__", {}).values()] if field else []
 
@@ -151,17 +154,20 @@ def _field_at(location: tuple[str | int, ...], root: type[ApiModel]) -> FieldInf
 
 
 def _model_at(location: tuple[str | int, ...], root: type[ApiModel]) -> type[ApiModel] | None:
-    """The type of the part that stands at a path below a `root`; None inside free mappings and lists of values."""
+    """The type of the part at a path below `root`. None inside free mappings and lists of values."""
     model: type[ApiModel] | None = root
+    in_mapping = False
     for key in location:
-        if isinstance(key, int):
+        if isinstance(key, int) or in_mapping:
+            in_mapping = False
             continue
         fields = {field.alias or name: field for name, field in model.model_fields.items()} if model else {}
         model = _model_of(fields[key].annotation) if key in fields else None
-    return model
+        in_mapping = model is not None and get_origin(fields[key].annotation) is dict
+    return None if in_mapping else model
 
 
 def _model_of(annotation: Any) -> type[ApiModel] | None:
-    """X of `X`, `X | None` and `list[X]`, where X is a type of the API."""
+    """X of `X`, `X | None`, `list[X]` and `dict[str, X]`, where X is a type of the API."""
     candidates = [annotation, *get_args(annotation)]
     return next((each for each in candidates if isinstance(each, type) and issubclass(each, ApiModel)), None)

@@ -1,4 +1,4 @@
-"""From the JSON schema that pydantic makes of a type to the structural schema that a CustomResourceDefinition takes.
+"""Converts the JSON schema of a pydantic type to the structural schema of a CustomResourceDefinition.
 
 Structural (Kubernetes documentation, "Specifying a structural schema"): every level has a type; no `$ref`, no `title`, no
 `additionalProperties: false` (unknown fields are pruned, or refused by strict clients); `anyOf` may only constrain values.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
 
 OPEN_ENUMS = frozenset({"Reason", "ConditionType"})
 """Enums of the status that stay plain text: a newer operator may write values that an older CRD does not know."""
 
-_KEPT = (
+_COPIED = (
     "description",
     "type",
     "format",
@@ -33,19 +33,19 @@ _KEPT = (
 )
 
 
-def structural_schema(model: type[BaseModel], *, defaults: bool) -> Schema:
+def structural_schema(model: type[Any], *, defaults: bool) -> Schema:
     """The schema of a type with all references written out.
 
-    `defaults`: whether constant defaults go in. A part whose fields all have defaults gets the default `{}`, so that the server fills in
-    what it holds; absent optional fields stay absent.
+    `defaults` says whether the schema has constant defaults. A part whose fields all have defaults gets the default `{}`, so that the
+    server fills in its fields. Absent optional fields stay absent.
     """
-    whole = model.model_json_schema(by_alias=True)
+    whole = TypeAdapter(model).json_schema(by_alias=True)
     return _converted(whole, whole.get("$defs", {}), defaults=defaults)
 
 
 def _converted(node: Mapping[str, Any], definitions: Mapping[str, Any], *, defaults: bool) -> Schema:
     node = _resolved(node, definitions)
-    schema: Schema = {key: node[key] for key in _KEPT if key in node}
+    schema: Schema = {key: node[key] for key in _COPIED if key in node}
     if "const" in node:
         schema["enum"] = [node["const"]]
     if defaults and node.get("default") is not None:
@@ -60,7 +60,7 @@ def _converted(node: Mapping[str, Any], definitions: Mapping[str, Any], *, defau
         if node.get("required"):
             schema["required"] = list(node["required"])
         return schema
-    extra = node.get("additionalProperties")
+    extra = node.get("additionalProperties") or next(iter(node.get("patternProperties", {}).values()), None)
     if extra is True:
         schema["x-kubernetes-preserve-unknown-fields"] = True
     elif isinstance(extra, dict):
@@ -77,7 +77,7 @@ def _property(node: Mapping[str, Any], definitions: Mapping[str, Any], *, option
 
 
 def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The node with `X | None` taken as X, which may be absent, and with what `$ref` names; what stands beside a reference wins."""
+    """The node with `X | None` as an optional X, and with `$ref` replaced by its target. Keys of the node override those of the target."""
     merged = dict(node)
     for choice in merged.pop("anyOf", ()):
         if choice.get("type") != "null":

@@ -1,4 +1,4 @@
-"""What a user's pod template may say. All else passes through, so that any version's pod fields work."""
+"""Checks of a user's pod template. All other fields pass unchecked, so the pod fields of any Kubernetes version work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from muster.admission.paths import step
-from muster.api.constants import GROUP, TRAINER_CONTAINER, is_reserved_env
+from muster.admission.rules import CONTAINER_LISTS, IMAGE, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
+from muster.api.constants import GROUP
 from muster.api.problems import Problem
 from muster.api.quantity import MAX_QUANTITY_LENGTH
 from muster.api.spec import RoleName
@@ -17,18 +18,6 @@ MAX_ENV = 128
 MAX_LIMITS = 16
 
 TEMPLATE_FIELDS = ("metadata", "spec")
-OURS: Mapping[str, str] = {
-    "restartPolicy": "Muster decides when a pod is made again; leave it out",
-    "hostname": "Muster names the pods, so that they find each other; leave it out",
-    "subdomain": "Muster names the pods, so that they find each other; leave it out",
-}
-"""Fields of a pod's spec that Muster sets, and why a user may not."""
-TRAINER_OURS = ("command", "args")
-CONTAINER_LISTS = ("containers", "initContainers")
-
-IMAGE = r"\S+"
-IMAGE_MESSAGE = "must be the name of an image, without spaces"
-
 LONGEST_GRACE_SECONDS = 7 * 24 * 3600
 """A pod with a longer grace period would hold its node for good, and its deletion would be beyond all dates."""
 
@@ -36,8 +25,8 @@ _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[Problem]:
-    """What is wrong with a role's template."""
-    base = f"spec.roles.{role.value}.template"
+    """The problems of a role's template."""
+    base = f"spec.roles.{role}.template"
     for key in template:
         if key not in TEMPLATE_FIELDS:
             yield Problem(step(base, key), f"is no field of a pod template: it has {' and '.join(TEMPLATE_FIELDS)}")
@@ -46,9 +35,6 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
     if not isinstance(spec, dict):
         yield Problem(f"{base}.spec", "must be a mapping: the spec of a pod")
         return
-    for key, reason in OURS.items():
-        if key in spec:
-            yield Problem(f"{base}.spec.{key}", f"may not be set: {reason}")
     for key in CONTAINER_LISTS:
         yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}")
     yield from _named_list_problems(spec.get("volumes", []), f"{base}.spec.volumes")
@@ -87,10 +73,6 @@ def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
         image = container.get("image", "unnamed")
         if not isinstance(image, str) or not re.fullmatch(IMAGE, image):
             yield Problem(f"{here}.image", f"{IMAGE_MESSAGE}, not {image!r}")
-        if name == TRAINER_CONTAINER:
-            for key in TRAINER_OURS:
-                if key in container:
-                    yield Problem(f"{here}.{key}", "may not be set for the trainer: write spec.trainer.command")
         yield from _env_problems(container.get("env", []), f"{here}.env")
         yield from _resources_problems(container.get("resources", {}), f"{here}.resources")
 
@@ -102,9 +84,7 @@ def _env_problems(env: Any, path: str) -> Iterable[Problem]:
         if not isinstance(name, str):
             continue
         here = step(path, index)
-        if is_reserved_env(name):
-            yield Problem(f"{here}.name", f"{name} may not be set: Muster sets it; choose another name")
-        elif "=" in name:
+        if "=" in name:
             yield Problem(f"{here}.name", f"must have no '=', and {name!r} has one")
         if "value" in variable and not isinstance(variable["value"], str):
             yield Problem(f"{here}.value", "must be text: put it in quotes")
@@ -126,7 +106,7 @@ def _resources_problems(resources: Any, path: str) -> Iterable[Problem]:
 
 
 def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> Iterable[Problem]:
-    """A list of mappings that are told apart by their names, as strategic merge needs it."""
+    """Problems of a list of mappings with unique names, as strategic merge needs it."""
     if not isinstance(items, list):
         yield Problem(path, "must be a list of mappings, each with a name")
         return
@@ -136,9 +116,9 @@ def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> I
     for index, item in enumerate(items):
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str) or not name:
-            yield Problem(step(path, index), "must be a mapping with a name, by which it is laid over what Muster renders")
+            yield Problem(step(path, index), "must be a mapping with a name, because items are merged by name")
         elif name in seen:
-            yield Problem(f"{step(path, index)}.name", f"stands twice: {name} is the name of an earlier entry too")
+            yield Problem(f"{step(path, index)}.name", f"is not unique; {name} is the name of an earlier entry, too")
         else:
             seen.add(name)
 
@@ -162,16 +142,16 @@ def template_schema(description: str) -> dict[str, Any]:
             "name": {"type": "string", "minLength": 1, "maxLength": 63},
             "env": {"type": "array", "maxItems": MAX_ENV, "items": variable, **by_name},
             "resources": {**preserved, "properties": {"limits": limits}},
-            **{name: {"type": "array", "items": {"type": "string"}} for name in TRAINER_OURS},
+            **{name: {"type": "array", "items": {"type": "string"}} for name in TRAINER_FIELDS},
         },
     }
     containers = {"type": "array", "maxItems": MAX_CONTAINERS, "items": container, **by_name}
-    ours = {name: {"type": "string", "maxLength": 253} for name in OURS}
+    fixed = {name: {"type": "string", "maxLength": 253} for name in POD_FIELDS}
     return {
         "description": description,
         "type": "object",
         "properties": {
             "metadata": dict(preserved),
-            "spec": {**preserved, "properties": {**dict.fromkeys(CONTAINER_LISTS, containers), **ours}},
+            "spec": {**preserved, "properties": {**dict.fromkeys(CONTAINER_LISTS, containers), **fixed}},
         },
     }

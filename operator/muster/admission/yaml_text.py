@@ -1,7 +1,7 @@
 """YAML as kubectl reads it, with line numbers, and with limits that hold against hostile text.
 
-PyYAML's own loader is not used: it keeps the last of two equal keys in silence, expands aliases without bound, and follows other rules
-for plain words than kubectl (`1e-3` would be text, `1:30` a number). One file must mean the same on a laptop and on a cluster, so plain
+PyYAML's own loader is not used: it silently keeps the last of two equal keys, expands aliases without bound, and has other rules for plain
+words than kubectl (`1e-3` would be text, `1:30` a number). One file must mean the same on a laptop and on a cluster, so plain
 words are resolved here as `sigs.k8s.io/yaml` (go-yaml v2) resolves them.
 """
 
@@ -38,7 +38,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 class UnreadableYamlError(ValueError):
-    """Text that is no YAML document, or one that is not accepted as a whole."""
+    """Text that is not a YAML document, or not one that Muster accepts."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class UnreadableYamlError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None), the line of each field by its spelled path, and what is wrong with its text."""
+    """Plain data (dict, list, str, int, float, bool, None), the line of each field by its path, and problems of the text."""
 
     data: Any
     lines: dict[str, int] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class _Node:
 
 
 def read_yaml(text: str, *, top: str = JOB_TOP) -> Document:
-    """The one document of `text`, at whose `top` these fields are expected. Raises UnreadableYamlError where there is none, or more than
-    one, or what YAML does not allow."""
+    """The one document of `text`. `top` names its top-level fields for messages. Raises UnreadableYamlError if there is no document or more
+    than one, or if the text is not valid YAML."""
     composer = _Composer(_events(text))
     documents = composer.documents()
     if not documents:
@@ -71,6 +71,25 @@ def read_yaml(text: str, *, top: str = JOB_TOP) -> Document:
     if len(documents) > 1:
         raise UnreadableYamlError(f"holds {len(documents)} documents: put each into a file of its own", line=composer.starts[1])
     return Document(documents[0], composer.lines, composer.problems)
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Quotes texts that `read_yaml` and kubectl would read as another type. PyYAML knows fewer such words than they do."""
+
+
+def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
+    is_other_type = text in _WORDS or _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text)
+    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if is_other_type else None)
+    return node
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def write_yaml(*documents: Any, **options: Any) -> str:
+    """YAML that `read_yaml` and kubectl read back as it was. `options` are those of `yaml.dump_all`."""
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options)
+    return text
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
@@ -94,13 +113,13 @@ def _events(text: str) -> Iterator[yaml.Event]:
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> UnreadableYamlError:
     mark = error.problem_mark or error.context_mark
-    said = error.problem or error.context
+    reason = error.problem or error.context
     if mark is None:
-        return UnreadableYamlError(f"is not YAML: {said}")
+        return UnreadableYamlError(f"is not YAML: {reason}")
     line = text.split("\n")[mark.line : mark.line + 1]
     if line and line[0][mark.column : mark.column + 1] == "\t":
-        said = "YAML is indented with spaces, not with tabs"
-    return UnreadableYamlError(f"is not YAML (line {mark.line + 1}, column {mark.column + 1}): {said}", line=mark.line + 1)
+        reason = "YAML is indented with spaces, not with tabs"
+    return UnreadableYamlError(f"is not YAML (line {mark.line + 1}, column {mark.column + 1}): {reason}", line=mark.line + 1)
 
 
 def _code_point(character: Any) -> str:
@@ -123,17 +142,17 @@ class _Composer:
         self._expanded = 0
 
     def documents(self) -> list[Any]:
-        """The documents that hold something; an empty one (after a last `---`) is none."""
-        found = []
+        """The documents that are not empty. A last `---` gives an empty one."""
+        documents = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self._anchors = {}
                 first = next(self._events)
                 node = self._node(first, path="", depth=0)
                 if node.value is not None:
-                    found.append(node.value)
+                    documents.append(node.value)
                     self.starts.append(_line(first))
-        return found
+        return documents
 
     def _node(self, event: yaml.Event, *, path: str, depth: int) -> _Node:
         line = _line(event)
@@ -196,7 +215,7 @@ class _Composer:
                 continue
             if key in own:
                 where = f"on lines {first} and {line}" if line != first else f"on line {line}"
-                self.problems.append(Problem(here, f"stands twice, {where}: keep one"))
+                self.problems.append(Problem(here, f"is there twice, {where}; keep one"))
                 continue
             own[key] = value.value
         return _Node({**merged, **own}, size, height)
@@ -213,7 +232,7 @@ class _Composer:
 
 
 def _merge_sources(value: Any, line: int) -> dict[str, Any]:
-    """The mappings that `<<` names, the earlier ones winning."""
+    """The mappings of `<<`, merged. Earlier ones override later ones."""
     sources = value if isinstance(value, list) else [value]
     if not all(isinstance(source, dict) for source in sources):
         raise UnreadableYamlError("<< takes a mapping or a list of mappings", line=line)
@@ -227,7 +246,7 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _resolved(word: str) -> Any:
-    """What a plain (unquoted) word means. Dates stay text."""
+    """The value of a plain (unquoted) word. Dates stay text."""
     if word in _WORDS:
         return _WORDS[word]
     if word[0] not in "+-.0123456789":

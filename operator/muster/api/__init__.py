@@ -1,1 +1,1 @@
-"""The TrainingJob API: types, defaults, validation, and the CRD made from them. Imports nothing else of Muster."""
+"""The TrainingJob API: types, defaults, validation, and the CRD generated from them. Imports nothing else of Muster."""

@@ -17,11 +17,11 @@ class Metadata(ApiModel):
     model_config = {**ApiModel.model_config, "extra": "allow"}
     name: str = Field(description="Name of the job: a DNS label of at most 44 characters, so that pod names fit too.")
     namespace: str = Field(default="default", description="Namespace of the job.")
-    uid: str = Field(default="", description="Unique for all time.")
+    uid: str = Field(default="", description="Unique ID of the object.")
     generation: int = Field(default=1, ge=0, description="Grows with every change of the spec.")
     creation_timestamp: Time | None = Field(default=None, description="When the job was created.")
-    deletion_timestamp: Time | None = Field(default=None, description="When its deletion was asked for.")
-    finalizers: list[str] = Field(default_factory=list, description="What must be done before a deleted job goes.")
+    deletion_timestamp: Time | None = Field(default=None, description="When the deletion of the job was requested.")
+    finalizers: list[str] = Field(default_factory=list, description="Tasks that must end before a deleted job is removed.")
     labels: dict[str, str] = Field(default_factory=dict, description="Labels.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations.")
 

@@ -1,4 +1,4 @@
-"""What is wrong with a job, in a form that every door (CLI, CRD, reconciler) can show."""
+"""Problems of a job, as the command line and the reconciler show them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the path of the field (`spec.roles.worker.replicas`) and what to write instead."""
+    """One problem: the path of the field (`spec.roles.worker.replicas`), and a message that names what to write instead."""
 
     field: str
     message: str
+    reason: str = "Invalid"
+    """Reason of the condition Valid, if this is the first problem."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
 class InvalidJobError(ValueError):
-    """A job that cannot be accepted, with every problem that was found."""
+    """A job that cannot be accepted, with all its problems."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))

@@ -24,4 +24,4 @@ def _quantity(value: Any) -> Any:
 Quantity = Annotated[
     str | int, BeforeValidator(_quantity), WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY_LENGTH})
 ]
-"""`resource.Quantity`. A fraction must be text: the int-or-string of a custom resource has no place for it."""
+"""`resource.Quantity`. A fraction must be text, because the int-or-string of a custom resource does not allow fractions."""

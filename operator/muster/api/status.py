@@ -1,19 +1,35 @@
-"""What is: the status of a TrainingJob. Written by the lifecycle core alone."""
+"""The observed state of a TrainingJob. Only the lifecycle core writes it.
+
+Its parts are frozen dataclasses, so that mypy checks every change made with `dataclasses.replace`. pydantic validates what comes from the
+API server and makes the schema. The docstring of a field is its description in the CRD (`described`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Literal
+from functools import cache
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
 
-from muster.api.base import ApiModel, Moment, Time
+from muster.api.base import Moment, Time
+from muster_contract.codes import FailureClass as FailureClass
+from muster_contract.notices import NoticeReason, notice_of
 
 ATTEMPTS_KEPT = 10
 
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Message = Annotated[str, Field(max_length=4096)]
+RestartTimes = Annotated[tuple[Moment, ...], Field(max_length=1000)]
+
 
 class Phase(StrEnum):
-    """Where a job stands, in one word."""
+    """The phase of a job."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -28,14 +44,6 @@ class Phase(StrEnum):
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-class FailureClass(StrEnum):
-    """Whose fault a failure is, and so which budget pays for the restart."""
-
-    PREEMPTION = "Preemption"
-    INFRASTRUCTURE = "Infrastructure"
-    APPLICATION = "Application"
-
-
 class ConditionType(StrEnum):
     VALID = "Valid"
     READY = "Ready"
@@ -46,10 +54,11 @@ class ConditionType(StrEnum):
     STORAGE_SHARED = "StorageShared"
     STRAGGLING = "Straggling"
     GRACE_SUFFICIENT = "GraceSufficient"
+    GANG_SCHEDULED = "GangScheduled"
 
 
 class Reason(StrEnum):
-    """Why: reasons of conditions and of attempts' ends, one list for all."""
+    """The reasons of conditions and of the ends of attempts, in one list."""
 
     ACCEPTED = "Accepted"
     INVALID = "Invalid"
@@ -57,6 +66,7 @@ class Reason(StrEnum):
     REPLICAS_REFUSED = "ReplicasRefused"
     ALL_REPLICAS_RUNNING = "AllReplicasRunning"
     COMPLETED = "Completed"
+    COMPLETED_WITHOUT_REPORT = "CompletedWithoutReport"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     NOT_SUSPENDED = "NotSuspended"
@@ -101,219 +111,412 @@ class Reason(StrEnum):
     # GraceSufficient
     GRACE_TOO_SHORT = "GraceTooShort"
     SAVED_IN_TIME = "SavedInTime"
+    # GangScheduled, and Valid
+    WAITING_FOR_GANG = "WaitingForGang"
+    GANG_PLACED = "GangPlaced"
+    GANG_UNAVAILABLE = "GangUnavailable"
 
 
-class Condition(ApiModel):
+class StatusPart:
+    """The base of all parts: camelCase on the wire, unknown fields refused."""
+
+    __pydantic_config__ = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+@contextmanager
+def described() -> Iterator[None]:
+    """Schemas that are made inside have descriptions. pydantic then parses the source of each class, which would slow every import."""
+    StatusPart.__pydantic_config__["use_attribute_docstrings"] = True
+    try:
+        yield
+    finally:
+        del StatusPart.__pydantic_config__["use_attribute_docstrings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition(StatusPart):
     """metav1.Condition."""
 
-    type: ConditionType = Field(description="Kind of the condition; one of each.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: Reason = Field(description="Why, in one word.")
-    message: str = Field(default="", max_length=32768, description="Why, in one sentence.")
-    last_transition_time: Time = Field(description="When status last changed.")
-    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this was seen at.")
+    type: ConditionType
+    """Type of the condition. Each type occurs once."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether the condition holds."""
+    reason: Reason
+    """Reason for the status, in one word."""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Reason for the status, in one sentence."""
+    last_transition_time: Time
+    """When status last changed."""
+    observed_generation: Count | None = None
+    """metadata.generation that the condition was set for."""
 
 
-class Member(ApiModel):
+@dataclass(frozen=True, kw_only=True)
+class Member(StatusPart):
     """A replica of the current world."""
 
-    role: str = Field(description="Role of the replica.")
-    index: int = Field(ge=0, description="Index of the replica in its role.")
-    uid: str = Field(default="", description="uid of its pod, once known.")
-    awaited: bool = Field(
-        default=False, description="Whether it is kept from the attempt before, and has not yet said that its old processes are gone."
-    )
-    incarnation: int | None = Field(
-        default=None,
-        ge=0,
-        description="The attempt that its processes were started in, where they outlived it: a restart of others has left them alone.",
-    )
-    succeeded: bool = Field(default=False, description="Whether it ended well; kept, since its pod may be removed before the others end.")
-
-
-class World(ApiModel):
-    """The world of the current attempt, written here before anybody acts on it."""
-
-    attempt: int = Field(ge=0, description="The attempt it belongs to.")
-    size: int = Field(ge=0, description="Number of training processes.")
-    synchronous: bool | None = Field(
-        default=None, description="Whether all workers see every update at the same step; else progress.metrics has the staleness."
-    )
-    members: list[Member] = Field(default_factory=list, description="The replicas that make it up.")
-    created_time: Moment = Field(description="When it was decided.")
-    ready_time: Moment | None = Field(default=None, description="When all of its replicas were first running.")
-    first_step_time: Moment | None = Field(default=None, description="When its first step was seen done.")
-    saved_seconds: float = Field(default=0.0, ge=0, description="How long its saves have stopped the training.")
-    activity: str | None = Field(default=None, max_length=32, description="What it last said it does, such as Training or Saving.")
-
-
-class RoleStatus(ApiModel):
-    name: str = Field(description="The role.")
-    desired: int = Field(default=0, ge=0, description="Replicas that the current world needs.")
-    ready: int = Field(default=0, ge=0, description="Replicas running.")
-    succeeded: int = Field(default=0, ge=0, description="Replicas that ended well.")
-    failed: int = Field(default=0, ge=0, description="Replicas of the current attempt that failed by themselves.")
-
-
-class Progress(ApiModel):
-    step: int = Field(default=0, ge=0, description="Steps done, over all attempts.")
-    total_steps: int | None = Field(default=None, ge=0, description="Steps to do in all, where known.")
-    percent: int | None = Field(default=None, ge=0, le=100, description="Share done.")
-    epoch: int | None = Field(default=None, ge=0, description="Current epoch, from 0.")
-    loss: str | None = Field(default=None, max_length=32, description="Loss of the last step; a string, for it may be NaN.")
-    samples_per_second: float | None = Field(default=None, ge=0, description="Samples per second over all devices.")
-    eta_seconds: int | None = Field(default=None, ge=0, description="Estimated seconds to the end.")
-    metrics: dict[str, float] | None = Field(default=None, description="Results of the last evaluation.")
-    updated_at: Moment | None = Field(default=None, description="When this was true.")
-
-
-class CheckpointStatus(ApiModel):
-    """The newest commit that a supervisor reported."""
-
-    step: int = Field(ge=0, description="Step it was saved at.")
-    path: str = Field(description="Its folder, below the job's checkpoint folder.")
-    committed_at: Time = Field(description="When it became valid.")
-    seconds: float | None = Field(default=None, ge=0, description="How long it took to save it.")
-    measured_seconds: float | None = Field(
-        default=None,
-        ge=0,
-        description="How long saves take: the newest of which that is known, or half of what was known before if that is more.",
-    )
-    blocked_seconds: float | None = Field(default=None, ge=0, description="For how much of that the training waited.")
-    verified: bool = Field(default=False, description="Whether an attempt has since read it back and found its checksums right.")
-
-
-class Restarts(ApiModel):
-    """Restarts so far; the times of those that budgets still look at."""
-
-    total: int = Field(default=0, ge=0, description="All restarts since the job was created.")
-    preemption: list[Moment] = Field(default_factory=list, max_length=1000, description="Times of restarts after preemptions.")
-    infrastructure: list[Moment] = Field(
-        default_factory=list, max_length=1000, description="Times of restarts after infrastructure failures."
-    )
-    application: list[Moment] = Field(
-        default_factory=list, max_length=1000, description="Times of restarts after failures of the training code."
-    )
-    preemption_count: int = Field(default=0, ge=0, description="All restarts after preemptions.")
-    infrastructure_count: int = Field(default=0, ge=0, description="All restarts after infrastructure failures.")
-    application_count: int = Field(default=0, ge=0, description="All restarts after failures of the training code.")
-    without_progress: int = Field(default=0, ge=0, description="Failed attempts in a row that did no new step.")
-    best_step: int = Field(default=0, ge=0, description="Highest step that any ended attempt did or resumed at; beyond it is progress.")
-
-
-class Phases(ApiModel):
-    """What it took to get to an attempt's first step. The parts add up to the time since the failure before, or since the attempt began.
-
-    Of a program that reports no steps only the parts until its processes run are known.
-    """
-
-    detect_seconds: float = Field(default=0.0, ge=0, description="From the failure of the attempt before until it was seen.")
-    schedule_seconds: float = Field(default=0.0, ge=0, description="Until all replicas ran, and none had processes of an older attempt.")
-    start_seconds: float | None = Field(default=None, ge=0, description="Until the processes had formed a world.")
-    load_seconds: float | None = Field(default=None, ge=0, description="Until the checkpoint was read and verified.")
-    first_step_seconds: float | None = Field(default=None, ge=0, description="Until the first step was done; absent: not reported.")
+    role: str
+    """Role of the replica."""
+    index: Count
+    """Index of the replica in its role."""
+    uid: str = ""
+    """Uid of the replica's pod. Empty until the pod exists."""
+    awaited: bool = False
+    """Whether the replica's pod is from the attempt before and has not yet confirmed that its old processes have ended."""
+    incarnation: Count | None = None
+    """The attempt in which the replica's processes started, if they kept running when other replicas restarted."""
+    succeeded: bool = False
+    """Whether the replica succeeded. Its pod may be removed before the others end."""
 
     @property
-    def known(self) -> dict[str, float]:
-        """The seconds of those that are known, by field."""
-        return {name: seconds for name, seconds in self if seconds is not None}
+    def replica(self) -> tuple[str, int]:
+        """Role and index."""
+        return self.role, self.index
+
+    @property
+    def label(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class World(StatusPart):
+    """The world of the current attempt. The status has it before any of its replicas is created."""
+
+    attempt: Count
+    """The attempt that this world belongs to."""
+    size: Count
+    """Number of training processes."""
+    synchronous: bool | None = None
+    """Whether all workers apply every update at the same step. If not, progress.metrics has the staleness of gradients."""
+    members: tuple[Member, ...] = ()
+    """The replicas of the world."""
+    created_time: Moment
+    """When Muster decided to create the world."""
+    ready_time: Moment | None = None
+    """When all replicas of the world were first running."""
+    first_step_time: Moment | None = None
+    """When the first step of the world was done."""
+    saved_seconds: Seconds = 0.0
+    """How long saves have blocked the training, in seconds."""
+    activity: Annotated[str | None, Field(max_length=32)] = None
+    """The last activity that the world reported, such as Training or Saving."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleStatus(StatusPart):
+    name: str
+    """Name of the role."""
+    desired: Count = 0
+    """Number of replicas that the current world needs."""
+    ready: Count = 0
+    """Number of running replicas."""
+    succeeded: Count = 0
+    """Number of replicas that succeeded."""
+    failed: Count = 0
+    """Number of replicas of the current attempt that failed by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(StatusPart):
+    step: Count = 0
+    """Number of steps done, over all attempts."""
+    total_steps: Count | None = None
+    """Total number of steps. Absent if the program does not report it."""
+    percent: Annotated[int | None, Field(ge=0, le=100)] = None
+    """Percentage of the steps that are done."""
+    epoch: Count | None = None
+    """Current epoch, from 0."""
+    loss: Annotated[str | None, Field(max_length=32)] = None
+    """Loss of the last step. It is a string, because it may be NaN."""
+    samples_per_second: Seconds | None = None
+    """Number of samples per second, over all devices."""
+    eta_seconds: Count | None = None
+    """Estimated seconds to the end."""
+    metrics: dict[str, float] | None = None
+    """Results of the last evaluation."""
+    updated_at: Moment | None = None
+    """When the progress was reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStatus(StatusPart):
+    """The newest commit that a supervisor reported."""
+
+    step: Count
+    """Step of the commit."""
+    path: str
+    """Folder of the commit, below the job's checkpoint folder."""
+    committed_at: Time
+    """When the commit became valid."""
+    seconds: Seconds | None = None
+    """How long the save took, in seconds."""
+    measured_seconds: Seconds | None = None
+    """Estimated duration of a save, in seconds: the newest measured duration, or half of the one before if that is more."""
+    blocked_seconds: Seconds | None = None
+    """How long the training waited for the save, in seconds."""
+    verified: bool = False
+    """Whether a later attempt has read the commit and verified its checksums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarts(StatusPart):
+    """Restarts so far, and the times of those that count towards a budget."""
+
+    total: Count = 0
+    """Number of restarts since the job was created."""
+    preemption: RestartTimes = ()
+    """Times of restarts after preemptions."""
+    infrastructure: RestartTimes = ()
+    """Times of restarts after infrastructure failures."""
+    application: RestartTimes = ()
+    """Times of restarts after failures of the training code."""
+    preemption_count: Count = 0
+    """Number of restarts after preemptions."""
+    infrastructure_count: Count = 0
+    """Number of restarts after infrastructure failures."""
+    application_count: Count = 0
+    """Number of restarts after failures of the training code."""
+    without_progress: Count = 0
+    """Number of failed attempts in a row that did no new step."""
+    best_step: Count = 0
+    """Highest step that any ended attempt reached or resumed from. Only a higher step is progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases(StatusPart):
+    """Durations until an attempt's first step. They add up to the time since the last failure, or since the attempt began.
+
+    If the program reports no steps, only the durations until its processes run are present.
+    """
+
+    detect_seconds: Seconds = 0.0
+    """Seconds from the failure of the attempt before until Muster detected it."""
+    schedule_seconds: Seconds = 0.0
+    """Seconds until all replicas ran and the processes of older attempts had ended."""
+    start_seconds: Seconds | None = None
+    """Seconds until the processes had formed a world."""
+    load_seconds: Seconds | None = None
+    """Seconds until the checkpoint was read and verified."""
+    first_step_seconds: Seconds | None = None
+    """Seconds until the first step was done. Absent if no step is reported."""
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The seconds of those phases that were measured, by field."""
+        return {each.name: seconds for each in fields(self) if (seconds := vars(self)[each.name]) is not None}
 
     @property
     def total_seconds(self) -> float:
-        return float(sum(self.known.values()))
+        return float(sum(self.measured.values()))
 
 
-class AttemptRecord(ApiModel):
-    """One attempt: how it began, how it ended, what it cost."""
+@dataclass(frozen=True, kw_only=True)
+class Stall(StatusPart):
+    """How an attempt hung."""
 
-    attempt: int = Field(ge=0, description="Its number.")
-    start_time: Moment = Field(description="When its world was decided.")
-    end_time: Moment | None = Field(default=None, description="When it was seen to have ended; absent: it is the current one.")
-    reason: Reason | None = Field(default=None, description="Why it ended.")
-    failure_class: FailureClass | None = Field(default=None, alias="class", description="Whose fault that was.")
-    settled: bool = Field(default=False, description="False while later news may still correct reason and class.")
-    replica: str | None = Field(default=None, description="The replica that failed first, such as worker-1.")
-    node: str | None = Field(default=None, description="The node that it ran on.")
-    failed_time: Moment | None = Field(default=None, description="When that replica failed.")
-    message: str = Field(default="", max_length=4096, description="Its last words.")
-    stacks: str = Field(
-        default="",
-        max_length=4096,
-        description="Where its processes stood when it hung, a line for each place; whole stacks are in the logs.",
-    )
-    step_found: int | None = Field(default=None, ge=0, description="Step of the newest commit when it began.")
-    step_resumed: int | None = Field(default=None, ge=0, description="Step it really went on from.")
-    last_step: int | None = Field(default=None, ge=0, description="Last step it did.")
-    steps_lost: int | None = Field(default=None, ge=0, description="Steps of the attempt before that had to be redone.")
-    phases: Phases | None = Field(default=None, description="Where the time until its first step went.")
+    step: Count
+    """The last step that was done, or 0."""
+    seconds: Seconds
+    """The limit that was exceeded, in seconds."""
+    activity: Annotated[str, Field(max_length=64)] = ""
+    """The activity that the attempt had reported."""
 
 
-class AvoidedNode(ApiModel):
-    name: str = Field(description="The node.")
-    deaths: int = Field(ge=0, description="How many of the last attempts died on it.")
-    until: Moment = Field(description="Pods made before then ask the scheduler for another one.")
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord(StatusPart):
+    """One attempt: how it began, how it ended, and what it cost."""
+
+    attempt: Count
+    """Number of the attempt."""
+    start_time: Moment
+    """When Muster decided to create the attempt's world."""
+    end_time: Moment | None = None
+    """When Muster detected the end. Absent for the current attempt."""
+    reason: Reason | None = None
+    """Why the attempt ended."""
+    failure_class: Annotated[FailureClass | None, Field(alias="class")] = None
+    """The failure class, which says which budget the failure counts towards."""
+    settled: bool = False
+    """Whether reason and class are final. If false, later reports may still change them."""
+    replica: str | None = None
+    """The replica that failed first, such as worker-1."""
+    node: str | None = None
+    """The node that this replica ran on."""
+    failed_time: Moment | None = None
+    """When this replica failed."""
+    message: Message = ""
+    """The last error of this replica."""
+    stall: Stall | None = None
+    """How the attempt hung. Absent if it did not hang."""
+    stacks: Message = ""
+    """Where the processes were when the attempt hung, one line for each location. The logs have the full stacks."""
+    step_found: Count | None = None
+    """Step of the newest commit when the attempt began."""
+    step_resumed: Count | None = None
+    """Step that the attempt resumed from."""
+    step_skipped: Count | None = None
+    """Step of the newest commit, if the attempt should have resumed there and did not."""
+    last_step: Count | None = None
+    """Last step that the attempt did."""
+    steps_lost: Count | None = None
+    """Number of steps of the attempt before that had to be redone."""
+    phases: Phases | None = None
+    """Durations until the attempt's first step."""
 
 
-class Goodput(ApiModel):
-    """Where the wall-clock time since the job's creation went. The parts add up to it."""
-
-    ratio: float | None = Field(
-        default=None, ge=0, le=1, description="Productive / (all - suspended). Absent: not known, since the program reports no steps."
-    )
-    queued_seconds: float = Field(default=0.0, ge=0, description="Waiting for replicas to run, in the first attempt.")
-    starting_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="From running replicas to the first step of the first attempt, or after a suspension.",
-    )
-    unreported_seconds: float | None = Field(
-        default=None, ge=0, description="Processes ran and have reported no step: what they did is not known."
-    )
-    productive_seconds: float | None = Field(default=None, ge=0, description="Steps that did not have to be redone, and evaluation.")
-    checkpoint_seconds: float | None = Field(default=None, ge=0, description="Training stopped by saving.")
-    redone_seconds: float | None = Field(default=None, ge=0, description="Steps whose results were lost.")
-    recovering_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="From a failure to the next attempt's first step, or to its running processes where no steps are reported.",
-    )
-    suspended_seconds: float = Field(default=0.0, ge=0, description="Suspended by the user or a queue.")
-    productive_steps: int | None = Field(default=None, ge=0, description="Steps that productiveSeconds covers.")
+@dataclass(frozen=True, kw_only=True)
+class AvoidedNode(StatusPart):
+    name: str
+    """Name of the node."""
+    deaths: Count
+    """Number of the last attempts that failed on the node."""
+    until: Moment
+    """Pods that are created before this time avoid the node, if the scheduler can place them elsewhere."""
 
 
-class TrainingJobStatus(ApiModel):
+@dataclass(frozen=True, kw_only=True)
+class Straggler(StatusPart):
+    """A rank that works longer in each step than the other ranks."""
+
+    rank: Count
+    """Rank of the process."""
+    replica: str
+    """Replica of the rank, such as worker-1."""
+    seconds: Seconds
+    """How long the rank works in a step, in seconds."""
+    others_seconds: Seconds
+    """How long the other ranks work in a step, in seconds (median)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraceStatus(StatusPart):
+    """Whether the grace period was long enough at a stop. It is about the last stop that changed the answer."""
+
+    attempt: Count
+    """The attempt that was stopped."""
+    reason: Reason
+    """The result: GraceTooShort, PreemptedNotSaved or SavedInTime."""
+    replica: str = ""
+    """The replica that was stopped."""
+    node: str = ""
+    """The node that this replica ran on."""
+    given_seconds: Count | None = None
+    """The grace period that the replica had, in seconds. Absent if its pod did not show it."""
+    needed_seconds: Count = 0
+    """Longest time that a save takes, in seconds."""
+    allowed_seconds: Count = 0
+    """The grace period of pods that are created later, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput(StatusPart):
+    """What the wall-clock time since the job's creation was spent on. The parts add up to it."""
+
+    ratio: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Productive time divided by all time without suspensions. Absent if the program reports no steps."""
+    queued_seconds: Seconds = 0.0
+    """Seconds of waiting for replicas to run, in the first attempt."""
+    starting_seconds: Seconds = 0.0
+    """Seconds from running replicas to the first step, in the first attempt or after a suspension."""
+    unreported_seconds: Seconds | None = None
+    """Seconds in which processes ran and reported no steps, so that what they did is unknown."""
+    productive_seconds: Seconds | None = None
+    """Seconds of evaluations, and of steps that did not have to be redone."""
+    checkpoint_seconds: Seconds | None = None
+    """Seconds in which saves blocked the training."""
+    redone_seconds: Seconds | None = None
+    """Seconds of steps whose results were lost."""
+    recovering_seconds: Seconds = 0.0
+    """Seconds from a failure to the next attempt's first step, or to its running processes if no steps are reported."""
+    suspended_seconds: Seconds = 0.0
+    """Seconds in which the job was suspended by the user or a queue."""
+    productive_steps: Count | None = None
+    """Number of steps in productiveSeconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(StatusPart):
+    """A message for the user."""
+
+    reason: NoticeReason
+    """Reason of the notice, in one word."""
+    message: Annotated[str, Field(max_length=1024)]
+    """Text of the notice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJobStatus(StatusPart):
     """The observed state of a TrainingJob."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this status speaks of.")
-    phase: Phase = Field(default=Phase.PENDING, description="Where the job stands.")
-    conditions: list[Condition] = Field(default_factory=list, description="Conditions, one of each type.")
-    message: str = Field(default="", max_length=4096, description="What it is doing or waiting for, in one sentence.")
-    admitted_time: Moment | None = Field(default=None, description="When its first world was decided.")
-    start_time: Moment | None = Field(default=None, description="When all replicas first ran.")
-    completion_time: Moment | None = Field(default=None, description="When it ended.")
-    next_attempt_time: Moment | None = Field(default=None, description="The next attempt is held back until then.")
-    image: str | None = Field(default=None, description="The trainer image, pinned when the job was admitted.")
-    attempt: int = Field(default=0, ge=0, description="Number of the current attempt.")
-    world: World | None = Field(default=None, description="The current world.")
-    workers: str = Field(default="", description="Ready and desired replicas, such as 3/4.")
-    replicas: int = Field(default=0, ge=0, description="Worker replicas that exist, for the scale subresource.")
-    ready_replicas: int = Field(default=0, ge=0, description="Worker replicas running.")
-    selector: str = Field(default="", description="Label selector of the worker pods, for the scale subresource.")
-    roles: list[RoleStatus] = Field(default_factory=list, description="Replicas by role.")
-    progress: Progress | None = Field(default=None, description="How far the training is.")
-    checkpoint: CheckpointStatus | None = Field(default=None, description="The newest commit.")
-    restarts: Restarts = Field(default_factory=Restarts, description="Restarts by class.")
-    attempts: list[AttemptRecord] = Field(
-        default_factory=list, max_length=ATTEMPTS_KEPT, description="The last ten attempts, oldest first."
-    )
-    avoided_nodes: list[AvoidedNode] = Field(
-        default_factory=list, max_length=ATTEMPTS_KEPT, description="Nodes on which attempts died again and again."
-    )
-    goodput: Goodput | None = Field(default=None, description="Where the time went.")
-    notices: list[str] = Field(
-        default_factory=list, max_length=10, description="What the supervisors of the newest attempt want the user to know."
-    )
+    observed_generation: Count | None = None
+    """metadata.generation that this status is for."""
+    phase: Phase = Phase.PENDING
+    """Phase of the job."""
+    conditions: tuple[Condition, ...] = ()
+    """Conditions of the job, one of each type."""
+    message: Message = ""
+    """What the job does or waits for, in one sentence."""
+    admitted_time: Moment | None = None
+    """When Muster decided to create the job's first world."""
+    start_time: Moment | None = None
+    """When all replicas first ran."""
+    completion_time: Moment | None = None
+    """When the job ended."""
+    next_attempt_time: Moment | None = None
+    """Earliest start of the next attempt."""
+    image: str | None = None
+    """The trainer image. It is fixed when the job is admitted."""
+    gang_scheduler: Annotated[str | None, Field(max_length=253)] = None
+    """API group of the job's PodGroup. Empty if each pod is scheduled by itself. It is fixed when the job starts or resumes."""
+    attempt: Count = 0
+    """Number of the current attempt."""
+    world: World | None = None
+    """World of the current attempt."""
+    workers: str = ""
+    """Numbers of running and desired workers, such as 3/4."""
+    replicas: Count = 0
+    """Number of existing worker replicas, for the scale subresource."""
+    ready_replicas: Count = 0
+    """Number of running worker replicas."""
+    selector: str = ""
+    """Label selector of the worker pods, for the scale subresource."""
+    roles: tuple[RoleStatus, ...] = ()
+    """Numbers of replicas by role."""
+    progress: Progress | None = None
+    """Progress of the training."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest commit that was reported."""
+    restarts: Restarts = Restarts()
+    """Restarts by class."""
+    attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
+    """The last ten attempts, oldest first."""
+    avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
+    """Nodes on which attempts failed repeatedly."""
+    stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
+    """Ranks that are slower than the others, the first eight."""
+    grace: GraceStatus | None = None
+    """Whether the grace period was long enough to save. Absent if no stop has shown a problem."""
+    goodput: Goodput | None = None
+    """What the time of the job was spent on."""
+    notices: Annotated[tuple[Annotated[Notice, BeforeValidator(notice_of)], ...], Field(max_length=10)] = ()
+    """Notices of the newest attempt, at most ten."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of that type, if it was ever set."""
         return next((condition for condition in self.conditions if condition.type is kind), None)
+
+    def wire(self) -> dict[str, Any]:
+        """The status as it goes to the API server: camelCase, absent fields left out."""
+        document: dict[str, Any] = _adapter().dump_python(self, mode="json", by_alias=True, exclude_none=True, warnings="error")
+        return document
+
+    @classmethod
+    def from_wire(cls, document: object) -> Self:
+        """The status of an object of the API server. Raises pydantic's ValidationError."""
+        status: Self = _adapter().validate_python(document, by_alias=True, by_name=False)
+        return status
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(TrainingJobStatus)

@@ -12,7 +12,7 @@ from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
     from muster.api.job import TrainingJob
-    from muster.measure.readings import Measurement
+    from muster_contract.events import Event
 
 
 @click.command("bench-collectives")
@@ -47,20 +47,21 @@ def bench_collectives(*, job: str, seconds: float, largest: int, output: Path | 
         written = measuring.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"status"})
         click.echo(as_yaml([named | written]), nl=False)
         return
-    found = _in_log(log) if log else _here(measuring, Path(job))
-    _show(read, found, output, processors=None if log else os.cpu_count())
+    events = _in_log(log) if log else _here(measuring, Path(job))
+    _show(read, events, output, processors=None if log else os.cpu_count())
 
 
-def _in_log(log: Any) -> list[Measurement]:
+def _in_log(log: Any) -> list[Event]:
     from muster.measure.readings import in_log
+    from muster_contract.events import CollectiveMeasurement
 
-    found = in_log(log)
-    if not any(one.get("what") == "collective" for one in found):
+    events = in_log(log)
+    if not any(isinstance(one, CollectiveMeasurement) for one in events):
         raise RefusalError("--log: there are no measurements in it; give the whole log of the first pod, once the job has succeeded")
-    return list(found)
+    return list(events)
 
 
-def _here(job: TrainingJob, file: Path) -> list[Measurement]:
+def _here(job: TrainingJob, file: Path) -> list[Event]:
     from muster.local.errors import RunError
     from muster.local.probe import measurements
     from muster.measure.jobs import fits
@@ -73,17 +74,17 @@ def _here(job: TrainingJob, file: Path) -> list[Measurement]:
         raise RefusalError(str(error), error.code) from error
 
 
-def _show(job: TrainingJob, found: list[Measurement], output: Path | None, *, processors: int | None) -> None:
+def _show(job: TrainingJob, events: list[Event], output: Path | None, *, processors: int | None) -> None:
     from muster.cli.pages import write
     from muster.measure import collectives_page as shown
     from muster.measure.readings import collectives, socket
     from muster.report.page import as_text
 
-    operations, link = collectives(found), socket(found)
+    operations, link = collectives(events), socket(events)
     click.echo(as_text(shown.overview(operations, link)))
     for finding in shown.findings(operations, link, processors=processors):
         click.echo(finding.sentence)
     if output:
         title = f"Collectives of {job.metadata.name}"
-        subtitle = f"{job.spec.strategy.value}, {operations[0].world} {'processes' if link.seconds else 'devices'}"
+        subtitle = f"{job.spec.strategy}, {operations[0].world} {'processes' if link.seconds else 'devices'}"
         write(shown.page(operations, link, title=title, subtitle=subtitle, processors=processors), output)

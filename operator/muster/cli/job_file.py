@@ -1,4 +1,4 @@
-"""The job file that several commands take, read, checked and rendered."""
+"""Reads, checks and renders the job file of a command."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def _moved(job: TrainingJob, namespace: str) -> TrainingJob:
     from muster.api.problems import InvalidJobError
 
     moved = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
-    if found := problems(moved):
-        raise InvalidJobError(found)
+    if errors := problems(moved):
+        raise InvalidJobError(errors)
     return moved

@@ -6,20 +6,35 @@ import importlib
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from muster.api.problems import InvalidJobError
+from muster_contract.text import printable
 
 COMMANDS: Mapping[str, str] = {
-    "compare": "muster.cli.compare:compare",
     "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
+    "compare": "muster.cli.compare:compare",
+    "completion": "muster.cli.completion:completion",
+    "debug-dump": "muster.cli.watching:debug_dump",
+    "delete": "muster.cli.jobs:delete",
+    "explain": "muster.cli.jobs:explain",
+    "get": "muster.cli.jobs:get",
+    "logs": "muster.cli.watching:logs",
     "plan": "muster.cli.plan:plan",
     "render": "muster.cli.render:render",
     "report": "muster.cli.report:report",
+    "restart": "muster.cli.jobs:restart",
+    "resume": "muster.cli.jobs:resume",
     "run": "muster.cli.run:run",
+    "scale": "muster.cli.jobs:scale",
+    "schema": "muster.cli.schema:schema",
+    "submit": "muster.cli.jobs:submit",
+    "suspend": "muster.cli.jobs:suspend",
     "validate": "muster.cli.validate:validate",
+    "watch": "muster.cli.watching:watch",
 }
 
 BAD_CONFIGURATION = 11
@@ -27,7 +42,7 @@ INTERNAL_ERROR = 1
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are those of COMMANDS; one that is not installed is not there."""
+    """A group whose commands are those of COMMANDS; a command whose package is not installed is left out."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -47,7 +62,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="muster-training", message="muster %(version)s")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error. May stand after the command, too.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. It may also follow the command.")
 def cli(debug: bool) -> None:
     """Runs distributed training jobs on Kubernetes and on a laptop, and gets them finished."""
 
@@ -57,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
-        code = cli.main([argument for argument in given if argument != "--debug"], prog_name="muster", standalone_mode=False)
+        code = cli.main([argument for argument in given if argument != "--debug"], prog_name=_program(), standalone_mode=False)
     except click.ClickException as error:
         _show_traceback(debug)
         error.show()
@@ -71,9 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(BAD_CONFIGURATION)
     except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one sentence)
         _show_traceback(debug)
-        click.echo(f"muster: {type(error).__name__}: {error}; this is a fault of Muster's, --debug shows where", err=True)
+        click.echo(f"muster: {type(error).__name__}: {printable(str(error))}; this is a fault of Muster's, --debug shows where", err=True)
         sys.exit(INTERNAL_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _program() -> str:
+    """How the user calls this program: it is also a plug-in of kubectl."""
+    return "kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster"
 
 
 def _show_traceback(debug: bool) -> None:

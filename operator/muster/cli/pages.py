@@ -1,4 +1,4 @@
-"""Writing a page where the user wants it."""
+"""Writes a page to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write(page: Page, target: Path) -> None:
-    """Raises RefusalError where the page cannot be drawn or written."""
+    """Raises RefusalError if the page cannot be drawn or written."""
     from muster.report.history import ReportError
     from muster.report.page import as_html
 

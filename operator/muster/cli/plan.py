@@ -13,7 +13,7 @@ from muster.cli.refusal import RefusalError
 if TYPE_CHECKING:
     from muster.api.job import TrainingJob
     from muster.measure.cost import Costs
-    from muster.measure.readings import Measurement
+    from muster_contract.events import StepMeasurement
 
 DEFAULT_SAMPLES = 64  # of a step, where the job leaves it to the trainer
 SMALL_BYTES = 1024
@@ -39,8 +39,8 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
     from muster.local.errors import RunError
     from muster.measure import plan_page as shown
     from muster.measure.advice import advise
+    from muster.measure.jobs import measured_of
     from muster.report.page import as_text
-    from muster.strategies.registry import strategy_of
 
     read = read_job(job)
     samples = read.spec.batch.global_size or DEFAULT_SAMPLES
@@ -53,7 +53,7 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
     except RunError as error:
         raise RefusalError(str(error), error.code) from error
     memory = USABLE * psutil.virtual_memory().total
-    advice = advise(costs, sizes, samples=samples, framework=strategy_of(read.spec.strategy).framework, machine_bytes=memory)
+    advice = advise(costs, sizes, samples=samples, measured=measured_of(read), machine_bytes=memory)
     click.echo(f"\n{as_text(shown.worlds_table(advice))}\n{advice.sentence}")
     for reason in advice.reasons:
         click.echo(f"- {reason}")
@@ -85,7 +85,7 @@ def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> 
 
     processors = os.cpu_count() or 1
     rehearsals = {size: _rehearsal(job, file, samples, processes=size) for size in sizes}
-    gradients = rehearsals[1][0]["gradientBytes"]
+    gradients = rehearsals[1][0].gradient_bytes
     click.echo("Measuring the all-reduce of 2 processes", err=True)
     link = measurements(link_job(job, sorted({SMALL_BYTES, max(gradients, SMALL_BYTES)})), job_file=file)
     return readings.costs(rehearsals, readings.link_of(link), processors=processors)
@@ -100,11 +100,12 @@ def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, r
     return readings.costs({1: _rehearsal(job, file, samples, processes=1)}, link, processors=None)
 
 
-def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[Measurement]:
+def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[StepMeasurement]:
     """Steps of `processes` at a time, with their shares of `samples` and less."""
     from muster.local.probe import measurements
     from muster.measure.jobs import rehearsal_job
+    from muster.measure.readings import rehearsed
 
     click.echo(f"Measuring steps of {processes} process{'es' if processes > 1 else ''}", err=True)
     shares = [max(1, samples // (processes * part)) for part in (1, 2, 4, 8)]
-    return list(measurements(rehearsal_job(job, shares, processes=processes), job_file=file))
+    return rehearsed(measurements(rehearsal_job(job, shares, processes=processes), job_file=file))

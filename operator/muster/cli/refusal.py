@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was asked."""
+"""The error of a command that cannot do its work."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import click
-import yaml
 
+from muster.admission.yaml_text import write_yaml
 from muster.cli import job_file
 
 
@@ -15,7 +15,7 @@ from muster.cli import job_file
 @click.argument("job", metavar="JOB.YAML")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format.")
 @click.option("--attempt", type=click.IntRange(min=0), default=0, show_default=True, help="The attempt to render the pods of.")
-@click.option("-n", "--namespace", help="Namespace in place of the one in the file.")
+@click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
 def render(job: str, output: str, attempt: int, namespace: str | None) -> None:
     """Prints every manifest that the job in JOB.YAML (- for standard input) would run as: the headless service, then the pods."""
     _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt)
@@ -24,9 +24,7 @@ def render(job: str, output: str, attempt: int, namespace: str | None) -> None:
 
 def as_yaml(manifests: list[dict[str, Any]]) -> str:
     """One document for each manifest."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, explicit_start=True, width=1_000_000)
-    return text
+    return write_yaml(*manifests, explicit_start=True, width=1_000_000)
 
 
 def as_json(manifests: list[dict[str, Any]]) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
 
 from muster.cli.refusal import RefusalError
 
-NOT_SAVED = 22
+STOPPED = 21
 
 
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
-@click.option("--resume", is_flag=True, help="Go on with the run that the run directory holds.")
+@click.option("--resume", is_flag=True, help="Continue the run in the run directory.")
 @click.option("--fresh", is_flag=True, help="Move that run aside, to <run directory>.1 and so on, and start over.")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<job name>.")
 @click.option("--ports", metavar="FIRST-LAST", help="Use only ports of this range; default: any that are free.")
@@ -33,24 +34,25 @@ def run(
 ) -> int:
     """Runs the job in JOB.YAML on this machine, each replica as a process group.
 
-    Replicas run in the current directory; a script is looked for there, then beside the job file, whose folder is on the
-    Python path. Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once.
+    Replicas run in the current directory. Muster looks for a script there, and then in the folder of the job file, which is
+    on the Python path. Ctrl-C saves a checkpoint and ends the run. A second Ctrl-C ends it at once.
 
     \b
     Exit codes: 0 succeeded, 10 the training code failed, 11 cannot run as written,
-    20 broke too often, 21 stopped and saved, 22 stopped and not saved,
-    30 a named checkpoint is damaged, 31 storage is full or unreachable.
+    20 failed too often, 21 stopped with no step lost, 22 stopped with steps lost,
+    30 a named checkpoint is damaged, 31 storage is full or cannot be reached.
     """
     from muster.local.errors import RunError
     from muster.local.session import RunRequest, run_file
 
     if resume and fresh:
-        raise click.UsageError("--resume goes on with a run, --fresh starts over: give one of them")
+        raise click.UsageError("--resume continues a run, and --fresh starts over; give one of them")
     request = RunRequest(job, resume, fresh, run_dir, ports, settings, logs, quiet)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run handles both signals itself
     try:
         return run_file(request)
     except RunError as error:
         raise RefusalError(str(error), error.code) from error
     except KeyboardInterrupt:
-        click.echo("stopped before anything ran", err=True)
-        return NOT_SAVED
+        click.echo("stopped before the job was started", err=True)
+        return STOPPED

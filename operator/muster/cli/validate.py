@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli import job_file
+from muster_contract.batch import learning_rate_factor, split
 
 if TYPE_CHECKING:
     from muster.api.spec import TrainingJobSpec
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
-@click.option("-n", "--namespace", help="Namespace in place of the one in the file.")
+@click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
 def validate(job: str, namespace: str | None) -> None:
     """Says what is wrong with the job in JOB.YAML (- for standard input), or that it is valid and what world it makes."""
     read, _ = job_file.rendered(job, namespace=namespace)
@@ -23,19 +24,18 @@ def validate(job: str, namespace: str | None) -> None:
 
 def describe(spec: TrainingJobSpec) -> str:
     """The world that a spec makes, and how it shares a batch."""
-    from muster.strategies.batch import learning_rate_scale, split
     from muster.strategies.registry import strategy_of
 
     strategy = strategy_of(spec.strategy)
     plan = strategy.plan(spec)
-    counts = [f"{len(plan.of(role))} {role.value}" for role in strategy.roles if plan.of(role)]
-    parts = [f"{spec.strategy.value} with {', '.join(counts)}", f"a world of {plan.size} {'process' if plan.size == 1 else 'processes'}"]
+    counts = [f"{len(plan.of(role))} {role}" for role in strategy.roles if plan.of(role)]
+    parts = [f"{spec.strategy} with {', '.join(counts)}", f"a world of {plan.size} {'process' if plan.size == 1 else 'processes'}"]
     devices = strategy.data_parallel(spec)
     if spec.batch.global_size is not None:
         shares = split(spec.batch.global_size, devices)
         each = f"{shares[0]}" if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]}"
         parts.append(f"{each} samples of each step's {spec.batch.global_size} on each of {devices} devices")
-    scale = learning_rate_scale(spec.batch.learning_rate_scaling, devices)
+    scale = learning_rate_factor(spec.batch.learning_rate_scaling, devices)
     if scale != 1:
         parts.append(f"learning rate x {scale:g}")
     return "; ".join(parts)

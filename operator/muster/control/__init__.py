@@ -1,2 +1,2 @@
-"""What drives the lifecycle core on a cluster, whoever talks to the API server: work queue, caches, reconciler, resync; and the channel of
-supervisors."""
+"""Runs the lifecycle core on a cluster: work queue, caches, reconciler, resync, and the channel of the supervisors. It reaches the API
+server through the `Cluster` protocol."""

@@ -1,4 +1,4 @@
-"""What the reconciler needs of a cluster. `muster.kubernetes.gateway` is the real one."""
+"""The interface between the reconciler and a cluster. `muster.kubernetes.gateway` implements it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 
 def owner_of(obj: Object) -> str:
-    """uid of the object that controls this one; empty where none does."""
+    """The uid of the object that controls this one. Empty if none does."""
     references = obj["metadata"].get("ownerReferences") or []
     return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
 
@@ -22,17 +22,17 @@ class Child:
     """A pod of a job."""
 
     key: str
-    """namespace/name of the job that its labels name."""
+    """namespace/name of the job in the pod's labels."""
     owner: str
-    """uid of the object that controls it; empty where none does."""
+    """The uid of the object that controls the pod. Empty if none does."""
     version: int
-    """Its resourceVersion: of two states of one object the higher is the later."""
+    """The resourceVersion. Of two states of one object, the higher is the later."""
     view: ReplicaView
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An object that nothing can be done for, since it cannot be read."""
+    """An object that Muster ignores because it cannot be read."""
 
     kind: str
     namespace: str
@@ -43,48 +43,51 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything there is for a number of jobs at one moment."""
+    """All objects of an installation's jobs at one moment."""
 
     jobs: tuple[Object, ...]
     children: tuple[Child, ...]
     services: tuple[Object, ...]
     policies: tuple[Object, ...] | None
-    """Network policies; None where this installation makes none."""
+    """Network policies. None if the installation does not use them."""
     unreadable: tuple[Unreadable, ...] = ()
 
 
 class Cluster(Protocol):
-    """Every method raises a ClusterError where the API server does not do it."""
+    """Every method raises a ClusterError if the API server does not carry out the request."""
 
     async def read_job(self, namespace: str, name: str) -> Object:
         """The job as it is now."""
 
     async def list_children(self, namespace: str, name: str) -> list[Child]:
-        """The pods labelled with the job's name, as they are now, whoever owns them."""
+        """All pods with the job's name in their labels, as they are now, including those of other owners."""
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
-        """A PersistentVolumeClaim as it is now, also where there is none."""
+        """A PersistentVolumeClaim as it is now. The view says so if it does not exist."""
 
     async def write_status(self, job: Object, status: Object) -> Object:
-        """Replaces the status of the job as it was read (its resourceVersion is the precondition); the job afterwards."""
+        """Replaces the status, if the job still has the same resourceVersion. Returns the updated job."""
 
     async def create_pod(self, manifest: Object) -> Child:
-        """Makes a pod."""
+        """Creates a pod."""
 
     async def read_child(self, namespace: str, name: str) -> Child:
         """One pod as it is now."""
 
     async def create(self, manifest: Object) -> Object:
-        """Makes a service or a network policy."""
+        """Creates an object that is not a pod."""
+
+    async def replace(self, manifest: Object) -> Object:
+        """Replaces the object of the same kind and name."""
 
     async def read(self, manifest: Object) -> Object:
         """The object of this kind and name as it is now."""
 
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
-        """Asks for the deletion of the pod with this uid. NotFoundError: it is gone."""
+        """Requests the deletion of the pod with this uid. Raises NotFoundError if the pod is gone."""
 
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         """Deletes the job with this uid."""
 
     async def list_all(self) -> Listing:
-        """All that this installation looks after."""
+        """Lists all objects that this installation manages."""

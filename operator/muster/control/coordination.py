@@ -1,41 +1,39 @@
-"""The server half of the coordination channel: short POSTs of supervisors, each answered at once.
+"""The server of the coordination channel. Supervisors post short reports, and each gets its reply at once.
 
-Whatever a client sends, the answer is a status code and a sentence, and the server goes on: the client may be an older or newer trainer
-image, a training process that uses its pod's token, or anything else that reaches the port. What costs something is done after what
-refuses a request: encoding, token, rate, size, content.
+A client may be an older or newer trainer image, a training process that uses the token of its pod, or anything else that reaches the
+port. A bad request gets a status code and a sentence. The cheap checks come first: encoding, token, rate, size, content.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import ceil
 from time import monotonic
 
 from aiohttp import web
-from pydantic import ValidationError
 
-from muster.api.reports import Reply, Report
-from muster.control.doorway import Doorway
-from muster.control.pace import Pace
+from muster.control.listener import Listener
+from muster.control.rate_limits import RateLimits
 from muster.control.reports import Reports
+from muster_contract.reports import MAX_REPORT, Reply, Report
+from muster_contract.wire import WireError, encode, parse
 
-LARGEST_REPORT = 128 * 1024  # bytes; 64 processes with fingerprints, paces, stacks and notices take about 90 KiB
 BODY_SECONDS = 5.0  # in which a body must arrive
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of one supervisor: it learns of a new attempt by the next one
-REPORTS_PER_SECOND = 50.0  # of all supervisors together, as long as the longest interval allows it
-SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # the same of supervisors that wait for a world, since a recovery waits for them
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of one supervisor; the reply announces a new attempt
+REPORTS_PER_SECOND = 50.0  # of all supervisors together, within the limits above
+SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # the same for supervisors that wait for a world, because a recovery waits for them
 WAITS_PER_SECOND = 200.0
-CONNECTIONS_KEPT = 4096  # of so many supervisors: a handshake costs ten times as much as a report, an open connection some memory
+MOST_OPEN = 4096  # supervisors whose connections stay open, because a handshake costs ten times as much as a report
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
 _CLOSING = frozenset({401, 403, 408, 413, 415})
 
 
 class RefusedReportError(Exception):
-    """A request that is answered with `status` and a sentence. `reason` is the word that it is counted under."""
+    """A request that is refused with `status` and a sentence. `reason` is the label in the metric of refused requests."""
 
     def __init__(self, status: int, reason: str, message: str, *, retry_seconds: int | None = None) -> None:
         super().__init__(message)
@@ -46,26 +44,25 @@ class RefusedReportError(Exception):
 
 @dataclass(frozen=True)
 class Channel:
-    """What the server needs of its owner.
+    """The callbacks of the server.
 
-    `identify` gives the pod uid that a bearer token stands for, and `orders_of` the reply to a report; both raise RefusedReportError.
-    `wake` is called with the pod's uid when a report was new. `random` gives floats of [0, 1). `refused` is called with the reason of
-    each refusal.
-    """
+    `identify` returns the uid of the pod that a bearer token belongs to, and `reply_to` the reply to a report; both raise
+    RefusedReportError. `wake` is called with the pod's uid when a report was new. `random` returns floats of [0, 1). `refused` is called
+    with the reason of each refusal."""
 
     reports: Reports
     identify: Callable[[str], Awaitable[str]]
-    orders_of: Callable[[str, Report], Reply]
+    reply_to: Callable[[str, Report], Reply]
     wake: Callable[[str], None]
     now: Callable[[], datetime]
     random: Callable[[], float]
     refused: Callable[[str], None] = lambda _: None
-    pace: Pace = field(default_factory=lambda: Pace(monotonic))
+    limits: RateLimits = field(default_factory=lambda: RateLimits(monotonic))
 
 
 def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) -> float:
-    """How long a supervisor should wait until its next report: longer the more there are, up to a limit, so that nobody can slow down the
-    supervisors of others. `random` is in [0, 1). `waiting`: it waits for a world, as all of these do."""
+    """Seconds until the next report of a supervisor. They grow with the number of supervisors, up to a limit, so that no job can slow
+    down the reports of other jobs. `random` is in [0, 1). `waiting`: these supervisors all wait for a world."""
     if waiting:
         fair = min(LONGEST_WAIT, max(SHORTEST_WAIT, supervisors / WAITS_PER_SECOND))
     else:
@@ -74,13 +71,13 @@ def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) 
 
 
 class CoordinationServer:
-    """Answers `POST /v1/report`, from the start of its `door` to the stop."""
+    """Answers `POST /v1/report` while its `listener` is open."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        application = web.Application(client_max_size=LARGEST_REPORT)
+        application = web.Application(client_max_size=MAX_REPORT)
         application.router.add_post("/v1/report", self._report)
-        self.door = Doorway(application, refused=channel.refused)
+        self.listener = Listener(application, refused=channel.refused)
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
@@ -94,24 +91,24 @@ class CoordinationServer:
         if "Content-Encoding" in request.headers:
             raise RefusedReportError(415, "encoding", "send the report as plain JSON, without a Content-Encoding")
         pod_uid = await channel.identify(bearer_token(request))
-        self.door.recognise(request, pod_uid)
-        size = LARGEST_REPORT if request.content_length is None else request.content_length
-        if size > LARGEST_REPORT:
+        self.listener.recognise(request, pod_uid)
+        size = MAX_REPORT if request.content_length is None else request.content_length
+        if size > MAX_REPORT:
             raise _too_large()
-        wait = channel.pace.retry_seconds(pod_uid, size=size, pods=len(channel.reports))
+        wait = channel.limits.retry_seconds(pod_uid, size=size, pods=len(channel.reports))
         if wait:
             raise RefusedReportError(429, "rate", f"too many reports: report again in {wait} s", retry_seconds=wait)
         report = _parsed(await _body(request))
         if report.pod_uid and report.pod_uid != pod_uid:
-            raise RefusedReportError(403, "pod", f"the token is that of pod {pod_uid}, the report speaks for {report.pod_uid}")
-        reply = channel.orders_of(pod_uid, report)
+            raise RefusedReportError(403, "pod", f"the token is of pod {pod_uid}, and the report of pod {report.pod_uid}")
+        reply = channel.reply_to(pod_uid, report)
         if channel.reports.record(pod_uid, report, channel.now()):
             channel.wake(pod_uid)
         alike = channel.reports.waiting if report.waiting else len(channel.reports)
         interval = interval_seconds(alike, channel.random(), waiting=report.waiting)
-        channel.pace.expect(pod_uid, interval)
-        response = web.json_response(reply.model_copy(update={"interval_seconds": interval}).wire())
-        if len(channel.reports) > CONNECTIONS_KEPT:
+        channel.limits.expect(pod_uid, interval)
+        response = web.json_response(encode(replace(reply, interval_seconds=interval)))
+        if len(channel.reports) > MOST_OPEN:
             response.force_close()
         return response
 
@@ -140,20 +137,18 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise _too_large() from None
-    except (ConnectionError, web.RequestPayloadError):  # a pod that ends in the middle of a report is no fault of the server
+    except (ConnectionError, web.RequestPayloadError):  # a pod may end in the middle of a report
         raise RefusedReportError(400, "cut", "the connection closed before the body was complete") from None
     except TimeoutError:
         raise RefusedReportError(408, "deadline", f"the body did not arrive within {ceil(BODY_SECONDS)} s") from None
 
 
 def _too_large() -> RefusedReportError:
-    return RefusedReportError(413, "size", f"a report has at most {LARGEST_REPORT} bytes")
+    return RefusedReportError(413, "size", f"a report has at most {MAX_REPORT} bytes")
 
 
 def _parsed(body: bytes) -> Report:
     try:
-        return Report.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise RefusedReportError(400, "invalid", f"this is no report: {where}: {first['msg']}") from None
+        return parse(Report, body)
+    except WireError as error:
+        raise RefusedReportError(400, "invalid", f"invalid report: {error}") from None

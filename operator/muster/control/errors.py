@@ -1,18 +1,18 @@
-"""What can go wrong between Muster and a cluster. None of it ever counts as a failure of a job."""
+"""Errors between Muster and the API server. None of them counts as a failure of a job."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The API server did not do what it was asked for; the message is its own."""
+    """The API server did not carry out a request. The message is the server's."""
 
 
 class NotFoundError(ClusterError):
-    """There is no such object (any more), or none with the uid that was asked for."""
+    """The object does not exist, or has another uid than the requested one."""
 
 
 class AlreadyExistsError(ClusterError):
-    """An object of that name is there."""
+    """An object of that name already exists."""
 
 
 class ConflictError(ClusterError):
@@ -20,12 +20,12 @@ class ConflictError(ClusterError):
 
 
 class GoneError(ClusterError):
-    """What a watch or a list is to go on from is no longer known: only looking at all anew helps."""
+    """The resourceVersion or continue token of a watch or a list has expired. Only a new list helps."""
 
 
 class RefusedError(ClusterError):
-    """Quota, admission, validation or missing rights: asking again helps only when somebody has changed something."""
+    """Quota, admission, validation or RBAC refused the request. A retry helps only after somebody has changed something."""
 
 
 class UnavailableError(ClusterError):
-    """No answer, or one that says to come back later."""
+    """The server did not answer, or said to retry later."""

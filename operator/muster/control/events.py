@@ -1,6 +1,6 @@
-"""What happened to a job, for `kubectl describe`: the difference between two statuses as Kubernetes Events. Pure.
+"""What happened to a job, for `kubectl describe`: the changes between two statuses as Kubernetes Events. Pure.
 
-Each has a name that follows from what it tells, so that telling it twice makes one Event.
+The name of an Event follows from its content, so that the same change makes one Event even if it is sent twice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from muster.api.constants import API_VERSION, CONTROLLER, KIND
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.control.cluster import Object, Unreadable
-from muster.lifecycle.phases import recovered
+from muster.lifecycle.changes import AttemptChange, attempt_changes, changed_condition, new_notices
+from muster.lifecycle.present.message import failure_sentence
+from muster.lifecycle.recording.phases import recovery_sentence
 
 _LONGEST = 1000  # of the 1,024 bytes that the API server takes
-_PASSED_OVER = "is passed over"
 
 
 @dataclass(frozen=True)
-class Happening:
-    """Something to tell. `mark` tells it from others with the same reason in the life of one job."""
+class JobEvent:
+    """An Event to send. `mark` distinguishes it from others with the same reason in the life of one job."""
 
     reason: str
     message: str
@@ -30,38 +31,42 @@ class Happening:
     warning: bool = False
 
 
-def happenings(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happening]:
-    """What the new status says that the old one did not, in the order in which a reader wants it."""
+_CONDITIONS = (
+    (ConditionType.RESUME_REGRESSION, True, "ResumeRegression"),
+    (ConditionType.STRAGGLING, True, "Straggling"),
+    (ConditionType.STORAGE_SHARED, False, "StorageNotShared"),
+    (ConditionType.GRACE_SUFFICIENT, False, "GraceTooShort"),
+)
+"""Conditions that are worth a warning, with the value that is, and the reason of the Event."""
+
+
+def events_between(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
+    """What the new status says and the old one did not."""
     yield from _validity(old, new)
-    yield from _attempts(old, new)
-    for notice in (notice for notice in new.notices if notice not in old.notices):
-        reason = "CheckpointDamaged" if _PASSED_OVER in notice else "Notice"
-        yield Happening(reason, notice, mark=notice, warning=reason != "Notice")
-    if _became(old, new, ConditionType.RESUME_REGRESSION):
-        yield Happening("ResumeRegression", _message(new, ConditionType.RESUME_REGRESSION), mark=str(new.attempt), warning=True)
-    if _became(old, new, ConditionType.STRAGGLING):
-        told = _message(new, ConditionType.STRAGGLING)
-        yield Happening("Straggling", told, mark=told, warning=True)
+    for change in attempt_changes(old, new):
+        yield from _attempt(change)
+    yield from _world(old, new)
+    for notice in new_notices(old, new):
+        yield JobEvent(notice.reason, notice.message, mark=notice.message, warning=notice.reason.is_warning)
+    for kind, holds, reason in _CONDITIONS:
+        condition = changed_condition(old, new, kind, holds=holds)
+        if condition:
+            yield JobEvent(reason, condition.message, mark=condition.message, warning=True)
     avoided = {node.name for node in old.avoided_nodes}
     for node in (node for node in new.avoided_nodes if node.name not in avoided):
-        told = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC: {node.deaths} attempts died on it"
-        yield Happening("NodeAvoided", told, mark=f"{node.name} {node.until}", warning=True)
-    for kind, reason in ((ConditionType.STORAGE_SHARED, "StorageNotShared"), (ConditionType.GRACE_SUFFICIENT, "GraceTooShort")):
-        wanting = new.condition(kind)
-        if wanting and wanting.status == "False" and wanting.message != _message(old, kind):
-            yield Happening(reason, wanting.message, mark=wanting.message, warning=True)
-    refused = new.condition(ConditionType.READY)
-    known = old.condition(ConditionType.READY)
-    if refused and refused.reason is Reason.REPLICAS_REFUSED and (known is None or known.reason is not Reason.REPLICAS_REFUSED):
-        yield Happening("ReplicasRefused", refused.message, mark=str(new.attempt), warning=True)
+        message = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC, because {node.deaths} attempts failed on it"
+        yield JobEvent("NodeAvoided", message, mark=f"{node.name} {node.until}", warning=True)
+    before, ready = old.condition(ConditionType.READY), new.condition(ConditionType.READY)
+    if ready and ready.reason is Reason.REPLICAS_REFUSED and (before is None or before.reason is not Reason.REPLICAS_REFUSED):
+        yield JobEvent("ReplicasRefused", ready.message, mark=str(new.attempt), warning=True)
     yield from _phases(old, new)
 
 
-def event_of(job: TrainingJob, happening: Happening, now: datetime) -> Object:
+def event_of(job: TrainingJob, event: JobEvent, now: datetime) -> Object:
     """The Event's manifest."""
     metadata = job.metadata
     subject = {"apiVersion": API_VERSION, "kind": KIND, "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-    return _event(subject, happening, now)
+    return _event(subject, event, now)
 
 
 def event_of_unreadable(unreadable: Unreadable, now: datetime) -> Object:
@@ -75,23 +80,23 @@ def event_of_unreadable(unreadable: Unreadable, now: datetime) -> Object:
         "name": unreadable.name,
         "uid": unreadable.uid,
     }
-    return _event(subject, Happening("Unreadable", message, mark=unreadable.reason, warning=True), now)
+    return _event(subject, JobEvent("Unreadable", message, mark=unreadable.reason, warning=True), now)
 
 
-def _event(subject: Object, happening: Happening, now: datetime) -> Object:
-    told = f"{subject['uid']} {happening.reason} {happening.mark}"
+def _event(subject: Object, event: JobEvent, now: datetime) -> Object:
+    identity = f"{subject['uid']} {event.reason} {event.mark}"
     time = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{subject['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}",
+            "name": f"{subject['name']}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}",
             "namespace": subject["namespace"],
         },
         "involvedObject": subject,
-        "reason": happening.reason,
-        "message": happening.message[:_LONGEST].encode()[:_LONGEST].decode(errors="ignore"),
-        "type": "Warning" if happening.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message[:_LONGEST].encode()[:_LONGEST].decode(errors="ignore"),
+        "type": "Warning" if event.warning else "Normal",
         "firstTimestamp": time,
         "lastTimestamp": time,
         "count": 1,
@@ -101,72 +106,55 @@ def _event(subject: Object, happening: Happening, now: datetime) -> Object:
     }
 
 
-def _validity(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happening]:
+def _validity(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
     before, after = old.condition(ConditionType.VALID), new.condition(ConditionType.VALID)
     if after is None or (before is not None and (before.status, before.message) == (after.status, after.message)):
         return
     if after.status == "False":
-        yield Happening("Invalid", after.message, mark=after.message, warning=True)
+        yield JobEvent("Invalid", after.message, mark=after.message, warning=True)
     elif before is not None:
-        yield Happening("Valid", "the job is valid now", mark=str(after.observed_generation))
+        yield JobEvent("Valid", "the job is valid now", mark=str(after.observed_generation))
 
 
-def _attempts(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happening]:
-    known = {record.attempt: record for record in old.attempts}
-    previous: AttemptRecord | None = None
-    for record in new.attempts:
-        before = known.get(record.attempt)
-        if before is None:
-            yield _began(record, previous)
-        elif before.failure_class and record.failure_class and before.failure_class is not record.failure_class:
-            told = f"attempt {record.attempt} broke by {record.failure_class} after all, not {before.failure_class}: {_why(record)}"
-            yield Happening("FailureCorrected", told, mark=f"{record.attempt} {record.failure_class}")
-        if record.stacks and not (before and before.stacks):
-            yield Happening("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=str(record.attempt), warning=True)
-        if record.step_resumed and (before is None or before.step_resumed is None):
-            redone = f", {record.steps_lost} steps are redone" if record.steps_lost else ""
-            yield Happening(
-                "Resumed", f"attempt {record.attempt} goes on from step {record.step_resumed}{redone}", mark=str(record.attempt)
-            )
-        if record.phases and previous and previous.failure_class and (before is None or before.phases is None):
-            yield Happening("Recovered", f"attempt {record.attempt} {recovered(record.phases)}", mark=str(record.attempt))
-        previous = record
-    world = new.world
-    if world and world.ready_time and not (old.world and old.world.attempt == world.attempt and old.world.ready_time):
-        yield Happening("WorldReady", f"attempt {world.attempt}: all {len(world.members)} replicas run", mark=str(world.attempt))
+def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
+    record, mark = change.record, str(change.record.attempt)
+    if change.old is None:
+        yield _start(record, change.previous)
+    if change.old and change.is_corrected:
+        message = f"attempt {record.attempt} failed by {record.failure_class}, not {change.old.failure_class}: {failure_sentence(record)}"
+        yield JobEvent("FailureCorrected", message, mark=f"{record.attempt} {record.failure_class}")
+    if change.has_stacks:
+        yield JobEvent("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=mark, warning=True)
+    if change.has_resumed and record.step_resumed:
+        redone = f", {record.steps_lost} steps are redone" if record.steps_lost else ""
+        yield JobEvent("Resumed", f"attempt {record.attempt} resumes at step {record.step_resumed}{redone}", mark=mark)
+    if change.has_recovered and record.phases:
+        yield JobEvent("Recovered", f"attempt {record.attempt} {recovery_sentence(record.phases)}", mark=mark)
 
 
-def _began(record: AttemptRecord, previous: AttemptRecord | None) -> Happening:
+def _start(record: AttemptRecord, previous: AttemptRecord | None) -> JobEvent:
     mark = str(record.attempt)
     if previous is not None and previous.failure_class is not None:
-        told = f"attempt {record.attempt} follows {previous.attempt}, which broke by {previous.failure_class}: {_why(previous)}"
-        return Happening("Restarting", told, mark=mark, warning=True)
+        failure = f"attempt {previous.attempt}, which failed by {previous.failure_class}: {failure_sentence(previous)}"
+        return JobEvent("Restarting", f"attempt {record.attempt} follows {failure}", mark=mark, warning=True)
     after = f", after {previous.reason.value}" if previous is not None and previous.reason is not None else ""
-    return Happening("AttemptStarted", f"attempt {record.attempt} begins{after}", mark=mark)
+    return JobEvent("AttemptStarted", f"attempt {record.attempt} begins{after}", mark=mark)
 
 
-def _phases(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[Happening]:
+def _world(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
+    world = new.world
+    if world and world.ready_time and not (old.world and old.world.attempt == world.attempt and old.world.ready_time):
+        yield JobEvent("WorldReady", f"attempt {world.attempt}: all {len(world.members)} replicas run", mark=str(world.attempt))
+
+
+def _phases(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
     if new.phase is old.phase:
         return
     if new.phase is Phase.SUCCEEDED:
-        yield Happening("Succeeded", "the job has completed")
+        complete = new.condition(ConditionType.COMPLETE)
+        is_silent = complete is not None and complete.reason is Reason.COMPLETED_WITHOUT_REPORT
+        yield JobEvent("Succeeded", new.message if is_silent else "the job has completed")
     elif new.phase is Phase.FAILED:
-        yield Happening("Failed", new.message, warning=True)
+        yield JobEvent("Failed", new.message, warning=True)
     elif new.phase is Phase.SUSPENDED:
-        yield Happening("Suspended", "no replica is left; the job waits", mark=str(new.attempt))
-
-
-def _became(old: TrainingJobStatus, new: TrainingJobStatus, kind: ConditionType) -> bool:
-    before, after = old.condition(kind), new.condition(kind)
-    return after is not None and after.status == "True" and (before is None or before.message != after.message)
-
-
-def _message(status: TrainingJobStatus, kind: ConditionType) -> str:
-    condition = status.condition(kind)
-    return condition.message if condition else ""
-
-
-def _why(record: AttemptRecord) -> str:
-    reason = record.reason.value if record.reason else "an unknown end"
-    where = f" of {record.replica}" if record.replica else ""
-    return f"{reason}{where}: {record.message}" if record.message else f"{reason}{where}"
+        yield JobEvent("Suspended", "no replica is left; the job waits", mark=str(new.attempt))

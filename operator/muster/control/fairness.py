@@ -1,4 +1,4 @@
-"""Turns between namespaces, so that one tenant's work does not hold up another's."""
+"""Turns between namespaces, so that the work of one tenant does not block another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 URGENT_TURNS = 3
-"""After so many urgent keys in a row another one gets a turn, if there is one."""
+"""After so many urgent keys in a row, one other key gets a turn, if there is one."""
 
 
 def namespace_of(key: str) -> str:
@@ -19,44 +19,44 @@ def namespace_of(key: str) -> str:
 
 @dataclass
 class _Waiting:
-    """The keys of one namespace, by turn. An entry that says something else than `Line` has of its key is out of date."""
+    """The keys of one namespace, as heaps by turn. An entry that differs from the one in `Line` is out of date."""
 
     urgent: list[tuple[float, str]] = field(default_factory=list)
     others: list[tuple[float, str]] = field(default_factory=list)
 
 
 class Line:
-    """The keys that are due, in the order in which they are taken up. Pure: the time is an argument.
+    """The keys that are due, in the order in which workers take them. Pure: the time is an argument.
 
-    Urgent keys go first. Then come keys whose turn has come, then those whose turn is still ahead. Among equals the namespaces take turns,
-    and within one the lowest turn goes first. No namespace has more than `share` keys taken up at once.
+    Urgent keys go first. Next are keys whose turn has come, and last those whose turn is in the future. Among equal keys, the namespaces
+    take turns. Within a namespace, the key with the lowest turn goes first. Workers have at most `share` keys of a namespace at once.
     """
 
     def __init__(self, share: int) -> None:
         self._share = share
-        self._known: dict[str, tuple[float, bool]] = {}
+        self._entries: dict[str, tuple[float, bool]] = {}
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        """The namespaces that have keys; the next one to have a turn first."""
+        """The namespaces that have keys. The first one has the next turn."""
         self._taken: Counter[str] = Counter()
         self._urgent_in_a_row = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._known
+        return key in self._entries
 
     def put(self, key: str, turn: float, *, urgent: bool) -> None:
-        """Puts the key in, or moves it forward; it is never moved back."""
-        if key in self._known:
-            known_turn, known_urgent = self._known[key]
-            turn, urgent = min(turn, known_turn), urgent or known_urgent
-        self._known[key] = turn, urgent
+        """Adds the key, or moves it forward. Never moves it back."""
+        if key in self._entries:
+            old_turn, old_urgent = self._entries[key]
+            turn, urgent = min(turn, old_turn), urgent or old_urgent
+        self._entries[key] = turn, urgent
         waiting = self._waiting.setdefault(namespace_of(key), _Waiting())
         heapq.heappush(waiting.urgent if urgent else waiting.others, (turn, key))
 
     def take(self, now: float) -> str | None:
-        """The next key; `done` must follow. None: there is none that may be taken up now."""
+        """The next key. `done` must follow. None if no key may be taken now."""
         for urgent, until in self._tiers(now):
             for namespace in self._open():
                 entry = self._first(namespace, urgent=urgent)
@@ -66,14 +66,14 @@ class Line:
         return None
 
     def done(self, key: str) -> None:
-        """The key is no longer worked on."""
+        """The worker has finished the key."""
         namespace = namespace_of(key)
         self._taken[namespace] -= 1
         if not self._taken[namespace]:
             del self._taken[namespace]
 
     def _tiers(self, now: float) -> list[tuple[bool, float]]:
-        """Whether urgent, and the latest turn: in the order in which they are looked through."""
+        """Pairs (urgent, latest turn), in the order in which keys are searched."""
         others = [(False, now), (False, float("inf"))]
         first = (True, float("inf"))
         return [*others, first] if self._urgent_in_a_row >= URGENT_TURNS else [first, *others]
@@ -85,13 +85,13 @@ class Line:
         heap = self._waiting[namespace].urgent if urgent else self._waiting[namespace].others
         while heap:
             turn, key = heap[0]
-            if self._known.get(key) == (turn, urgent):
+            if self._entries.get(key) == (turn, urgent):
                 return turn, key
             heapq.heappop(heap)
         return None
 
     def _remove(self, namespace: str, key: str) -> str:
-        del self._known[key]
+        del self._entries[key]
         self._taken[namespace] += 1
         if self._first(namespace, urgent=True) or self._first(namespace, urgent=False):
             self._waiting.move_to_end(namespace)
@@ -101,7 +101,7 @@ class Line:
 
 
 class Slots:
-    """So many requests at once. Where there are more, the namespaces take turns."""
+    """Allows `count` concurrent requests. Namespaces take turns when there are more."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -109,7 +109,7 @@ class Slots:
 
     @asynccontextmanager
     async def of(self, namespace: str) -> AsyncIterator[None]:
-        """One slot, for the time of the context."""
+        """Holds one slot during the context."""
         if self._free:
             self._free -= 1
         else:

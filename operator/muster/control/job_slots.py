@@ -1,4 +1,4 @@
-"""How many jobs of a namespace run at once?"""
+"""Limits how many jobs of a namespace run at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from muster.control.store import Store
 
 
 class JobSlots:
-    """At most `most` jobs of a namespace have started and not ended; 0: any number. The others wait.
+    """At most `most` jobs of a namespace have started and not ended. The others wait. 0 is no limit.
 
-    A job keeps its slot while it is suspended: otherwise a namespace could exceed the limit by resuming its jobs. `again` is called with
-    the key of a waiting job when a slot may be free for it. Nothing here must outlive a restart: who holds a slot is seen in the statuses.
+    A job keeps its slot while it is suspended, because otherwise a namespace could exceed the limit by resuming its jobs. `again` is called
+    with the key of a waiting job when a slot may be free for it. A restart of the operator loses nothing, because the statuses show which
+    jobs hold slots.
     """
 
     def __init__(self, most: int, store: Store, again: Callable[[str], None]) -> None:
@@ -24,7 +25,7 @@ class JobSlots:
         self._waiting: dict[str, dict[str, None]] = {}
 
     def take(self, job: TrainingJob) -> list[Problem]:
-        """Takes a slot for a job that is to run, unless it has one; the problem where none is free."""
+        """Takes a slot for a job, unless it has one. Returns a problem if no slot is free."""
         if not self._most:
             return []
         namespace = job.metadata.namespace
@@ -40,7 +41,7 @@ class JobSlots:
         return [Problem("metadata.namespace", message)]
 
     def release(self, key: str) -> None:
-        """The job has ended, is gone, or cannot run as it is written."""
+        """Releases the slot of a job that has ended, is gone or is invalid."""
         if not self._most:
             return
         namespace = key.partition("/")[0]
@@ -49,13 +50,14 @@ class JobSlots:
         self._wake(namespace)
 
     def _wake(self, namespace: str) -> None:
-        """One at a time: a job that takes the slot wakes the next."""
+        """Wakes one waiting job. A job that takes a slot wakes the next one."""
         waiting = self._waiting.get(namespace)
         if waiting and len(self._all_holders().get(namespace, ())) < self._most:
             self._again(next(iter(waiting)))
 
     def _all_holders(self) -> dict[str, set[str]]:
-        """By namespace the keys of jobs. On the first call, which comes after everything was listed, those that have started before."""
+        """The keys of the jobs that hold slots, by namespace. The first call, which follows the first list, reads them from the
+        statuses."""
         if self._holders is None:
             self._holders = {}
             for key in self._store.keys:

@@ -1,7 +1,7 @@
-"""Who may reach the pods of a job? Pure.
+"""The NetworkPolicy of a job: which pods may reach its pods. Pure.
 
-Training traffic is neither encrypted nor authenticated, and libraries open ports of their own choosing beside the declared ones, so only
-pods of the same job get in. Ports that a user's template declares for other purposes (a dashboard, metrics) stay open to all.
+Training traffic is neither encrypted nor authenticated, and libraries open undeclared ports. So only pods of the same job may connect.
+Ports that a user's template declares for other purposes, such as a dashboard or metrics, stay open to all.
 Source: Kubernetes documentation, "Network Policies".
 """
 
@@ -34,10 +34,8 @@ def network_policy(job: TrainingJob) -> Object:
 
 
 def _declared(job: TrainingJob) -> list[dict[str, Any]]:
-    """Ports of the templates' containers, each once."""
-    containers = [
-        container for role in job.spec.roles.named().values() for container in (role.template.get("spec") or {}).get("containers") or ()
-    ]
+    """The ports of the templates' containers, without duplicates."""
+    containers = [container for role in job.spec.roles.values() for container in (role.template.get("spec") or {}).get("containers") or ()]
     ports = [port for container in containers for port in container.get("ports") or ()]
-    found = {(port["containerPort"], port.get("protocol", "TCP")): None for port in ports if isinstance(port.get("containerPort"), int)}
-    return [{"port": number, "protocol": protocol} for number, protocol in found]
+    numbers = {(port["containerPort"], port.get("protocol", "TCP")): None for port in ports if isinstance(port.get("containerPort"), int)}
+    return [{"port": number, "protocol": protocol} for number, protocol in numbers]

@@ -1,68 +1,59 @@
-"""The work queue: which jobs are to be looked at, and when.
+"""The work queue: which jobs need a pass, and when.
 
-The contract is that of client-go's workqueue, for the same reasons: a key that is added many times is worked on once; a key is worked on by
-one worker at a time, and one that is added meanwhile comes again; a key whose work fails comes back later and later, and holds up no other.
+The contract is that of client-go's workqueue, for the same reasons:
 
-Beyond that contract, namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers: a tenant with many large
-jobs does not hold up another's small one. Keys to which something happened, and which `urgent` says yes to, go first. A key that is due
-because time has passed (the count of running replicas, say, which is gathered for a while) yields to those to which something happened. It
-waits ten times as long as its delay, and at most PATIENCE.
+- A key that is added several times before its pass gets one pass.
+- At most one worker works on a key. A key that is added during its pass gets another pass.
+- A key whose pass fails comes back with a growing delay, and does not block other keys.
+
+Two rules go beyond that contract. Namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers, so that a
+tenant with many large jobs does not block others. And keys have an order: changed keys for which `urgent` returns true go first. A key that
+is due because time has passed, such as one whose running replicas are gathered for a while, yields to keys with a change. It waits at most
+ten times its delay, and at most PATIENCE.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
+from muster.control.errors import ClusterError, ConflictError, NotFoundError
 from muster.control.fairness import Line
+from muster.lifecycle.policy import Delays
 
-FIRST_DELAY = 0.1
-LONGEST_DELAY = 30.0
+RETRIES = Delays(first=0.1, longest=30.0)
 PATIENCE = 5.0
 
 Work = Callable[[str], Awaitable[float | None]]
-"""Works on a key. Returns after how many seconds to come back though nothing happens; raises to be tried again later."""
+"""Works on a key. Returns the seconds until the key is due again without a change, or None. The key is retried if it raises."""
 
 
-class Watcher(Protocol):
-    """Who wants to know what the queue does."""
+log = logging.getLogger("muster.reconciler")
+
+
+class Observer(Protocol):
+    """Measures the work of a queue."""
 
     def waited(self, seconds: float) -> None:
-        """A key was taken up after so long in the queue."""
+        """A worker took a key that had waited for so many seconds."""
 
     def worked(self, seconds: float) -> None:
-        """A key's work ended well."""
+        """The work on a key succeeded after so many seconds."""
 
     def failed(self, key: str, error: Exception, delay: float) -> None:
-        """A key's work failed and will be tried again after `delay` seconds."""
-
-
-@dataclass(frozen=True)
-class Delays:
-    """Seconds before a failed key comes back: `first`, doubled with every failure in a row, at most `longest`."""
-
-    first: float = FIRST_DELAY
-    longest: float = LONGEST_DELAY
-
-    def after(self, failures: int) -> float:
-        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
+        """The work on a key failed. It is retried after `delay` seconds."""
 
 
 class WorkQueue:
-    """Keys (namespace/name) in the order in which they are due, each at most once, for so many `workers`. `delays` is for keys whose work
-    failed."""
+    """Keys (namespace/name) in the order in which they are due, each at most once. `delays` applies to keys whose work failed."""
 
-    def __init__(
-        self, work: Work, watcher: Watcher, *, workers: int, urgent: Callable[[str], bool] = lambda _: False, delays: Delays = Delays()
-    ) -> None:
-        self._work = work
-        self._watcher = watcher
+    def __init__(self, observer: Observer, *, workers: int, delays: Delays = RETRIES) -> None:
+        self._observer = observer
         self._count = workers
-        self._urgent = urgent
         self._delays = delays
         self._line = Line(max(1, workers // 2))
         self._since: dict[str, float] = {}
@@ -74,29 +65,29 @@ class WorkQueue:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._workers: list[asyncio.Task[None]] = []
-        self._closing = False
-        self.paused = False
-        """Whether keys that are added are dropped. A standby's are: it looks at every job when it begins to lead."""
+        self._urgent: Callable[[str], bool] = lambda _: False
+        self._open = False
+        self._is_drained = False
         self._calm = asyncio.Event()
         self._calm.set()
 
     @property
     def depth(self) -> int:
-        """Keys that are due and not taken up."""
+        """How many keys are due and wait for a worker."""
         return len(self._since)
 
     @property
     def failing(self) -> int:
-        """Keys whose last work failed."""
+        """How many keys failed the last time."""
         return len(self._failures)
 
     async def calm(self, seconds: float) -> None:
-        """Waits until nothing is due and nothing under way, but not longer."""
+        """Waits until no key is due and no worker is busy, for at most so many seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._calm.wait(), seconds)
 
     def longest_work(self) -> float:
-        """Seconds that the oldest work now under way has taken."""
+        """Seconds since the start of the oldest pass that is under way."""
         return max((self._time() - start for start in self._active.values()), default=0.0)
 
     def add(self, key: str) -> None:
@@ -104,7 +95,7 @@ class WorkQueue:
         self._put(key, patience=0.0)
 
     def _put(self, key: str, *, patience: float) -> None:
-        if self._closing or self.paused:
+        if not self._open:
             return
         if key in self._active:
             self._again.add(key)
@@ -116,12 +107,12 @@ class WorkQueue:
         self._wake_one()
 
     def add_after(self, key: str, seconds: float, *, happened: bool = False) -> None:
-        """The key is due in so many seconds, if not sooner: of several times the earliest counts. `happened`: because something happened,
-        for which others were waited for; it yields to nobody."""
+        """The key is due in so many seconds, or sooner if it was added before: the earliest time counts. `happened` says that a change is
+        the reason, and that the delay only gathers further changes. Such a key does not yield to others."""
         if seconds <= 0:
             self.add(key)
             return
-        if self._closing or self.paused or (key in self._since and not happened):
+        if not self._open or (key in self._since and not happened):
             return
         due = self._time() + seconds
         timer = self._timers.get(key)
@@ -130,22 +121,28 @@ class WorkQueue:
             self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, 0.0 if happened else min(PATIENCE, 10 * seconds))
 
     def retry_now(self) -> None:
-        """Every key that failed is due now: what they failed of may be over."""
+        """Makes every failed key due now, because the cause may be gone."""
         for key in list(self._failures):
             self.add(key)
 
-    def start(self) -> None:
-        """Starts the workers; nothing is worked on before."""
-        self._workers = [asyncio.create_task(self._run(), name=f"worker {number}") for number in range(self._count)]
+    def open(self, urgent: Callable[[str], bool] = lambda _: False) -> None:
+        """Accepts keys from now on, unless it was drained. Keys added before are dropped, because an operator adds every job when it
+        becomes the leader."""
+        self._urgent = urgent
+        self._open = not self._is_drained
+
+    def start(self, work: Work) -> None:
+        """Starts the workers, which call `work` with each key."""
+        self._workers = [asyncio.create_task(self._run(work), name=f"worker {number}") for number in range(self._count)]
 
     async def drain(self, seconds: float) -> None:
-        """Takes up nothing more, lets what is under way end, and cancels what has not ended after so long."""
-        self._closing = True
+        """Takes no more keys, waits for the passes under way, and cancels those that have not ended after so many seconds."""
+        self._open, self._is_drained = False, True
         self._calm.set()
         for key in list(self._timers):
             self._cancel_timer(key)
         while self._idle:
-            self._wake_one()  # they see that all is over
+            self._wake_one()  # they notice that the queue is closed
         if not self._workers:
             return
         _, late = await asyncio.wait(self._workers, timeout=seconds)
@@ -153,17 +150,17 @@ class WorkQueue:
             task.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    async def _run(self) -> None:
-        while not self._closing:
+    async def _run(self, work: Work) -> None:
+        while self._open:
             key = self._line.take(self._time())
             if key is None:
                 await self._woken()
                 continue
             now = self._time()
-            self._watcher.waited(now - self._since.pop(key))
+            self._observer.waited(now - self._since.pop(key))
             self._active[key] = now
-            self._cancel_timer(key)  # what it was set for is seen by the work that begins now
-            await self._work_on(key)
+            self._cancel_timer(key)  # the pass that begins now covers the timer's reason
+            await self._work_on(key, work)
 
     async def _woken(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -177,19 +174,20 @@ class WorkQueue:
                 waiter.set_result(None)
                 return
 
-    async def _work_on(self, key: str) -> None:
+    async def _work_on(self, key: str, work: Work) -> None:
         failed = False
         later: float | None = None
         try:
-            later = await self._work(key)
-        except Exception as error:  # noqa: BLE001 - whatever one job's work raises, no other job may suffer
+            later = await work(key)
+        except Exception as error:  # noqa: BLE001 - an error in one job's pass must not affect other jobs
             failed = True
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             later = self._delays.after(failures)
-            self._watcher.failed(key, error, later)
+            self._observer.failed(key, error, later)
+            _log_failure(key, error, later)
         else:
             self._failures.pop(key, None)
-            self._watcher.worked(self._time() - self._active[key])
+            self._observer.worked(self._time() - self._active[key])
         finally:
             del self._active[key]
             self._line.done(key)
@@ -213,3 +211,12 @@ class WorkQueue:
 
     def _time(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _log_failure(key: str, error: Exception, delay: float) -> None:
+    if isinstance(error, ConflictError | NotFoundError):  # the job has changed since it was read, or it is gone
+        log.debug("%s: %s", key, error)
+    elif isinstance(error, ClusterError):
+        log.warning("%s: retry in %.1f s: %s", key, delay, error)
+    else:
+        log.error("%s: retry in %.1f s", key, delay, exc_info=error)

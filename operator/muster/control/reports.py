@@ -1,16 +1,16 @@
-"""What the supervisors of a job have said: the newest report of each replica. Pure."""
+"""The newest report of each replica. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from muster.api.reports import Report
+from muster_contract.reports import Report
 
 
 @dataclass(frozen=True)
 class Received:
-    """A report and the moment it came."""
+    """A report and its time of arrival."""
 
     report: Report
     time: datetime
@@ -24,23 +24,24 @@ class Reports:
         self._waiting: set[str] = set()
 
     def record(self, pod_uid: str, report: Report, now: datetime) -> bool:
-        """Takes in a report unless a later one of the same pod is known; says whether it was news.
+        """Records the report, and returns whether it is the newest of its pod. An older one is dropped, because reports may arrive out of
+        order.
 
-        A later report has a higher attempt, or the same attempt and a higher sequence number: reports may overtake each other.
+        A newer report has a higher attempt, or the same attempt and a higher sequence number.
         """
-        known = self._newest.get(pod_uid)
-        if known is not None and (report.attempt, report.sequence) <= (known.report.attempt, known.report.sequence):
+        newest = self._newest.get(pod_uid)
+        if newest is not None and (report.attempt, report.sequence) <= (newest.report.attempt, newest.report.sequence):
             return False
         self._newest[pod_uid] = Received(report, now)
         (self._waiting.add if report.waiting else self._waiting.discard)(pod_uid)
         return True
 
     def of(self, pod_uid: str) -> Received | None:
-        """The newest report of the pod, if it ever sent one."""
+        """The newest report of the pod. None if it has sent none."""
         return self._newest.get(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
-        """The pod is no more."""
+        """Drops the report of a pod that is gone."""
         self._newest.pop(pod_uid, None)
         self._waiting.discard(pod_uid)
 

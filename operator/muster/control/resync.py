@@ -1,7 +1,7 @@
-"""The safety net below the watches: every few minutes everything is listed anew, and every job is looked at.
+"""The safety net below the watches: every few minutes, all objects are listed again, and every job gets a pass.
 
-A watch that has to begin anew tells what is there and never what is not, so that what vanished meanwhile would stay in the caches as a
-ghost: then it is done at once.
+A watch that starts over receives every object that exists, but not those that were deleted meanwhile. They would stay in the caches, so a
+round runs at once after such a start.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("muster.resync")
 
 
 class Resync:
-    """Lists, corrects the caches, and queues every job. `seconds` lie between two rounds. `tell` gets an Event on each object that cannot
-    be read."""
+    """Lists all objects, corrects the caches, and queues every job. Rounds are `seconds` apart. `publish` gets the manifest of an Event for
+    each object that cannot be read."""
 
     def __init__(
         self,
@@ -35,31 +35,31 @@ class Resync:
         queue: WorkQueue,
         now: Callable[[], datetime],
         seconds: float,
-        tell: Callable[[Object], None] = lambda _: None,
+        publish: Callable[[Object], None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._queue = queue
         self._now = now
         self._seconds = seconds
-        self._tell = tell
+        self._publish = publish
         self._wanted = asyncio.Event()
         self.last: datetime | None = None
 
     async def once(self) -> None:
-        """One round. Raises ClusterError where the API server does not answer; the caches stay as they are."""
+        """Runs one round. Raises ClusterError if the API server does not answer; the caches then stay unchanged."""
         before = self._store.uids
         listing = await self._cluster.list_all()
         for each in set(listing.unreadable) - set(self._store.unreadable):
-            log.error("%s %s/%s cannot be read and is passed over: %s", each.kind, each.namespace, each.name, each.reason)
-            self._tell(event_of_unreadable(each, self._now()))
-        self._store.replace(listing, before=before)
+            log.error("%s %s/%s cannot be read and is ignored: %s", each.kind, each.namespace, each.name, each.reason)
+            self._publish(event_of_unreadable(each, self._now()))
+        self._store.replace(listing, cached_before=before)
         self.last = self._now()
         for key in self._store.keys:
             self._queue.add(key)
 
     async def until_listed(self) -> None:
-        """The first round, tried again until it is done: before it nothing is known. No error ends it."""
+        """Runs one round, and retries until it succeeds. The caches are empty before the first round. No error ends it."""
         while True:
             try:
                 return await self.once()
@@ -70,14 +70,14 @@ class Resync:
             await asyncio.sleep(RETRY_SECONDS)
 
     def soon(self) -> None:
-        """The next round begins now; one that is under way may have seen too little."""
+        """Starts the next round now. A round that is under way may have listed too early."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Rounds without end."""
+        """Runs rounds until it is cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._seconds)
             self._wanted.clear()
             await self.until_listed()
-            await asyncio.sleep(RETRY_SECONDS)  # a watch that keeps losing its place must not list all the time
+            await asyncio.sleep(RETRY_SECONDS)  # a watch that keeps starting over must not cause one list after the other

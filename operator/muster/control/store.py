@@ -1,6 +1,6 @@
-"""What the watches have told so far: jobs, their pods and services. A hint, never a proof: whatever hangs on absence is looked up live.
+"""The caches of jobs, pods and services. They may be stale: a decision that depends on the absence of an object needs a live list.
 
-Every object is taken in by whichever way it comes (watch, list, answer to a write), and the latest resourceVersion wins.
+Objects come from watches, from lists and from the answers to writes. The latest resourceVersion wins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 
-_GONE_KEPT = 20_000  # uids of deleted objects: a list that was on its way when they went must not bring them back
+_MOST_GONE = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
 
 
 def key_of(obj: Object) -> str:
@@ -24,9 +24,9 @@ _METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "
 
 
 def slim(job: Object) -> Object:
-    """The job without what nobody reads: labels, managed fields and the like, and parts of its spec that are out of bounds.
+    """The job without its unused parts, such as labels and managed fields, and without parts of the spec that are out of bounds.
 
-    A tenant's object of a megabyte can take fifty in memory.
+    An object of 1 MB can take 50 MB in memory.
     """
     metadata = {name: job["metadata"][name] for name in _METADATA_READ if name in job["metadata"]}
     if ORPHAN_FINALIZER in (job["metadata"].get("finalizers") or ()):
@@ -35,34 +35,34 @@ def slim(job: Object) -> Object:
 
 
 def _same_spec(one: Object, other: Object) -> bool:
-    """Whether both are of one job and one generation: the API server counts that up with each change of the spec."""
+    """Whether both are of one job and one generation. The API server increments the generation with each change of the spec."""
     return all(one["metadata"].get(name) == other["metadata"].get(name) is not None for name in ("uid", "generation"))
 
 
 def version_of(obj: Object) -> int:
-    """The resourceVersion; of one kind they are ordered (Kubernetes documentation, "Resource versions")."""
+    """The resourceVersion. Versions of one kind are ordered (Kubernetes documentation, "Resource versions")."""
     return int(obj["metadata"]["resourceVersion"])
 
 
 class Store:
-    """The caches. `clock` gives seconds, for the age of echoes; `gone` is called with the uid of each pod that is no more."""
+    """The caches. `clock` returns monotonic seconds. It measures how long a write has waited for its echo on a watch."""
 
-    def __init__(self, clock: Callable[[], float], *, gone: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._tell_gone = gone
+        self._on_pod_gone: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
         self._children: dict[str, dict[str, Child]] = defaultdict(dict)
         self._keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._echoes: dict[str, float] = {}
-        self._heard: dict[str, int] = {}
+        self._received: dict[str, int] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
-        """What the last list could not read."""
+        """Objects of the last list that could not be read."""
 
     @property
     def keys(self) -> list[str]:
-        """Every job known."""
+        """The keys of all cached jobs."""
         return list(self._jobs)
 
     def job(self, key: str) -> Object | None:
@@ -83,27 +83,31 @@ class Store:
         """Whether the job with this uid has its headless service, and the network policy that belongs to it."""
         return self._services.get(key) == owner
 
+    def on_pod_gone(self, forget: Callable[[str], None]) -> None:
+        """Calls `forget` with the uid of each pod that is deleted from now on."""
+        self._on_pod_gone.append(forget)
+
     def put_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
-        known = self._jobs.get(key)
-        if uid in self._gone or (known is not None and version_of(known) > version_of(job)):
+        cached = self._jobs.get(key)
+        if uid in self._gone or (cached is not None and version_of(cached) > version_of(job)):
             return
-        kept = slim(job)
-        if known is not None and _same_spec(known, kept):
-            kept["spec"] = known["spec"]  # what was read of it, and is kept by others, shares its parts
-        self._jobs[key] = kept
+        slimmed = slim(job)
+        if cached is not None and _same_spec(cached, slimmed):
+            slimmed["spec"] = cached["spec"]  # parsed specs share its parts, so keep one copy
+        self._jobs[key] = slimmed
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
         self._note_gone(uid)
-        known = self._jobs.get(key)
-        if known is not None and known["metadata"]["uid"] == uid:
+        cached = self._jobs.get(key)
+        if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
 
     def put_child(self, child: Child) -> None:
         uid = child.view.uid
-        known = self._children[child.key].get(uid) if child.key in self._children else None
-        if uid in self._gone or (known is not None and known.version > child.version):
+        cached = self._children[child.key].get(uid) if child.key in self._children else None
+        if uid in self._gone or (cached is not None and cached.version > child.version):
             return
         self._children[child.key][uid] = child
         self._keys[uid] = child.key
@@ -116,7 +120,8 @@ class Store:
             children.pop(uid, None)
             if not children:
                 del self._children[key]
-        self._tell_gone(uid)
+        for forget in self._on_pod_gone:
+            forget(uid)
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner
@@ -124,55 +129,57 @@ class Store:
     def drop_service(self, key: str) -> None:
         self._services.pop(key, None)
 
-    def replace_children(self, key: str, children: Iterable[Child], *, looked: frozenset[str]) -> None:
-        """What a live list of one job's pods showed. Of those known when it was asked for (`looked`: uids), what it has not is gone."""
+    def replace_children(self, key: str, children: Iterable[Child], *, cached_before: frozenset[str]) -> None:
+        """Takes over a live list of one job's pods. `cached_before` has the uids that were cached when the list was requested. Pods among
+        them that are not in the list are gone."""
         listed = {child.view.uid: child for child in children}
-        for uid in looked - set(listed):
+        for uid in cached_before - set(listed):
             self.drop_child(key, uid)
         for child in listed.values():
             self.put_child(child)
 
-    def replace(self, listing: Listing, *, before: frozenset[str]) -> None:
-        """What a live list of everything showed. `before`: the uids known when it was asked for."""
+    def replace(self, listing: Listing, *, cached_before: frozenset[str]) -> None:
+        """Takes over a live list of all objects. `cached_before` has the uids that were cached when the list was requested."""
         listed = {job["metadata"]["uid"] for job in listing.jobs} | {child.view.uid for child in listing.children}
         listed |= {each.uid for each in listing.unreadable}
         self.unreadable = listing.unreadable
-        for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in before - listed]:
+        for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in cached_before - listed]:
             self.drop_job(job)
-        for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in before - listed]:
+        for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in cached_before - listed]:
             self.drop_child(key, uid)
         guarded = {key_of(each): owner_of(each) for each in listing.policies or ()}
         services = {key_of(each): owner_of(each) for each in listing.services}
         self._services = {key: uid for key, uid in services.items() if listing.policies is None or guarded.get(key) == uid}
         for job in listing.jobs:
-            known = self._jobs.get(key_of(job))
-            if known is None or version_of(known) != version_of(job):
+            cached = self._jobs.get(key_of(job))
+            if cached is None or version_of(cached) != version_of(job):
                 self.put_job(job)
         for child in listing.children:
             self.put_child(child)
 
     @property
     def uids(self) -> frozenset[str]:
-        """Of all jobs and pods."""
+        """The uids of all cached jobs and pods."""
         return frozenset(job["metadata"]["uid"] for job in self._jobs.values()) | frozenset(self._keys)
 
     def expect(self, uid: str, version: int) -> None:
-        """A write of ours must come back on a watch, and may have before it was answered. Where it does not, the watch is deaf."""
-        if self._heard.get(uid, 0) < version:
+        """Expects that a watch delivers this version, which the operator has written. If none does, the watch has stalled. It may already
+        have delivered the version before the write was answered."""
+        if self._received.get(uid, 0) < version:
             self._echoes.setdefault(uid, self._clock())
 
-    def heard(self, uid: str, version: int) -> None:
-        """A watch spoke of the object, at that version."""
-        self._heard[uid] = version
+    def received(self, uid: str, version: int) -> None:
+        """A watch has delivered the object at this version."""
+        self._received[uid] = version
         self._echoes.pop(uid, None)
 
     def silence(self) -> float:
-        """Seconds that the oldest write of ours has waited for its echo."""
+        """Seconds since the oldest write that no watch has delivered yet."""
         return self._clock() - min(self._echoes.values(), default=self._clock())
 
     def _note_gone(self, uid: str) -> None:
         self._echoes.pop(uid, None)
-        self._heard.pop(uid, None)
+        self._received.pop(uid, None)
         self._gone[uid] = None
-        while len(self._gone) > _GONE_KEPT:
+        while len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)

@@ -1,4 +1,4 @@
-"""`python -m muster.kubernetes`: the operator. Its configuration file is named by MUSTER_CONFIG; docs/install.md describes it."""
+"""`python -m muster.kubernetes`: the operator. MUSTER_CONFIG names its configuration file, which docs/install.md describes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
-from muster.api.text import printable
-from muster.kubernetes.configuration import Configuration, ConfigurationError, place_of, read_configuration
-from muster.kubernetes.gateway import connected
-from muster.kubernetes.operator import Operator
+from muster.kubernetes.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
+from muster.kubernetes.operator import assembled
+from muster.strategies.registry import REFUSED
+from muster_contract.text import printable
 
 MISCONFIGURED = 2
 SUPERSEDED = 3
 COLLECTIONS = (20_000, 20, 20)
-"""Thresholds of the garbage collector: little here is in cycles, and by Python's own it looks for them through every few answers."""
+"""Thresholds of the garbage collector. Few objects are in cycles, and with the default thresholds it would run every few answers."""
 
 
 class OneLine(logging.Formatter):
-    """One line for each record, tracebacks included: no text from a pod can forge a line of its own, or reach a terminal raw."""
+    """Writes each record, with its traceback, as one line of printable text. So text from a pod cannot forge log lines or control a
+    terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -32,10 +33,9 @@ class OneLine(logging.Formatter):
 async def _serve(configuration: Configuration) -> int:
     serving = asyncio.current_task()
     assert serving is not None
-    # Until kopf runs, and takes the signal over, there is nothing to end with care.
+    # kopf handles the signal once it runs. Until then, nothing needs an orderly end.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    async with connected(tuple(configuration.namespaces), policies=configuration.network_policy.enabled) as gateway:
-        operator = Operator(configuration, place_of(os.environ), gateway)
+    async with assembled(configuration, operator_pod(os.environ)) as operator:
         try:
             await operator.run()
         except asyncio.CancelledError:
@@ -44,7 +44,7 @@ async def _serve(configuration: Configuration) -> int:
 
 
 def main() -> int:
-    """Runs until it is told to end. The exit code: 0, 2 (it cannot run as configured), 3 (another operator leads)."""
+    """Runs until a signal. Returns the exit code: 0, 2 (the configuration does not work) or 3 (another operator leads)."""
     try:
         configuration = read_configuration(os.environ)
     except ConfigurationError as error:
@@ -53,6 +53,8 @@ def main() -> int:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=configuration.log_level.upper(), handlers=[handler])
+    for reason in REFUSED:
+        logging.getLogger("muster.strategies").error(reason)
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     try:

@@ -1,8 +1,8 @@
-"""What the API server answers, read from JSON.
+"""Reads the answers of the API server from JSON.
 
-Tenants decide how deep and how large their objects are. The API server takes 10,000 levels of nesting, and every JSON parser at hand takes
-fewer. So lists and mappings below DEPTH are emptied before an answer is given up: every object can then be read far enough to say what is
-wrong with it, and none keeps the others of its list from being read.
+Tenants decide how deep and how large their objects are. The API server accepts 10,000 levels of nesting, which is more than JSON parsers
+accept. So lists and mappings below DEPTH are emptied if an answer cannot be parsed. Every object can then be read far enough to report its
+problem, and does not stop the others of its list.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from muster.control.errors import (
 )
 
 DEPTH = 200
-"""Levels that are kept of an answer that is too deep: many more than admission takes, so that it sees that there were too many."""
+"""Levels that remain of an answer that is too deep. Admission allows far fewer, so it still notices and reports the depth."""
 
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 class UnreadableAnswerError(ClusterError):
-    """The answer is no JSON object."""
+    """The answer is not a JSON object."""
 
 
 class AnswerTooLargeError(ClusterError):
-    """The answer is larger than the caller wants to hold."""
+    """The answer is larger than the caller allows."""
 
 
 async def parsed(text: bytes) -> Object:
@@ -48,7 +48,7 @@ async def parsed(text: bytes) -> Object:
     except ValueError:
         answer = await asyncio.to_thread(_parsed_if_deep, text)  # up to half a second for a megabyte of brackets
     if not isinstance(answer, dict):
-        raise UnreadableAnswerError(f"the API server's answer is no JSON object: {_beginning(text)}")
+        raise UnreadableAnswerError(f"the API server's answer is not a JSON object: {_beginning(text)}")
     return answer
 
 
@@ -60,24 +60,24 @@ def _parsed_if_deep(text: bytes) -> object:
 
 
 def shallow(text: bytes, depth: int) -> bytes:
-    """JSON text, with every list and mapping at level `depth` emptied. Text that is no JSON stays none."""
-    kept: list[bytes] = []
+    """The JSON text, with every list and mapping at level `depth` emptied. Text that is not JSON stays invalid."""
+    pieces: list[bytes] = []
     level = begin = 0
     for token in _STRINGS_AND_BRACKETS.finditer(text):
         match token[0]:
             case b"[" | b"{":
                 level += 1
                 if level == depth:
-                    kept.append(text[begin : token.end()])
+                    pieces.append(text[begin : token.end()])
             case b"]" | b"}":
                 if level == depth:
                     begin = token.start()
                 level -= 1
-    return b"".join([*kept, text[begin:]])
+    return b"".join([*pieces, text[begin:]])
 
 
 def error_of(status: int, answer: Object) -> ClusterError:
-    """The error that a Status object of the API server stands for."""
+    """The error for a Status object of the API server."""
     message = str(answer.get("message") or f"status {status}")
     if status == HTTPStatus.NOT_FOUND:
         return NotFoundError(message)
@@ -91,7 +91,7 @@ def error_of(status: int, answer: Object) -> ClusterError:
 
 
 async def refusal(status: int, text: bytes) -> ClusterError:
-    """The error in an answer that is no success, which a proxy may have written."""
+    """The error for an unsuccessful answer, which may come from a proxy."""
     try:
         return error_of(status, await parsed(text))
     except UnreadableAnswerError:
@@ -99,7 +99,7 @@ async def refusal(status: int, text: bytes) -> ClusterError:
 
 
 async def whole(response: aiohttp.ClientResponse, most: int | None) -> bytes:
-    """The body. Raises AnswerTooLargeError, and closes the connection, as soon as it has more than `most` bytes."""
+    """The body. Closes the connection and raises AnswerTooLargeError as soon as it has more than `most` bytes."""
     chunks: list[bytes] = []
     size = 0
     async with response:

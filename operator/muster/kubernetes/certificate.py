@@ -1,7 +1,7 @@
-"""What the coordination channel shows to supervisors: a certificate that the operator makes for itself, and keeps in a Secret of its own.
+"""The self-signed certificate of the coordination channel, which the operator keeps in a Secret.
 
-It is its own authority. Pods are given it when they are made, so that it has to outlive operators: whoever leads shows the same one. The
-Secret comes with the chart, empty, so that the operator needs no right to make or to read any other.
+Pods get the certificate when they are created, so every leader must use the same one. The chart creates the Secret empty, so the operator
+needs no right to create Secrets or to read others.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from muster.kubernetes.leader import Requests
 
 LIFE = timedelta(days=3650)
 LEAST_LEFT = timedelta(days=365)
-"""With less than this left it is made anew at the next start. Pods that have the old one then train on unheard until they are replaced."""
+"""If less than this is left at a start, the operator creates a new one. Pods with the old one cannot report until they are replaced."""
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """PEM."""
+    """A certificate and its private key, as PEM."""
 
     certificate: str
     key: str
 
     def context(self) -> ssl.SSLContext:
-        """For a server."""
+        """The TLS context of a server."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:  # OpenSSL reads files alone; only this user may read this one
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:  # OpenSSL reads only files; only this user may read this one
             both.write(self.key + self.certificate)
             both.flush()
             context.load_cert_chain(both.name)
         return context
 
     def serves(self, host: str, now: datetime) -> bool:
-        """Whether it is good for this host, and for a while yet."""
+        """Whether it is valid for this host, and for at least LEAST_LEFT."""
         try:
-            found = x509.load_pem_x509_certificate(self.certificate.encode())
-            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+            parsed = x509.load_pem_x509_certificate(self.certificate.encode())
+            names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
             self.context()
-        except (ValueError, x509.ExtensionNotFound, OSError):  # what somebody else has written there
+        except (ValueError, x509.ExtensionNotFound, OSError):  # somebody else has written other data
             return False
-        return host in names and found.not_valid_after_utc - now > LEAST_LEFT
+        return host in names and parsed.not_valid_after_utc - now > LEAST_LEFT
 
 
-def made(host: str, now: datetime) -> Certificate:
-    """A new one, and its own authority."""
+def new_certificate(host: str, now: datetime) -> Certificate:
+    """A new self-signed certificate for this host."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster coordination")])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -76,21 +76,21 @@ def made(host: str, now: datetime) -> Certificate:
     return Certificate(builder.sign(key, hashes.SHA256()).public_bytes(pem).decode(), private.decode())
 
 
-async def kept(requests: Requests, namespace: str, *, secret: str, host: str, now: datetime) -> Certificate:
-    """The one in the Secret; where there is none that is good, a new one that is there from now on.
+async def load_or_create(requests: Requests, namespace: str, *, secret: str, host: str, now: datetime) -> Certificate:
+    """The certificate in the Secret. If that is not valid, creates a new one and writes it to the Secret.
 
-    Raises ClusterError: where the Secret is missing, too, and ConflictError where somebody else has just written it.
+    Raises ClusterError, for example if the Secret is missing, and ConflictError if somebody else has just written it.
     """
     path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
-    known = await requests.request("GET", path)
-    data = known.get("data") or {}
-    found = Certificate(_decoded(data.get("tls.crt", "")), _decoded(data.get("tls.key", "")))
-    if found.serves(host, now):
-        return found
-    new = made(host, now)
+    stored = await requests.request("GET", path)
+    data = stored.get("data") or {}
+    certificate = Certificate(_decoded(data.get("tls.crt", "")), _decoded(data.get("tls.key", "")))
+    if certificate.serves(host, now):
+        return certificate
+    new = new_certificate(host, now)
     encoded = {"tls.crt": new.certificate, "tls.key": new.key}
-    known["data"] = {**data, **{name: base64.b64encode(text.encode()).decode() for name, text in encoded.items()}}
-    await requests.request("PUT", path, body=known)
+    stored["data"] = {**data, **{name: base64.b64encode(text.encode()).decode() for name, text in encoded.items()}}
+    await requests.request("PUT", path, body=stored)
     return new
 
 

@@ -1,4 +1,4 @@
-"""The operator's configuration file, as the chart writes it, and what its pod tells it."""
+"""The operator's configuration: the file that the chart writes, and the environment of its pod."""
 
 from __future__ import annotations
 
@@ -15,67 +15,80 @@ from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.base import ApiModel
 from muster.api.constants import CONTROLLER
 from muster.api.spec import Storage
-from muster.control.defaults import JobDefaults
+from muster.control.admission import JobDefaults
 from muster.render.images import Images, default_images
-from muster.strategies.base import Framework
 
 FILE_VARIABLE = "MUSTER_CONFIG"
+GangGroup = Literal["scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"]
 
 
 class ConfigurationError(ValueError):
-    """A configuration that cannot be worked with; the message says where and what to write instead."""
+    """An invalid configuration. The message names the field and what to write instead."""
 
 
 class LeaderElection(ApiModel):
     lease_name: str = Field(default="muster", description="Name of the Lease, in the operator's namespace.")
-    lease_seconds: int = Field(default=4, ge=2, le=60, description="A standby takes over a lease that is not renewed for so long.")
+    lease_seconds: int = Field(default=4, ge=2, le=60, description="Seconds without a renewal after which a standby operator takes over.")
 
 
 class Coordination(ApiModel):
-    service: str = Field(default="muster-coordination", description="The selector-less Service that leads to the leader.")
-    port: int = Field(default=8443, ge=1, le=65535, description="Port at which supervisors report.")
-    secret: str = Field(default="muster-coordination", description="The Secret that the operator keeps its certificate in.")
+    service: str = Field(default="muster-coordination", description="Name of the Service, without a selector, that points at the leader.")
+    port: int = Field(default=8443, ge=1, le=65535, description="Port that supervisors report to.")
+    secret: str = Field(default="muster-coordination", description="Name of the Secret that holds the certificate of the channel.")
 
 
 class Port(ApiModel):
-    port: int = Field(ge=0, le=65535, description="A port; 0: one that is free.")
+    port: int = Field(ge=0, le=65535, description="Port. 0 selects a free one.")
 
 
 class NetworkPolicy(ApiModel):
-    enabled: bool = Field(default=False, description="Make a NetworkPolicy for each job.")
+    enabled: bool = Field(default=False, description="Whether the operator creates a NetworkPolicy for each job.")
+
+
+class GangScheduling(ApiModel):
+    api_groups: list[GangGroup] = Field(
+        default=["scheduling.k8s.io"],
+        max_length=10,
+        description="API groups whose PodGroup jobs may use, if the cluster serves it. The first one that is served is used.",
+    )
 
 
 class Supervisor(ApiModel):
-    image: str | None = Field(default=None, description="The image that brings the supervisor into images of users.")
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(default=None, description="Its pull policy.")
+    image: str | None = Field(default=None, description="Image that adds the supervisor to the images of users.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(default=None, description="Pull policy of that image.")
 
 
 class CheckpointDefaults(ApiModel):
-    storage: Storage | None = Field(default=None, description="For jobs that name none.")
+    storage: Storage | None = Field(default=None, description="Storage of jobs without `spec.checkpoint.storage`.")
 
 
 class Defaults(ApiModel):
-    template: dict[str, Any] = Field(default_factory=dict, description="A pod template laid over every rendered pod, below the job's own.")
-    checkpoint: CheckpointDefaults = Field(default_factory=CheckpointDefaults, description="Where checkpoints live.")
+    template: dict[str, Any] = Field(default_factory=dict, description="Pod template of every replica. The template of a job overrides it.")
+    checkpoint: CheckpointDefaults = Field(default_factory=CheckpointDefaults, description="Defaults for checkpoints.")
 
 
 class Configuration(ApiModel):
     """operator.yaml"""
 
-    images: dict[Framework, str] = Field(default_factory=dict, description="Trainer images.")
-    controller: str = Field(default=CONTROLLER, min_length=1, max_length=253, description="Only jobs with this spec.managedBy are run.")
-    supervisor: Supervisor = Field(default_factory=Supervisor, description="For jobs with images of their own.")
-    namespaces: list[str] = Field(default_factory=list, description="Whose jobs are run; empty: all.")
-    workers: int = Field(default=32, ge=1, le=1000, description="Jobs reconciled at once.")
-    resync_seconds: float = Field(default=300, ge=1, description="Between two looks at everything.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="How much is logged.")
-    leader_election: LeaderElection = Field(default_factory=LeaderElection, description="Who works.")
-    coordination: Coordination = Field(default_factory=Coordination, description="The channel of supervisors.")
-    health: Port = Field(default=Port(port=8080), description="Of /healthz and /readyz.")
-    metrics: Port = Field(default=Port(port=9090), description="Of /metrics.")
-    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="For training pods.")
-    job_policy: JobPolicy = Field(default=UNLIMITED, description="What jobs may ask for.")
-    job_defaults: Defaults = Field(default_factory=Defaults, description="What a job gets where it does not say otherwise.")
+    images: dict[str, str] = Field(default_factory=dict, description="Trainer images, by the name of the framework.")
+    controller: str = Field(
+        default=CONTROLLER, min_length=1, max_length=253, description="The operator manages only jobs with this `spec.managedBy`."
+    )
+    supervisor: Supervisor = Field(default_factory=Supervisor, description="Supervisor of jobs with their own images.")
+    namespaces: list[str] = Field(default_factory=list, description="Namespaces whose jobs the operator manages. An empty list means all.")
+    workers: int = Field(default=32, ge=1, le=1000, description="Number of jobs that are reconciled concurrently.")
+    resync_seconds: float = Field(default=300, ge=1, description="Seconds between two lists of all objects.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level of log records that are written."
+    )
+    leader_election: LeaderElection = Field(default_factory=LeaderElection, description="Settings of the leader election.")
+    coordination: Coordination = Field(default_factory=Coordination, description="Channel through which supervisors report.")
+    health: Port = Field(default=Port(port=8080), description="Port of /healthz and /readyz.")
+    metrics: Port = Field(default=Port(port=9090), description="Port of /metrics.")
+    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Network policies of jobs.")
+    gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
+    job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
+    job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")
 
     def all_images(self) -> Images:
         ours, supervisor = default_images(), self.supervisor
@@ -85,16 +98,16 @@ class Configuration(ApiModel):
         return JobDefaults(self.job_defaults.template, self.job_defaults.checkpoint.storage)
 
 
-class Place(ApiModel):
-    """Where this process runs."""
+class OperatorPod(ApiModel):
+    """The pod that this process runs in."""
 
-    pod: str = Field(description="Its pod, or host and process.")
-    namespace: str = Field(description="The operator's namespace.")
-    address: str = Field(default="", description="Where supervisors reach it; empty: nowhere.")
+    name: str = Field(description="Name of the pod. Outside a cluster, host name and process id.")
+    namespace: str = Field(description="Namespace of the operator.")
+    address: str = Field(default="", description="IP address that supervisors connect to. Empty if there is none.")
 
 
 def read_configuration(environment: Mapping[str, str]) -> Configuration:
-    """The file that MUSTER_CONFIG names; the defaults where it names none. Raises ConfigurationError."""
+    """Reads the file that MUSTER_CONFIG names. Returns the defaults if it names none. Raises ConfigurationError."""
     name = environment.get(FILE_VARIABLE)
     if not name:
         return Configuration()
@@ -104,11 +117,11 @@ def read_configuration(environment: Mapping[str, str]) -> Configuration:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{name}: cannot be read: {error}") from error
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
-        raise ConfigurationError(f"{name}: {'; '.join(found)}") from error
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        raise ConfigurationError(f"{name}: {'; '.join(problems)}") from error
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
-    """What the downward API says; on a developer's machine, what stands for it."""
-    pod = environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
-    return Place(pod=pod, namespace=environment.get("POD_NAMESPACE") or "default", address=environment.get("POD_IP", ""))
+def operator_pod(environment: Mapping[str, str]) -> OperatorPod:
+    """The pod, from the downward API. Outside a cluster, from the machine."""
+    name = environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
+    return OperatorPod(name=name, namespace=environment.get("POD_NAMESPACE") or "default", address=environment.get("POD_IP", ""))

@@ -1,7 +1,7 @@
-"""Every request to the API server, in plain JSON.
+"""All requests to the API server, in plain JSON.
 
-The client's models are not used: they refuse fields that are newer than they are, and a training pod is the user's. `ApiClient` gives us
-configuration, credentials (renewed in place) and the connection pool.
+The client's models are not used, because they refuse fields that are newer than the client, and users write pod templates. `ApiClient`
+provides the configuration, the credentials and their renewal, and the connection pool.
 """
 
 from __future__ import annotations
@@ -27,37 +27,55 @@ from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView
 
-PAGE, FIRST_PAGE = 250, 25  # objects in one answer to a list, and in the first, which shows how large they are
-LARGEST_PAGE = 4 << 20  # bytes in one answer to a list of several objects: parsed, hostile ones take fifty times as much memory
+PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
+LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
-_WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # a watch that lives says so every minute, by a bookmark
+_WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # the server sends a bookmark every minute
 _OBJECT = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Of what we write we know the rest: the answer costs both sides half."""
+"""Accept header for writes: the answer needs only the metadata, which halves its cost on both sides."""
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _JOBS = f"/apis/{GROUP}/{VERSION}"
 _NETWORKING = "/apis/networking.k8s.io/v1"
-_PLURALS = {"Service": "services", "NetworkPolicy": "networkpolicies", "Event": "events", "Pod": "pods", KIND: PLURAL}
+_PLURALS = {
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "NetworkPolicy": "networkpolicies",
+    "Event": "events",
+    "Pod": "pods",
+    "PodGroup": "podgroups",
+    KIND: PLURAL,
+}
 _KINDS = {plural: kind for kind, plural in _PLURALS.items()}
 
-Seen = TypeVar("Seen")
+Converted = TypeVar("Converted")
 
 log = logging.getLogger("muster.gateway")
 
 
 class Gateway:
-    """The API server, as the rest of Muster sees it.
+    """The API server, as the rest of Muster uses it.
 
-    `namespaces` are those looked after; none: all. `policies`: network policies are listed too. `asked` hears of every request: its verb
-    and the status of the answer, 0 for none. `writable` says whether this process may write now: one that has lost its lease must not.
+    `namespaces` are those of this installation; empty means all. `policies` says whether network policies are listed, too. `on_request` is
+    called after each request with its verb and the status of the answer, or 0 if there was none. `may_write` returns whether this process
+    may write now. A process that has lost its lease must not.
     """
 
-    def __init__(self, api: client.ApiClient, *, namespaces: tuple[str, ...] = (), policies: bool = False) -> None:
+    def __init__(
+        self,
+        api: client.ApiClient,
+        *,
+        namespaces: tuple[str, ...] = (),
+        policies: bool = False,
+        on_request: Callable[[str, int], None] = lambda verb, status: None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._api = api
         self._namespaces = namespaces
         self._policies = policies
-        self.writable: Callable[[], bool] = lambda: True
-        self.asked: Callable[[str, int], None] = lambda verb, status: None
+        self._on_request = on_request
+        self._may_write = may_write
 
     # jobs
 
@@ -65,7 +83,7 @@ class Gateway:
         return await self.request("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
 
     async def write_status(self, job: Object, status: Object) -> Object:
-        """Sends no spec: this subresource ignores it, and what is known of it may not be all of it (`store.slim`)."""
+        """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
         metadata = {name: job["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
         path = f"{_JOBS}/namespaces/{metadata['namespace']}/{PLURAL}/{metadata['name']}/status"
         body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata, "status": status}
@@ -81,7 +99,7 @@ class Gateway:
     async def list_children(self, namespace: str, name: str) -> list[Child]:
         folder, unreadable = f"/api/v1/namespaces/{namespace}/pods", list[Unreadable]()
         pods = [pod async for pod in self._pages(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
-        if unreadable:  # it may be a replica, and is not to be taken for gone
+        if unreadable:  # it may be a replica, so it must not count as gone
             raise UnreadableAnswerError(f"pod {unreadable[0].name} cannot be read: {unreadable[0].reason}")
         return _children(pods)
 
@@ -109,23 +127,26 @@ class Gateway:
     async def create(self, manifest: Object) -> Object:
         return await self._write("POST", _folder(manifest), manifest)
 
+    async def replace(self, manifest: Object) -> Object:
+        return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}", manifest)
+
     # everything
 
     async def list_all(self) -> Listing:
-        """What cannot be read of it is named in the listing, and keeps nothing else from being listed."""
+        """Objects that cannot be read are named in the listing, and do not stop it."""
         unreadable: list[Unreadable] = []
         selected = {"labelSelector": JOB_NAME_LABEL}
         jobs, pods, services = await asyncio.gather(
             self._everywhere(_JOBS, PLURAL, _job, unreadable),
             self._everywhere("/api/v1", "pods", child_of, unreadable, **selected),
-            self._everywhere("/api/v1", "services", _belonging, unreadable, **selected),
+            self._everywhere("/api/v1", "services", _owned, unreadable, **selected),
         )
-        policies = await self._everywhere(_NETWORKING, "networkpolicies", _belonging, unreadable, **selected) if self._policies else None
+        policies = await self._everywhere(_NETWORKING, "networkpolicies", _owned, unreadable, **selected) if self._policies else None
         children = tuple(child for child in pods if child is not None)
         return Listing(tuple(jobs), children, tuple(services), None if policies is None else tuple(policies), tuple(unreadable))
 
     def folders(self, group: str, plural: str) -> list[str]:
-        """The paths under which this installation finds all that it looks after of a kind."""
+        """The paths of all objects of a kind that this installation manages: one, or one per namespace."""
         return [f"{group}/namespaces/{each}/{plural}" for each in self._namespaces] or [f"{group}/{plural}"]
 
     @property
@@ -134,34 +155,34 @@ class Gateway:
         return self.folders(_JOBS, PLURAL)
 
     async def _everywhere(
-        self, group: str, plural: str, see: Callable[[Object], Seen], unreadable: list[Unreadable], **query: str
-    ) -> list[Seen]:
-        """What `see` gives for each object; those that it raises for are added to `unreadable`."""
-        seen: list[Seen] = []
+        self, group: str, plural: str, convert: Callable[[Object], Converted], unreadable: list[Unreadable], **query: str
+    ) -> list[Converted]:
+        """All objects, converted. Objects for which `convert` raises are added to `unreadable`."""
+        converted: list[Converted] = []
         for path in self.folders(group, plural):
             async for obj in self._pages(path, unreadable, **query):
                 try:
-                    seen.append(see(obj))
+                    converted.append(convert(obj))
                 except Exception as error:
                     log.exception("%s %s cannot be read", _KINDS[plural], obj.get("metadata"))
                     unreadable.append(_unreadable(_KINDS[plural], obj, f"{type(error).__name__}: {error}"))
-        return seen
+        return converted
 
     async def _pages(self, path: str, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
-        """Every object, by pages of as many as fit into LARGEST_PAGE. One that cannot be parsed by itself is added to `unreadable`."""
+        """Yields every object, in pages of at most LARGEST_PAGE bytes. An object that cannot be parsed is added to `unreadable`."""
         more: str | None = ""
         size = FIRST_PAGE
         while more is not None:
-            asked = {**query, "limit": str(size), **({"continue": more} if more else {})}
+            page_query = {**query, "limit": str(size), **({"continue": more} if more else {})}
             try:
-                text = await self._text("GET", path, query=asked, most=LARGEST_PAGE if size > 1 else None)
+                text = await self._text("GET", path, query=page_query, most=LARGEST_PAGE if size > 1 else None)
                 page = await parsed(text)
             except (AnswerTooLargeError, UnreadableAnswerError) as error:
                 if size > 1:
                     size = size // 8 or 1
                     continue
                 text = b""
-                page = await self.request("GET", path, query=asked, accept=_METADATA_LIST)
+                page = await self.request("GET", path, query=page_query, accept=_METADATA_LIST)
                 unreadable += [_unreadable(_KINDS[path.rpartition("/")[2]], obj, str(error)) for obj in page["items"]]
                 page["items"] = []
             each = len(text) // max(1, len(page["items"]))
@@ -171,12 +192,15 @@ class Gateway:
             more = page["metadata"].get("continue") or None
 
     async def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
-        """What happens to the objects at `path` that have these `labels`, after `version`: ADDED, MODIFIED, DELETED and the object;
-        BOOKMARK and what has a resourceVersion only; UNREADABLE and nothing, for a change that cannot be parsed. OPENED and nothing comes
-        first, once the server has accepted the watch. Version "0": first all that there is, as ADDED. It ends when the server ends it.
+        """Yields the changes after `version` to the objects at `path` with these `labels`, until the server ends the stream.
 
-        Raises GoneError where that version is too old, UnavailableError where the line breaks or falls silent, another ClusterError where
-        the server does not do it.
+        - (OPENED, {}) comes first, once the server has accepted the watch.
+        - (ADDED, MODIFIED or DELETED, object) is a change. With version "0", all existing objects come first, as ADDED.
+        - (BOOKMARK, object) has an object with a resourceVersion only.
+        - (UNREADABLE, {}) is a change that cannot be parsed.
+
+        Raises GoneError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
+        ClusterError if the server refuses the watch.
         """
         query = {
             "watch": "true",
@@ -185,7 +209,7 @@ class Gateway:
             **({"labelSelector": labels} if labels else {}),
         }
         response = await self._send("GET", f"{path}?{urlencode(query)}", None, limits=_WATCHING)
-        self.asked("WATCH", response.status)
+        self._on_request("WATCH", response.status)
         async with response:
             with _answering():
                 if response.status != HTTPStatus.OK:
@@ -197,14 +221,14 @@ class Gateway:
     # requests
 
     async def _write(self, verb: str, path: str, body: Object, *, accept: str = _OBJECT) -> Object:
-        if not self.writable():
-            raise UnavailableError("another operator may lead: this one does not write until it holds the lease again")
+        if not self._may_write():
+            raise UnavailableError("another operator may lead; this one writes only while it holds the lease")
         return await self.request(verb, path, body=body, accept=accept)
 
     async def request(
         self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = _OBJECT
     ) -> Object:
-        """One request; the object in the answer. Raises a ClusterError."""
+        """Sends a request. Returns the object in the answer. Raises a ClusterError."""
         return await parsed(await self._text(verb, path, body=body, query=query, accept=accept))
 
     async def _text(
@@ -217,15 +241,15 @@ class Gateway:
         accept: str = _OBJECT,
         most: int | None = None,
     ) -> bytes:
-        """The answer, of at most `most` bytes, to a request that succeeded. Raises a ClusterError."""
+        """Sends a request. Returns the body of the answer, of at most `most` bytes. Raises a ClusterError."""
         try:
             response = await self._send(verb, f"{path}?{urlencode(query)}" if query else path, body, limits=_TIMEOUT, accept=accept)
             with _answering():
                 text = await whole(response, most)
         except UnavailableError:
-            self.asked(verb, 0)
+            self._on_request(verb, 0)
             raise
-        self.asked(verb, response.status)
+        self._on_request(verb, response.status)
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             return text
         raise await refusal(response.status, text)
@@ -243,7 +267,7 @@ class Gateway:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """UnavailableError for whatever goes wrong on the line."""
+    """Turns every error of the connection into an UnavailableError."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
@@ -251,7 +275,7 @@ def _answering() -> Iterator[None]:
 
 
 async def _change(line: bytes) -> tuple[str, Object]:
-    """One line of a watch: what happened, and the object."""
+    """The type and the object of one line of a watch."""
     try:
         event = await parsed(line)
         kind, obj = str(event["type"]), event["object"]
@@ -259,25 +283,25 @@ async def _change(line: bytes) -> tuple[str, Object]:
             raise error_of(obj.get("code", 0), obj)
         return kind, {**obj, "metadata": obj["metadata"]}
     except (UnreadableAnswerError, LookupError, TypeError, AttributeError) as error:
-        log.error("a change that cannot be read is passed over: %s: %s", type(error).__name__, error)
+        log.error("a change that cannot be read is ignored: %s: %s", type(error).__name__, error)
         return "UNREADABLE", {}
 
 
 def _folder(manifest: Object) -> str:
-    """Where objects of this kind are, in the namespace of this one."""
+    """The path of the collection that this object belongs to."""
     version, namespace = manifest["apiVersion"], manifest["metadata"]["namespace"]
     group = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{group}/namespaces/{namespace}/{_PLURALS[manifest['kind']]}"
 
 
 def _job(job: Object) -> Object:
-    """What is kept of a job."""
+    """The cached part of a job. Raises KeyError if it has no name."""
     key_of(job)
     return slim(job)
 
 
-def _belonging(obj: Object) -> Object:
-    """What is kept of a service or a policy: whose it is."""
+def _owned(obj: Object) -> Object:
+    """The cached part of a service or policy: its name and its owner."""
     metadata = {name: obj["metadata"].get(name) for name in ("name", "namespace", "uid", "resourceVersion", "ownerReferences")}
     owner_of({"metadata": metadata})
     return {"metadata": metadata}
@@ -295,12 +319,18 @@ def _children(pods: Iterable[Object]) -> list[Child]:
 def _child(pod: Object) -> Child:
     child = child_of(pod)
     if child is None:
-        raise RefusedError(f"a pod {pod['metadata']['name']} is there and is no replica: remove it, or give the job another name")
+        raise RefusedError(f"a pod {pod['metadata']['name']} exists and is not a replica: remove it, or give the job another name")
     return child
 
 
 @asynccontextmanager
-async def connected(namespaces: tuple[str, ...], *, policies: bool) -> AsyncIterator[Gateway]:
-    """The gateway, closed at the end."""
+async def connected(
+    namespaces: tuple[str, ...] = (),
+    *,
+    policies: bool = False,
+    on_request: Callable[[str, int], None] = lambda verb, status: None,
+    may_write: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[Gateway]:
+    """A gateway with its own connection pool, which is closed at the end. The parameters are those of `Gateway`."""
     async with client.ApiClient(await load_configuration()) as api:
-        yield Gateway(api, namespaces=namespaces, policies=policies)
+        yield Gateway(api, namespaces=namespaces, policies=policies, on_request=on_request, may_write=may_write)

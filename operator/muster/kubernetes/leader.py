@@ -1,15 +1,15 @@
-"""Leader election by a Lease: of several operators one leads, the others stand by.
+"""Leader election by a Lease: one of several operators leads, and the others are standby operators.
 
-As in client-go, a candidate takes over a lease that its holder has not renewed for its duration, measured by the candidate's own monotonic
-clock from the moment it first saw the last renewal. The holder counts from before it sent that renewal, and stops writing earlier
-(`Lease.valid`). So the two never overlap, whatever the clocks of their machines say.
+As in client-go, a candidate takes over a lease that its holder has not renewed for its duration. The candidate measures that with its own
+monotonic clock, from the moment at which it first saw the last renewal. The holder counts from before it sent that renewal, and stops
+writing earlier (`Lease.valid`). So the two never overlap, even if the clocks of their machines differ.
 
 It differs from client-go in three ways:
 
-- A holder that cannot renew because the API server is away does not end. It stops writing, keeps trying, and goes on if the lease is still
-  its own. It ends when another candidate has taken the lease.
-- A candidate counts only time in which the API server answered it. A slow or absent API server holds up renewals too, and proves nothing
-  about the holder; after such a time the holder has a whole duration to renew.
+- A holder that cannot renew because the API server is away does not end. It stops writing, keeps trying, and continues if it still
+  has the lease. It ends when another candidate has taken the lease.
+- A candidate counts only time in which the API server answered it. A slow or absent API server delays renewals too, and says nothing
+  about the holder. After such a time, the holder has a whole duration to renew.
 - A candidate takes no lease before it has cached all jobs and pods. Until then it could do nothing with it.
 """
 
@@ -34,44 +34,43 @@ log = logging.getLogger("muster.leader")
 
 
 class Requests(Protocol):
-    """What the election needs of the gateway."""
+    """The part of the gateway that the election uses."""
 
     async def request(self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object: ...
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds, all of them shares of `duration`: after so long without a renewal the lease is free."""
+    """Times in seconds, all in proportion to `duration`. The lease is free after `duration` without a renewal."""
 
     duration: float
 
     @property
     def valid(self) -> float:
-        """The holder writes for so long after it began a renewal. The rest of `duration` is for requests that are under way, and for clocks
-        that run at different speeds. A request may take longer than that: so each write is safe by itself too. A status is written to
-        the version it was decided from, a deletion names the uid, and a creation fails where the name is taken."""
+        """How long the holder writes after the start of a renewal. The rest of `duration` is for requests that are under way, and for
+        clocks of different speed. A request may take longer, so each write is also safe by itself: a status names the resourceVersion of
+        the decision, a deletion names the uid, and a creation fails if the name is taken."""
         return self.duration * 3 / 4
 
     @property
     def renewal(self) -> float:
-        """From the beginning of one renewal to that of the next."""
+        """From the start of one renewal to the start of the next."""
         return self.duration / 4
 
     @property
     def patience(self) -> float:
-        """For one request. With `renewal` and another try it fits into `valid`. An API server that takes longer for each answer is not
-        fit to be written to anyhow."""
+        """The limit of one request. Together with `renewal` and a second try it fits into `valid`."""
         return self.duration * 3 / 8
 
     @property
     def look(self) -> float:
-        """Between two looks of a candidate, and between two tries of a holder after one that failed."""
+        """Between two reads by a candidate, and between two tries of a holder after a failure."""
         return self.duration / 8
 
 
 @dataclass(frozen=True)
 class _Sighting:
-    """A version of the lease, when it was first seen, and when it was last seen; in monotonic seconds."""
+    """A version of the lease, with the times at which it was first and last seen, in monotonic seconds."""
 
     version: str
     first: float
@@ -79,7 +78,7 @@ class _Sighting:
 
 
 class Lease:
-    """One candidate for one lease. `identity` must be unique. `ready`: whether it may take the lease."""
+    """One candidate for one lease. `identity` must be unique. `ready` returns whether it may take the lease."""
 
     def __init__(
         self,
@@ -102,17 +101,17 @@ class Lease:
         self._holder = ""
         self._seen: _Sighting | None = None
         self.lost = False
-        """Whether another candidate has taken it."""
+        """Whether another candidate has taken the lease."""
 
     @property
     def valid(self) -> bool:
-        """Whether nobody else can have taken the lease yet: only then may its holder write. Any thread may ask."""
+        """Whether no other candidate can have taken the lease yet. The holder may write only then. Safe to read from any thread."""
         renewed = self._renewed
         return renewed is not None and time.monotonic() - renewed < self._times.valid
 
     async def acquire(self) -> None:
-        """Waits until the lease is ours."""
-        while not await self._tried():  # noqa: ASYNC110 - the lease is on the API server
+        """Waits until this candidate holds the lease."""
+        while not await self._try():  # noqa: ASYNC110 - the lease is on the API server
             await asyncio.sleep(self._times.look)
         log.info("%s leads", self._identity)
 
@@ -122,7 +121,7 @@ class Lease:
         while True:
             await asyncio.sleep(pause)
             begun = time.monotonic()
-            renewed = await self._tried()
+            renewed = await self._try()
             if not renewed and self._holder not in ("", self._identity):
                 log.error("%s has the lease now", self._holder)
                 self._renewed = None
@@ -131,25 +130,25 @@ class Lease:
             pause = max(0.0, begun + self._times.renewal - time.monotonic()) if renewed else self._times.look
 
     async def release(self) -> None:
-        """Lets the next candidate lead at once. Where that fails, it has to wait for `duration`."""
+        """Frees the lease, so that the next candidate leads at once. If that fails, the next one waits for `duration`."""
         if self._renewed is None:
             return
         self._renewed = None
         try:
-            lease = await self._asked("GET", f"{self._path}/{self._name}")
+            lease = await self._request("GET", f"{self._path}/{self._name}")
             if lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._asked("PUT", f"{self._path}/{self._name}", body=lease)
+                await self._request("PUT", f"{self._path}/{self._name}", body=lease)
         except (ClusterError, TimeoutError) as error:
             log.warning("the lease could not be released: %s", error or "no answer in time")
 
-    async def _tried(self) -> bool:
-        """One try to take or renew it. `_holder` is then the identity that has it, as far as it is known."""
+    async def _try(self) -> bool:
+        """Tries once to take or renew the lease. Sets `_holder` to the identity of the holder, or to an empty text if it is unknown."""
         begun = time.monotonic()
         try:
             taken = await self._take()
         except (AlreadyExistsError, ConflictError, NotFoundError):
-            self._holder = ""  # another candidate was quicker; the next look says which
+            self._holder = ""  # another candidate was faster; the next read shows which
             return False
         except (ClusterError, TimeoutError) as error:
             self._holder = ""
@@ -161,14 +160,14 @@ class Lease:
 
     async def _take(self) -> bool:
         if self._held is not None:
-            known, self._held = self._held, None
-            return await self._claim(known)  # a conflict says that another candidate has it, and the next look says which
+            lease, self._held = self._held, None
+            return await self._claim(lease)  # a conflict means that another candidate has it; the next read shows which
         try:
-            lease = await self._asked("GET", f"{self._path}/{self._name}")
+            lease = await self._request("GET", f"{self._path}/{self._name}")
         except NotFoundError:
             if not self._ready():
                 return False
-            self._held = await self._asked("POST", self._path, body=self._written({}))
+            self._held = await self._request("POST", self._path, body=self._manifest({}))
             self._holder = self._identity
             return True
         self._holder = lease.get("spec", {}).get("holderIdentity") or ""
@@ -178,17 +177,17 @@ class Lease:
         return await self._claim(lease)
 
     async def _claim(self, lease: Object) -> bool:
-        self._held = await self._asked("PUT", f"{self._path}/{self._name}", body=self._written(lease))
+        self._held = await self._request("PUT", f"{self._path}/{self._name}", body=self._manifest(lease))
         self._holder = self._identity
         return True
 
-    async def _asked(self, verb: str, path: str, *, body: Object | None = None) -> Object:
-        """Raises TimeoutError, for a connection may hang longer than the lease lasts."""
+    async def _request(self, verb: str, path: str, *, body: Object | None = None) -> Object:
+        """Raises TimeoutError, because a connection may hang for longer than the lease lasts."""
         async with asyncio.timeout(self._times.patience):
             return await self._requests.request(verb, path, body=body)
 
     def _expired(self, lease: Object) -> bool:
-        """Whether the lease has not changed for its duration, all through which we could look at it."""
+        """Whether the lease has not changed for its duration, while this candidate could read it all the time."""
         version, now = lease["metadata"]["resourceVersion"], time.monotonic()
         seen = self._seen
         if seen is None or seen.version != version or now - seen.last > self._times.look + self._times.patience:
@@ -196,31 +195,29 @@ class Lease:
         self._seen = _Sighting(version, seen.first, now)
         return now - seen.first >= float(lease["spec"].get("leaseDurationSeconds") or self._times.duration)
 
-    def _written(self, lease: Object) -> Object:
+    def _manifest(self, lease: Object) -> Object:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
         old = lease.get("spec", {})
-        ours = old.get("holderIdentity") == self._identity
+        is_holder = old.get("holderIdentity") == self._identity
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": max(1, round(self._times.duration)),
             "renewTime": now,
-            "acquireTime": old.get("acquireTime", now) if ours else now,
-            "leaseTransitions": old.get("leaseTransitions", 0) + (0 if ours or not lease else 1),
+            "acquireTime": old.get("acquireTime", now) if is_holder else now,
+            "leaseTransitions": old.get("leaseTransitions", 0) + (0 if is_holder or not lease else 1),
         }
         metadata = lease.get("metadata", {"name": self._name})
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 class Election:
-    """Runs a candidate in a thread of its own, with connections of its own.
+    """Runs a candidate in its own thread, with its own connections.
 
-    A pass over a job of thousands can hold up the operator's event loop for longer than a lease may go without renewal. An event loop that
-    stays blocked fails the liveness probe.
+    A pass over a job with thousands of replicas can block the operator's event loop for longer than the lease lasts without a renewal. An
+    event loop that stays blocked fails the liveness probe.
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Requests]], candidate: Callable[[Requests], Lease]) -> None:
-        self._connect = connect
-        self._candidate = candidate
+    def __init__(self) -> None:
         self._lease: Lease | None = None
         self.won = asyncio.Event()
 
@@ -231,16 +228,16 @@ class Election:
 
     @property
     def lost(self) -> bool:
-        """Whether it led, and another one leads now."""
+        """Whether this process has led, and another one leads now."""
         return self._lease is not None and self._lease.lost
 
-    async def run(self) -> None:
-        """Ends when another candidate leads; sets `won` when this one does. When it is cancelled, it releases the lease. Raises what
-        `connect` raises."""
+    async def run(self, connect: Callable[[], AbstractAsyncContextManager[Requests]], candidate: Callable[[Requests], Lease]) -> None:
+        """Runs the candidate that `candidate` returns for a connection. Sets `won` when it leads, and ends when another one leads. Releases
+        the lease when it is cancelled. Raises the errors of `connect`."""
         outer = asyncio.get_running_loop()
         over: asyncio.Future[None] = outer.create_future()
         inner = asyncio.new_event_loop()
-        campaign = inner.create_task(self._campaign(lambda: outer.call_soon_threadsafe(self.won.set)))
+        campaign = inner.create_task(self._campaign(connect, candidate, lambda: outer.call_soon_threadsafe(self.won.set)))
 
         def work() -> None:
             failure: Exception | None = None
@@ -248,10 +245,10 @@ class Election:
                 inner.run_until_complete(campaign)
             except asyncio.CancelledError:
                 pass
-            except Exception as error:  # noqa: BLE001 - it is raised where `run` is awaited
+            except Exception as error:  # noqa: BLE001 - `run` raises it
                 failure = error
             inner.close()
-            with suppress(RuntimeError):  # the outer loop does not wait for ever for a release
+            with suppress(RuntimeError):  # the outer loop may have ended before the release
                 outer.call_soon_threadsafe(lambda: over.set_exception(failure) if failure else over.set_result(None))
 
         threading.Thread(target=work, name="election", daemon=True).start()
@@ -262,12 +259,17 @@ class Election:
             await asyncio.wait([over], timeout=RELEASE_SECONDS)
             raise
 
-    async def _campaign(self, won: Callable[[], object]) -> None:
-        async with self._connect() as requests:
-            self._lease = self._candidate(requests)
+    async def _campaign(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Requests]],
+        candidate: Callable[[Requests], Lease],
+        on_won: Callable[[], object],
+    ) -> None:
+        async with connect() as requests:
+            self._lease = candidate(requests)
             try:
                 await self._lease.acquire()
-                won()
+                on_won()
                 await self._lease.keep()
             finally:
                 await self._lease.release()

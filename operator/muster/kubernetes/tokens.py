@@ -1,8 +1,8 @@
-"""Who holds a bearer token? The API server says so (TokenReview), and its answers are cached.
+"""Identifies the holder of a bearer token by a TokenReview, and caches the answers.
 
-A review is a request to the API server under the operator's own identity, so a peer must not cause as many of them as it likes. A token
-is read first, without verifying it, and refused if it cannot be good. Then there is one review at a time for each pod, at a limited
-rate. Nothing that an unverified token says is believed.
+A review is a request to the API server under the operator's identity, so a peer must not cause too many. A token is first parsed without
+verification, and refused if it cannot be valid. Then there is one review at a time for each pod, at a limited rate. No claim of an
+unverified token is trusted.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Any
 from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
-from muster.control.pace import Bucket
+from muster.control.rate_limits import Bucket
 from muster.kubernetes.leader import Requests
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64
-GOOD_SECONDS = 600.0  # a pod that is gone is not in the store, and its token opens nothing
+GOOD_SECONDS = 600.0  # the token of a deleted pod is refused sooner, because the store no longer has the pod
 BAD_SECONDS = 5.0
-REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each pod that tokens claim to be of: at once, and from then on
-_TOKENS_PER_POD = 2  # the kubelet renews a token in place, before it expires
+REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each claimed pod: burst and rate
+_TOKENS_PER_POD = 2  # the kubelet renews a token before it expires
 _CLOCKS_DIFFER = 60.0
-_BAD_KEPT = 1000
+_MOST_BAD = 1000
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _READER_SECONDS = 60.0
-_READERS_KEPT = 32
+_MOST_READERS = 32
 
 
 @dataclass
 class _Pod:
-    """What is cached of one pod: digests of its good tokens with when they are reviewed again, and the rate of reviews."""
+    """The cache for one pod: the digests of its valid tokens with the time of their next review, and the rate of reviews."""
 
     reviews: Bucket
     good: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
@@ -47,7 +47,7 @@ class _Pod:
 
 
 class Tokens:
-    """The pods that tokens of the channel stand for. `is_replica` says whether the store has a replica with that uid."""
+    """Identifies pods by the tokens of the channel. `is_replica` returns whether the store has a replica with that uid."""
 
     def __init__(self, requests: Requests, is_replica: Callable[[str], bool]) -> None:
         self._requests = requests
@@ -57,12 +57,12 @@ class Tokens:
         self._reviews = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def identify(self, token: str) -> str:
-        """The uid of the pod that the token was made for. Raises RefusedReportError."""
+        """The uid of the pod that the token was issued for. Raises RefusedReportError."""
         uid, digest = claimed_pod(token, time.time()), _digest(token)
         if uid is None:
-            raise RefusedReportError(401, "token", "the token is not one of a pod for this channel, or it has expired")
+            raise RefusedReportError(401, "token", "the token does not belong to a pod and this channel, or it has expired")
         if not self._is_replica(uid):
-            raise RefusedReportError(404, "pod", f"pod {uid} is no replica of a job that this operator runs")
+            raise RefusedReportError(404, "pod", f"pod {uid} is not a replica of a job of this operator")
         now = time.monotonic()
         pod = self._pods.setdefault(uid, _Pod(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
         if pod.good.get(digest, 0.0) <= now:
@@ -72,7 +72,7 @@ class Tokens:
 
     async def _verify(self, token: str, digest: bytes, uid: str, pod: _Pod) -> None:
         now = time.monotonic()
-        if pod.good.get(digest, 0.0) > now:  # it was reviewed for another request, while this one waited for the lock
+        if pod.good.get(digest, 0.0) > now:  # another request had it reviewed while this one waited for the lock
             return
         if self._bad.get(digest, 0.0) > now:
             raise _not_accepted()
@@ -88,18 +88,18 @@ class Tokens:
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=1) from None
         extra = status.get("user", {}).get("extra") or {}
         if AUDIENCE not in status.get("audiences", ()) or uid not in (extra.get(_POD_UID) or ()):
-            _remember(self._bad, digest, BAD_SECONDS, most=_BAD_KEPT)
+            _remember(self._bad, digest, BAD_SECONDS, most=_MOST_BAD)
             raise _not_accepted()
         _remember(pod.good, digest, GOOD_SECONDS, most=_TOKENS_PER_POD)
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """Drops the state of a pod that is gone."""
         self._pods.pop(uid, None)
 
 
 class Readers:
-    """Who may read /metrics: users whom RBAC allows `get` on the URL /metrics, as controller-runtime checks it. `clock` gives monotonic
-    seconds."""
+    """Checks who may read /metrics: users with the RBAC right `get` on the URL /metrics, as in controller-runtime. `clock` returns
+    monotonic seconds."""
 
     def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
@@ -116,25 +116,25 @@ class Readers:
         async with self._lock:
             allowed, until = self._answers.get(digest, (False, 0.0))
             if until <= self._clock():
-                allowed = await self._review(token, digest, known=allowed)
+                allowed = await self._review(token, digest, was_allowed=allowed)
         if not allowed:
-            raise RefusedReportError(403, "rights", "the token's user needs the right to get the URL /metrics: see docs/install.md")
+            raise RefusedReportError(403, "rights", "the token's user needs the right to get the URL /metrics: see docs/monitoring.md")
 
-    async def _review(self, token: str, digest: bytes, *, known: bool) -> bool:
-        """`known`: the token was good a while ago, so that tokens which are not good cannot keep it out."""
-        if not known and self._failures.fill(self._clock()) < 1:
-            raise RefusedReportError(429, "reviews", "too many tokens were not good: try again", retry_seconds=2)
+    async def _review(self, token: str, digest: bytes, *, was_allowed: bool) -> bool:
+        """`was_allowed`: the last review allowed the token, so the rate limit for invalid tokens does not apply."""
+        if not was_allowed and self._failures.fill(self._clock()) < 1:
+            raise RefusedReportError(429, "reviews", "too many invalid tokens: try again", retry_seconds=2)
         try:
             allowed = await self._may_read(token)
         except ClusterError as error:
-            if known:  # figures are wanted most while the API server is away
+            if was_allowed:  # metrics are most useful while the API server is away
                 return True
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=5) from None
         if not allowed:
             self._failures.left -= 1
         self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)
         self._answers.move_to_end(digest)
-        while len(self._answers) > _READERS_KEPT:
+        while len(self._answers) > _MOST_READERS:
             bad = next((each for each, (good, _) in self._answers.items() if not good), next(iter(self._answers)))
             del self._answers[bad]
         return allowed
@@ -156,7 +156,7 @@ class Readers:
 
 
 def claimed_pod(token: str, now: float) -> str | None:
-    """The uid of the pod that the token claims to be of; None if it is not made for the channel, or has expired at `now` (Unix seconds).
+    """The uid of the pod in the token's claims. None if the token is not for the channel, or has expired at `now` (Unix seconds).
 
     Source: Kubernetes documentation, "Managing Service Accounts", bound service account tokens.
     """
@@ -172,7 +172,7 @@ def claimed_pod(token: str, now: float) -> str | None:
 
 
 def _claims(token: str) -> dict[str, Any] | None:
-    """The claims of a JSON Web Token, which nobody has verified; None if it is not one."""
+    """The unverified claims of a JSON Web Token. None if it is not one."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -184,7 +184,7 @@ def _claims(token: str) -> dict[str, Any] | None:
 
 
 async def review(requests: Requests, token: str, *audiences: str) -> Mapping[str, Any]:
-    """The status of a TokenReview; empty if the token is not good. Raises ClusterError."""
+    """The status of a TokenReview. Empty if the token is invalid. Raises ClusterError."""
     spec = {"token": token, **({"audiences": list(audiences)} if audiences else {})}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     answer = await requests.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)

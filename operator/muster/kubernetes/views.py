@@ -1,55 +1,58 @@
-"""From a pod, as JSON, to what the lifecycle core sees of it. Pure.
+"""From a pod, as JSON, to the view of it that the lifecycle core uses. Pure.
 
-What a container wrote (its termination message) and what others wrote about it is escaped here, before the status, Events and logs get it.
+Text from containers (termination messages) and about them is escaped here, before it reaches the status, Events and logs.
 
-Only the trainer container counts: side-cars may outlive it or never end. Sources: the Pod API reference, and "Pod Lifecycle" and
+Only the trainer container counts, because side-cars may outlive it or never end. Sources: the Pod API reference, and "Pod Lifecycle" and
 "Disruptions" of the Kubernetes documentation.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import ValidationError
-
 from muster.api.constants import ATTEMPT_LABEL, FORM_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
-from muster.api.reports import LastWords
-from muster.api.spec import RoleName
-from muster.api.text import printable
+from muster.api.spec import ROLE_NAME, RoleName
 from muster.control.cluster import Child, Object, owner_of
+from muster.explain.brief import brief
+from muster.explain.evidence import Source
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
+from muster_contract.reports import LastWords
+from muster_contract.text import printable
+from muster_contract.wire import WireError, parse
 
 LONGEST_MESSAGE = 1024
-_LINES_KEPT = 3
+_LAST_LINES = 3
 _MOST_DIGITS = 9
 _EVERYDAY = frozenset({"ContainerCreating", "PodInitializing"})
-"""What every container waits for once; naming it would only make the status flicker."""
+"""Reasons for which every container waits once. To show them would only make the status flicker."""
 
 
 def child_of(pod: Object) -> Child | None:
-    """The pod as a child of its job; None where its labels make it no replica of one."""
+    """The pod as a child of its job. None if its labels are not those of a replica."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     role, index, attempt = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
-    if role not in list(RoleName) or not _is_number(index) or not _is_number(attempt) or not labels.get(JOB_NAME_LABEL):
+    numbered = _is_number(index) and _is_number(attempt)
+    if role is None or not re.fullmatch(ROLE_NAME, role) or not numbered or not labels.get(JOB_NAME_LABEL):
         return None
     return Child(
         key=f"{metadata['namespace']}/{labels[JOB_NAME_LABEL]}",
         owner=owner_of(pod),
         version=int(metadata["resourceVersion"]),
-        view=_view(pod, role=RoleName(role), index=int(index), attempt=int(attempt)),
+        view=_view(pod, role=role, index=int(index), attempt=int(attempt)),
     )
 
 
 def _is_number(label: str) -> bool:
-    """Whether Muster may have written it: the API server would refuse a status with an attempt of sixty digits."""
+    """Whether Muster may have written this label. The API server would refuse a status with an attempt of sixty digits."""
     return label.isdecimal() and len(label) <= _MOST_DIGITS
 
 
 def claim_of(claim: Object) -> ClaimView:
-    """The access modes that it has, or asks for while it is not bound."""
+    """The access modes of a claim, or the requested ones while it is not bound."""
     modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or ()
     return ClaimView(tuple(modes))
 
@@ -62,6 +65,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     words = _last_words(ended.get("message"))
     phase = _phase(status, state)
     reason, message = _why(pod, status, state=state, phase=phase)
+    node = (pod.get("spec") or {}).get("nodeName") or ""
     return ReplicaView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -71,24 +75,25 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         phase=phase,
         created=_time(metadata["creationTimestamp"]),
         finished=_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
-        deleting=_asked(metadata),
+        deleting=_deletion_time(metadata),
         due=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         exit_code=ended.get("exitCode"),
         last_words=words,
         disruption=disruption.get("reason") or "DisruptionTarget" if disruption else None,
         reason=printable(reason),
         message=printable(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
+        waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
         lingers=_lingers(pod, status, state),
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
-        node=(pod.get("spec") or {}).get("nodeName") or "",
+        node=node,
     )
 
 
 def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
-    """Of the trainer container; where it never ran, of the pod (an evicted pod may have no container states at all)."""
+    """The phase of the trainer container, or of the pod if the container never ran. An evicted pod may have no container states."""
     if state.get("terminated"):
         return ReplicaPhase.SUCCEEDED if state["terminated"].get("exitCode") == 0 else ReplicaPhase.FAILED
     if status.get("phase") == "Failed":
@@ -97,8 +102,8 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
 
 
 def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether a side-car among its containers outlives the trainer container. One among its init containers does not count: its kubelet
-    ends it when all others have ended."""
+    """Whether a side-car among the containers outlives the trainer container. Side-cars among the init containers do not count, because the
+    kubelet stops them when all others have ended."""
     if not state.get("terminated") or status.get("phase") in ("Succeeded", "Failed"):
         return False
     containers = (pod.get("spec") or {}).get("containers") or ()
@@ -106,7 +111,7 @@ def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -
 
 
 def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
-    """Whether each of its containers has ended for good; a side-car among its init containers may run on."""
+    """Whether all containers have ended. Side-cars among the init containers may still run."""
     containers = (pod.get("spec") or {}).get("containers") or ()
     ended = [state for state in _states(status, "containerStatuses") if state.get("terminated")]
     others = (*_states(status, "initContainerStatuses"), *_states(status, "ephemeralContainerStatuses"))
@@ -114,20 +119,20 @@ def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
 
 
 def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
-    """Reason and message: the pod's own (Evicted, NodeLost, Shutdown, ...), or what a pod that does not run yet waits for."""
+    """Reason and message: those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
     if phase is ReplicaPhase.PENDING:
-        return _waits_for(pod, status, state)
-    said = (state.get("terminated") or {}).get("message") or ""
-    told = status.get("message") or (_end_of(said) if _last_words(said) is None else "") or _failed_init(status)
-    return status.get("reason") or "", told.strip()
+        return _waits_for(status, state)
+    termination = (state.get("terminated") or {}).get("message") or ""
+    message = status.get("message") or (_end_of(termination) if _last_words(termination) is None else "") or _failed_init(status)
+    return status.get("reason") or "", message.strip()
 
 
 def _end_of(text: str) -> str:
-    """The last lines of the end of a log, as one line: a command without a supervisor leaves that behind, and the error is there."""
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LINES_KEPT:])
+    """The last lines of a log as one line. A command without a supervisor leaves the end of its log, which usually has the error."""
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])
 
 
-def _waits_for(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:
+def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:
     waiting = [state.get("waiting") or {}, *(each.get("waiting") or {} for each in _states(status, "initContainerStatuses"))]
     for each in waiting:
         if each.get("reason") and each["reason"] not in _EVERYDAY:
@@ -136,6 +141,14 @@ def _waits_for(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any])
     if unscheduled:
         return unscheduled.get("reason", ""), unscheduled.get("message", "")
     return status.get("reason") or "", status.get("message") or ""
+
+
+def _cause_of_wait(reason: str, message: str, *, has_node: bool) -> str:
+    """Reason and cause, such as `Unschedulable: not enough nvidia.com/gpu is free`. Empty if the table of causes has none. A failed pull
+    alternates with its back-off, so both have one reason here."""
+    cause = brief(Source.STARTING if has_node else Source.SCHEDULING, reason, message) if reason else ""
+    shown = "ImagePullBackOff" if reason == "ErrImagePull" else reason
+    return printable(f"{shown}: {cause}") if cause else ""
 
 
 def _failed_init(status: Mapping[str, Any]) -> str:
@@ -162,21 +175,21 @@ def _condition(status: Mapping[str, Any], kind: str, *, holds: str) -> Mapping[s
 
 
 def _last_words(message: str | None) -> LastWords | None:
-    """The supervisor's line of JSON; None where the container said nothing, or something of its own."""
+    """The supervisor's last words. None if the termination message is empty or something else."""
     try:
-        return LastWords.model_validate_json(message) if message else None
-    except ValidationError:
+        return parse(LastWords, message) if message else None
+    except WireError:
         return None
 
 
-def _asked(metadata: Mapping[str, Any]) -> datetime | None:
-    """When the deletion was asked for: deletionTimestamp is when it is due."""
+def _deletion_time(metadata: Mapping[str, Any]) -> datetime | None:
+    """The time of the request to delete the pod. deletionTimestamp is that time plus the grace period."""
     due = metadata.get("deletionTimestamp")
     if not due:
         return None
     try:
         return _time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-    except OverflowError:  # users choose the grace period, up to 2**63 seconds, and the API server's own sum overflows
+    except OverflowError:  # users may set a grace period of up to 2**63 seconds
         return _time(metadata["creationTimestamp"])
 
 

@@ -14,51 +14,51 @@ from typing import Protocol
 
 from muster.control.cluster import Object
 from muster.control.errors import ClusterError, GoneError
-from muster.control.queue import Delays
+from muster.lifecycle.policy import Delays
 
 ANYTHING = "0"
-"""The version to begin at when none is known: all that there is, then what happens."""
+"""The resourceVersion for a new watch: first all existing objects, then the changes."""
 
 log = logging.getLogger("muster.watch")
 
 
 class Source(Protocol):
-    """What a watch needs of the gateway."""
+    """The part of the gateway that a watch uses."""
 
     def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]: ...
 
 
 class Watch:
-    """Calls `hear` with every change at `path` to objects with these `labels` (all, if empty), in the order in which they happened, and
-    `lost` when some may have been missed."""
+    """Calls `on_change` with every change to objects at `path`, in order, and `on_gap` when changes may have been missed. `labels` selects
+    objects; empty selects all."""
 
     def __init__(
         self,
         source: Source,
         path: str,
         *,
-        hear: Callable[[str, Object], None],
-        lost: Callable[[], None],
+        on_change: Callable[[str, Object], None],
+        on_gap: Callable[[], None],
         labels: str = "",
         delays: Delays = Delays(first=0.2, longest=5.0),
     ) -> None:
         self._source = source
         self._path = path
-        self._hear = hear
-        self._lost = lost
+        self._on_change = on_change
+        self._on_gap = on_gap
         self._labels = labels
         self._delays = delays
         self._version = ANYTHING
         self._failures = 0
 
     async def run(self) -> None:
-        """Goes on from the last change it received whenever the stream ends or breaks. No error ends it: not even the deletion of the
-        definition of what it watches."""
+        """Watches until it is cancelled. Continues from the last change whenever the stream ends or breaks. No error ends it, not even the
+        deletion of the CustomResourceDefinition."""
         while True:
             try:
                 await self._follow()
             except GoneError:
-                log.info("%s: too much was missed; beginning anew", self._path)
+                log.info("%s: the resourceVersion has expired; starting over", self._path)
                 self._version = ANYTHING
             except ClusterError as error:
                 self._failures += 1
@@ -66,25 +66,25 @@ class Watch:
             except Exception:
                 self._failures += 1
                 log.exception("%s: the watch broke", self._path)
-            await asyncio.sleep(self._delays.after(max(1, self._failures)))  # a server that ends every stream at once is not to be pestered
+            await asyncio.sleep(self._delays.after(max(1, self._failures)))  # the server may end every stream at once
 
     async def _follow(self) -> None:
         async for kind, obj in self._source.changes(self._path, self._version, labels=self._labels):
             if kind == "OPENED":
                 if self._version == ANYTHING:
-                    self._lost()  # what was deleted before this moment is in no event: only a list that begins now shows that it is gone
+                    self._on_gap()  # the watch does not report earlier deletions; only a list from now on shows them
                 continue
             if kind == "UNREADABLE":
-                self._lost()  # the list says which object it is
+                self._on_gap()  # a list shows which object it is
                 continue
             self._version = obj["metadata"]["resourceVersion"]
             self._failures = 0
             if kind != "BOOKMARK":
-                self._tell(kind, obj)
+                self._deliver(kind, obj)
 
-    def _tell(self, kind: str, obj: Object) -> None:
+    def _deliver(self, kind: str, obj: Object) -> None:
         try:
-            self._hear(kind, obj)
+            self._on_change(kind, obj)
         except Exception:
-            log.exception("%s: one change could not be taken in", self._path)  # and no other may suffer
-            self._lost()
+            log.exception("%s: one change could not be processed", self._path)
+            self._on_gap()

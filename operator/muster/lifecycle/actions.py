@@ -1,4 +1,4 @@
-"""What the lifecycle core asks its caller to do, after the status is written. Each action is idempotent."""
+"""The actions that the caller carries out after it has written the status. Each action is idempotent."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from muster.lifecycle.observed import ReplicaView
 
 @dataclass(frozen=True)
 class EnsureService:
-    """Make the headless service unless it is there."""
+    """Create the headless service unless it exists."""
 
 
 @dataclass(frozen=True)
 class CreateReplica:
-    """Make the replica of this attempt. Its name says role and index, so a second creation finds it there (409) and does nothing."""
+    """Create the replica of this attempt. Its name has role and index, so a second creation conflicts (409) and does nothing."""
 
     role: RoleName
     index: int
     attempt: int
     standby: bool = False
-    """It is to train nothing until a later world takes it in."""
+    """It waits outside the world until a later world takes it in."""
 
 
 @dataclass(frozen=True)
 class DeleteReplica:
-    """Delete the object with this uid and no other. `grace_seconds` None: as the replica was made; 0: at once."""
+    """Delete the object with this uid and no other. `grace_seconds` None: the pod's own grace period; 0: at once."""
 
     name: str
     uid: str
@@ -37,12 +37,12 @@ class DeleteReplica:
 
 @dataclass(frozen=True)
 class LookLive:
-    """Come back at once with an observation that is live: whether a replica is gone decides what is next."""
+    """Come back at once with a live observation: what is next depends on whether a replica is gone."""
 
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Delete the job itself: its time to live is over."""
+    """Delete the job itself, because its time to live is over."""
 
     uid: str
 
@@ -50,8 +50,8 @@ class DeleteJob:
 Action = EnsureService | CreateReplica | DeleteReplica | LookLive | DeleteJob
 
 
-def removal(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
-    """Asks for its deletion, unless somebody has; one that is empty need not wait until its node agrees, which takes seconds."""
+def deletion(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
+    """Deletes the replica, unless it is already being deleted. An empty pod does not wait for its node, which would take seconds."""
     return (DeleteReplica(view.name, view.uid, 0 if view.empty else grace_seconds),) if view.deleting is None else ()
 
 

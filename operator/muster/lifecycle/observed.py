@@ -1,4 +1,4 @@
-"""What the lifecycle core sees: plain frozen data, made by the caller from pods or from process groups."""
+"""What the lifecycle core sees: plain frozen data, which the caller makes from pods or from local processes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from muster.api.reports import LastWords, Report
 from muster.api.spec import RoleName
+from muster_contract.reports import LastWords, Report
+
+Replica = tuple[str, int]
+"""Role and index."""
 
 
 class ReplicaPhase(StrEnum):
-    """A pod's phase, as far as its trainer container goes: side-cars do not count."""
+    """The phase of a pod's trainer container. Side-cars do not count."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -25,7 +28,7 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaView:
-    """One replica that exists, or whose object still does."""
+    """One replica that exists, or whose pod object still does."""
 
     name: str
     uid: str
@@ -37,58 +40,59 @@ class ReplicaView:
     finished: datetime | None = None
     """When its trainer container ended."""
     deleting: datetime | None = None
-    """When its deletion was asked for, by whomever: a pod's deletionTimestamp less its grace period."""
+    """When its deletion was requested. This is a pod's deletionTimestamp less its grace period."""
     due: datetime | None = None
-    """When it should have gone at the latest, once its deletion was asked for: a pod's deletionTimestamp."""
+    """The end of its grace period, once its deletion was requested: a pod's deletionTimestamp."""
     exit_code: int | None = None
     """Of the trainer container; 128+n for signal n."""
     last_words: LastWords | None = None
     report: Report | None = None
     """The newest report of its supervisor."""
     reported: datetime | None = None
-    """When that came."""
+    """When that report came."""
     disruption: str | None = None
     """Reason of a DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
     reason: str = ""
     """The pod's own reason (Evicted, NodeLost, Shutdown, ...) or, while Pending, its container's (ImagePullBackOff, ...)."""
     message: str = ""
+    waits_for: str = ""
+    """While Pending: reason and cause in one short sentence for users (`explain.brief`). Empty if the cause is unknown."""
     oom_killed: bool = False
     node: str = ""
     standby: bool = False
-    """It was made to train nothing until a world takes it in."""
+    """It was created to wait outside the world until a world takes it in."""
     form: str = ""
-    """A digest of what it was made of; empty where that is not known."""
+    """A digest of the pod's template; empty if unknown."""
     lingers: bool = False
-    """Its trainer container has ended and another container of its own has not: it still holds its node's resources."""
+    """Its trainer container has ended and a side-car still runs, so it still holds its node's resources."""
     empty: bool = False
-    """None of its containers runs any more, as its node says: nothing is left to end."""
+    """Its node reports that none of its containers runs, so nothing is left to end."""
     spent: bool = False
-    """Its processes have ended, as its last words say, and its supervisor waits for what follows."""
+    """Its last words say that its processes have ended, and its supervisor waits for the next attempt."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it trains any more."""
+        """Whether none of its processes trains any more."""
         return self.phase.ended or self.spent
 
     @property
     def stays(self) -> bool:
-        """Whether it runs and nobody has asked it to go."""
+        """Whether it runs and its end was not requested."""
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Role and index."""
-        return self.role.value, self.index
+    def replica(self) -> Replica:
+        return self.role, self.index
 
     @property
     def label(self) -> str:
-        """role-index, as people say it."""
-        return f"{self.role.value}-{self.index}"
+        """role-index, such as worker-1."""
+        return f"{self.role}-{self.index}"
 
 
 @dataclass(frozen=True)
 class ClaimView:
-    """The PersistentVolumeClaim that a job's checkpoints lie on."""
+    """The PersistentVolumeClaim that holds a job's checkpoints."""
 
     access_modes: tuple[str, ...] = ()
     """Empty: there is no such claim."""
@@ -96,23 +100,19 @@ class ClaimView:
 
 @dataclass(frozen=True)
 class Observed:
-    """All that is known of a job's children at one moment."""
+    """The children of a job at one moment."""
 
     replicas: tuple[ReplicaView, ...] = ()
     live: bool = True
-    """False when this comes from a cache: then a replica's absence proves nothing. True promises that the job, too, is what there was when
-    the replicas were looked at: a caller that has it from a cache does nothing before a write of its status, or a read, has shown that."""
+    """False when this comes from a cache: then a missing replica proves nothing. True also promises that the job is no older than the
+    replicas. A caller with a cached job does nothing until a write of its status, or a read, has proved that it is current."""
     service: bool = False
     """Whether the headless service exists."""
     refused: str = ""
-    """What the API server said when it last refused to make a replica or the service (quota, admission); empty once it no longer does."""
+    """The message with which the API server refuses to create a replica or the service (quota, admission); empty if it does not."""
+    refusal: str = ""
+    """The cause of `refused` in one short sentence for users. Empty if it is unknown."""
     claim: ClaimView | None = None
-    """None: the job has none, or nobody looked."""
+    """None: the job has none, or the caller did not read it."""
     form: str = ""
-    """What replicas that were made now would have as theirs; empty where that is not known."""
-    standing_by: tuple[ReplicaView, ...] = ()
-    """Of the replicas those outside the world, which wait to be taken in: told apart by the core itself."""
-
-    @property
-    def everyone(self) -> tuple[ReplicaView, ...]:
-        return (*self.replicas, *self.standing_by)
+    """The digest of the template of pods that would be created now; empty if unknown."""

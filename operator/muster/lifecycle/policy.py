@@ -1,4 +1,4 @@
-"""The times that are the operator's to choose, not the user's. A cluster takes the defaults; a laptop shorter ones."""
+"""The times that the operator chooses, not the user. A cluster uses the defaults; a local run uses shorter ones."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _MOST_DOUBLINGS = 30
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds before the next attempt: none for the `free` first that fail in a row without progress, then `first`, doubled by each
-    further one, at most `longest`."""
+    """Seconds before the next attempt: none after the first `free` failures in a row without progress, then `first`, doubled by each
+    further failure, up to `longest`."""
 
     first: float
     longest: float
     free: int = 0
 
     def after(self, failures: int) -> float:
-        """Before the attempt that follows so many failures in a row, from 1."""
+        """Seconds before the attempt that follows this many failures in a row, from 1."""
         held = failures - self.free
         return min(self.first * 2.0 ** min(held - 1, _MOST_DOUBLINGS), self.longest) if held > 0 else 0.0
 
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
     {
-        # a drain takes the pods of a world one by one; whatever ends attempts again and again before they do a step is a loop
+        # a drain takes the pods of a world one by one; further preemptions before any step are a loop
         FailureClass.PREEMPTION: Delays(1, 60, free=2),
-        # what broke once is seldom broken still, and a whole recovery takes little more than a second
+        # most infrastructure failures do not last, and a whole recovery takes little more than a second
         FailureClass.INFRASTRUCTURE: Delays(1, 60, free=1),
         FailureClass.APPLICATION: Delays(10, 300),
     }
@@ -40,32 +40,32 @@ _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Policy:
-    """All in seconds, but `pace`, which all back-offs are multiplied by (0: never wait), and `controller`."""
+    """Times in seconds. `pace` multiplies all back-offs (0: never wait)."""
 
     settle_seconds: float = 60
-    """How long after an attempt's end later news may still correct its class: survivors die in seconds, DisruptionTarget comes late."""
+    """How long after an attempt's end later reports may correct its class: survivors die in seconds, but DisruptionTarget comes late."""
     progress_seconds: float = 30
-    """Progress alone changes the status at most so often."""
+    """The shortest time between two writes of a status in which only figures have changed."""
     acknowledge_seconds: float = 15
-    """How long a replica that is kept may take to end the processes of the attempt before; then it is replaced."""
+    """How long a kept replica may take to end the processes of the attempt before. Then it is replaced."""
     look_seconds: float = 5
-    """How long to wait between live looks for something to be gone, where no event says so."""
+    """The time between two live observations, if a replica must be gone and no event has reported that."""
     evaluator_seconds: float = 30
-    """How long an evaluator that broke lies before it is made again."""
+    """How long after its failure an evaluator is created again."""
     arrival_seconds: float = 30
-    """How long, from its making, a replica that a node has is on its way and not lost, where `shrinkAfterSeconds` allows less."""
+    """How long after its creation a pending replica that has a node is still expected, even if `shrinkAfterSeconds` is shorter."""
     lasting_seconds: float = 600
-    """An attempt of a program that reports no steps has gained something if its processes ran so long, as far as anybody can know."""
+    """An attempt of a program that reports no steps counts as progress if its processes ran this long."""
     node_seconds: float = 3600
-    """How long a node is avoided after an attempt has died on it for the second time."""
+    """How long a node is avoided after an attempt has failed on it for the second time."""
     stopped_seconds: float = 60
-    """How long a world may stand still in which a process is stopped, where `recovery.hang` allows more: such a one does nothing."""
+    """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
     silent_seconds: float = 10
-    """How long after its grace period a replica that does not go shows that its node does not answer."""
+    """How long after its grace period a replica that still exists proves that its node does not answer."""
     stuck_seconds: float = 60
-    """How long after its grace period a replica that does not go is removed by force, where fences keep its processes from doing harm."""
+    """How long after its grace period a replica is removed by force, if fences keep its processes from doing harm."""
     stuck_unfenced_seconds: float = 300
-    """The same for programs of the user's own, which no fence holds."""
+    """The same for a user's own program, which no fence stops."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
     controller: str = CONTROLLER

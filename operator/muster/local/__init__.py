@@ -1,1 +1,1 @@
-"""The same jobs as process groups on this machine. `runner.py` reads from top to bottom."""
+"""Runs jobs as process groups on this machine. Start reading at `runner.py`."""

@@ -1,4 +1,4 @@
-"""The coordination channel of a local run: the server of `control`, on loopback, with a random token for each replica."""
+"""The coordination channel of a local run. It is the server of `control` on loopback, with a random token for each replica."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from muster.api.reports import Reply, Report
 from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.control.reports import Reports
 from muster.local.errors import StorageError
+from muster_contract.reports import Reply, Report
 
 
 class LocalChannel:
-    """Serves from entering to leaving; `url` is what replicas are told."""
+    """A context manager that serves while it is entered. Replicas send their reports to `url`."""
 
-    def __init__(self, reports: Reports, *, orders_of: Callable[[str, Report], Reply], wake: Callable[[], None]) -> None:
+    def __init__(self, reports: Reports, *, reply_to: Callable[[str, Report], Reply], wake: Callable[[], None]) -> None:
         self._tokens: dict[str, str] = {}
         channel = Channel(
             reports=reports,
             identify=self._identify,
-            orders_of=orders_of,
+            reply_to=reply_to,
             wake=lambda _: wake(),
             now=lambda: datetime.now(UTC),
             random=random.random,
         )
-        self._door = CoordinationServer(channel).door
+        self._listener = CoordinationServer(channel).listener
         self.url = ""
 
     async def __aenter__(self) -> LocalChannel:
-        port = await self._door.start("127.0.0.1", 0)
+        port = await self._listener.start("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self._door.stop()
+        await self._listener.stop()
 
     def write_token(self, path: Path, pod_uid: str) -> None:
-        """Makes a token for the replica and puts it where only this user can read it. Raises StorageError where that fails."""
+        """Makes a token for the replica and writes it to a file that only this user can read. Raises StorageError if that fails."""
         token = secrets.token_urlsafe(32)
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -53,8 +53,8 @@ class LocalChannel:
         self._tokens[pod_uid] = token
 
     async def _identify(self, token: str) -> str:
-        given = token.encode(errors="surrogateescape")
-        uid = next((uid for uid, mine in self._tokens.items() if hmac.compare_digest(mine.encode(), given)), None)
+        received = token.encode(errors="surrogateescape")
+        uid = next((uid for uid, expected in self._tokens.items() if hmac.compare_digest(expected.encode(), received)), None)
         if uid is None:
-            raise RefusedReportError(401, "token", "the token belongs to no replica of this run")
+            raise RefusedReportError(401, "token", "no replica of this run has this token")
         return uid

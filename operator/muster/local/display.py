@@ -1,5 +1,5 @@
-"""What a user sees while a run goes on: a live panel in a terminal, plain lines elsewhere, or nothing. Control characters, which logs of
-replicas may hold, are escaped."""
+"""Shows the progress of a run: a live panel in a terminal, plain lines elsewhere. It escapes control characters, because the logs of
+replicas may have some."""
 
 from __future__ import annotations
 
@@ -15,73 +15,73 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.api.job import TrainingJob
-from muster.api.text import printable
-from muster.local.news import figures, progress_line
+from muster.local.messages import figures, progress_line
+from muster_contract.text import printable
 
 PLAIN_SECONDS = 5.0  # between two plain progress lines of the same phase
 COLOURS = {"Running": "green", "Succeeded": "green", "Failed": "red", "Recovering": "yellow"}
 
 
 class Display(Protocol):
-    """Where a run is shown. Every method may be called at any time and none raises for a terminal that went away."""
+    """Shows a run. Every method may be called at any time. No method raises an error if the terminal is closed."""
 
     def show(self, job: TrainingJob) -> None:
-        """The job's status as it is now; called often."""
+        """Shows the job's current status. The runner calls it often."""
 
     def line(self, text: str) -> None:
-        """Something that happened, and stays on the screen."""
+        """Shows a line about an event. It stays on the screen."""
 
     def close(self) -> None:
-        """Takes down what is live. Lines may still follow."""
+        """Removes the live panel. Lines may still follow."""
 
 
 def make_display(*, quiet: bool, clock: Callable[[], float]) -> Display:
-    """The display that fits standard output. `clock` gives monotonic seconds."""
+    """The display for standard output. `clock` returns monotonic seconds."""
     if quiet:
-        return Plain(sys.stdout, clock, progress=False)
+        return PlainDisplay(sys.stdout, clock, progress=False)
     console = Console(highlight=False)
-    return Panelled(console) if console.is_terminal and not console.is_dumb_terminal else Plain(sys.stdout, clock)
+    return PanelDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(sys.stdout, clock)
 
 
-class Plain:
-    """Lines: news as it comes, progress at changes of phase and every few seconds. Without `progress` only news."""
+class PlainDisplay:
+    """PlainDisplay lines. Progress is shown when the phase changes and every few seconds, or never without `progress`."""
 
     def __init__(self, out: IO[str], clock: Callable[[], float], *, progress: bool = True) -> None:
         self._out: IO[str] | None = out
         self._clock = clock
         self._progress = progress
         self._shown = ""
-        self._state: object = None
-        self._due = 0.0
+        self._phase: object = None
+        self._next_time = 0.0
 
     def show(self, job: TrainingJob) -> None:
-        state = (job.status.phase, job.status.attempt)
-        if not self._progress or job.status.phase.final or (state == self._state and self._clock() < self._due):
+        phase = (job.status.phase, job.status.attempt)
+        if not self._progress or job.status.phase.final or (phase == self._phase and self._clock() < self._next_time):
             return
         line = progress_line(job.status)
         if line != self._shown:
             self.line(line)
-        self._shown, self._state, self._due = line, state, self._clock() + PLAIN_SECONDS
+        self._shown, self._phase, self._next_time = line, phase, self._clock() + PLAIN_SECONDS
 
     def line(self, text: str) -> None:
         try:
             if self._out is not None:
                 print(printable(text, keep="\n"), file=self._out, flush=True)
         except OSError:
-            self._out = None  # the reader is gone; the run goes on
+            self._out = None  # nothing reads the output any more; the run continues
 
     def close(self) -> None:
         return
 
 
-class Panelled:
-    """A panel that stays below the lines of news."""
+class PanelDisplay:
+    """A live panel below the lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = Live(console=console, auto_refresh=False, transient=True)
         self._started = False
-        self._gone = False
+        self._is_closed = False
 
     def show(self, job: TrainingJob) -> None:
         self._guarded(lambda: self._refresh(panel(job)))
@@ -104,17 +104,17 @@ class Panelled:
 
     def _guarded(self, draw: Callable[[], object]) -> None:
         try:
-            if not self._gone:
+            if not self._is_closed:
                 draw()
         except OSError:
-            self._gone = True  # the terminal was closed; the run goes on to its orderly end
+            self._is_closed = True  # the terminal was closed; the run continues
 
 
 def panel(job: TrainingJob) -> Panel:
     """The job's status as a panel of a few lines."""
     status = job.status
     title = Text.assemble(
-        (job.metadata.name, "bold"), f" · {job.spec.strategy.value} · ", (status.phase.value, COLOURS.get(status.phase.value, "cyan"))
+        (job.metadata.name, "bold"), f" · {job.spec.strategy} · ", (status.phase.value, COLOURS.get(status.phase.value, "cyan"))
     )
     lines = [_bar(job), Text(printable("   ".join(figures(status))))]
     if status.message:

@@ -1,22 +1,22 @@
-"""Why a run on this machine cannot begin or go on. Each message says what is wrong, where, and what to do instead."""
+"""Errors that stop a local run. Each message says what is wrong, where it is, and what to do instead."""
 
 from __future__ import annotations
 
-from muster.local.outcome import ExitCode
+from muster_contract.codes import ExitCode
 
 
 class RunError(Exception):
-    """A run that ends for a reason that is known; `code` is the exit code of `muster run`."""
+    """The base of these errors. `code` is the exit code of `muster run`."""
 
     code = ExitCode.BAD_CONFIGURATION
 
 
 class ConfigurationError(RunError):
-    """The job, the options or the run directory do not fit."""
+    """The job, the options or the run directory are not usable."""
 
 
 class FieldError(ConfigurationError):
-    """A field of the job file that does not fit this machine or this run; the message begins with its path."""
+    """A field of the job file is not usable on this machine or in this run. The message begins with the field's path."""
 
 
 class StorageError(RunError):

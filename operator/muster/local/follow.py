@@ -1,4 +1,4 @@
-"""Shows what replicas print, from their logs: they write to files, so that nothing is lost when `muster run` is killed."""
+"""Follows the logs of replicas. Replicas write to files, so no output is lost if `muster run` is killed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ CHUNK = 1 << 20
 
 
 class LogFollower:
-    """Reads on where it stopped, in whole lines."""
+    """Reads whole lines. Each call continues where the last one stopped."""
 
     def __init__(self) -> None:
-        self._places: dict[Path, int] = {}
+        self._offsets: dict[Path, int] = {}
 
     def read(self, label: str, log: Path) -> list[str]:
-        """The lines that are new in the log, each with the replica's label in front."""
+        """The new lines of the log, each after the replica's label."""
         return [f"[{label}] {line}" for line in self.lines(log)]
 
     def lines(self, log: Path) -> list[str]:
-        """The lines that are new in the log."""
-        place = self._places.get(log, 0)
+        """The new lines of the log."""
+        offset = self._offsets.get(log, 0)
         try:
             with log.open("rb") as file:
-                file.seek(place)
+                file.seek(offset)
                 chunk = file.read(CHUNK)
         except OSError:
             return []
         end = chunk.rfind(b"\n") + 1
         if not end and len(chunk) == CHUNK:
-            end = CHUNK  # a line without end
-        self._places[log] = place + end
+            end = CHUNK  # a line that is longer than the chunk
+        self._offsets[log] = offset + end
         return chunk[:end].decode(errors="replace").splitlines()

@@ -1,28 +1,27 @@
-"""From the pod that would run in a cluster to the command and environment of a process group here. Pure."""
+"""Turns the pod that would run in a cluster into a command and its environment on this machine. Pure."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.api.constants import TRAINER_CONTAINER, is_reserved_env
+from muster.api.constants import TRAINER_CONTAINER
 from muster.local.errors import ConfigurationError
+from muster.strategies.registry import is_reserved_env
+from muster_contract.environment import NAMES, expanded
 
-_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
-
-CONTAINER_ONLY = ("HOME", "USER", "MUSTER_CODE")
-"""Variables that only a container needs, which has no user account and no files of the user's."""
+CONTAINER_ONLY = ("HOME", "USER", NAMES["code"])
+"""Variables that only a container needs, because it has neither the user's account nor the user's files."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What this machine lends to every replica: its environment, its Python, its processors, and the folder of the user's code.
+    """What every replica gets from this machine: environment, Python, number of processors, and the folder of the user's code.
 
-    `defaults` are variables that both the environment and the pod may set otherwise; `site` is a folder that comes first on PYTHONPATH.
+    The environment and the pod may override the variables in `defaults`. The folder `site` comes first on PYTHONPATH.
     """
 
     environ: Mapping[str, str]
@@ -35,7 +34,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command with its complete environment, and a sentence for each thing of the pod that has no counterpart here."""
+    """A command with its complete environment. `ignored` has a sentence for each part of the pod that has no counterpart here."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -45,9 +44,9 @@ class Launch:
 def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], processes: int) -> Launch:
     """The trainer container of the pod as a command on this machine.
 
-    The environment is the host's own less the names that Muster reserves, then what the pod sets, then `local`, of which a
-    variable that the pod has in another form (a folder inside a container) counts only where the pod has it. Threads are shared
-    out over the `processes` of the world unless somebody has set their number.
+    The environment has the host's variables without the names that Muster reserves, then those of the pod, then those in `local`. The pod
+    may have a variable in another form, such as a folder inside a container; `local` overrides it only if the pod sets it. If
+    OMP_NUM_THREADS is not set, the `processes` of the world share the processors.
     """
     container = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
     environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in CONTAINER_ONLY}
@@ -65,18 +64,18 @@ def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], p
     argv = [expanded(str(word), env) for word in (*container.get("command", ()), *container.get("args", ()))]
     if not argv:
         raise ConfigurationError(
-            "the trainer container has no command, and there is no image here to take one from; set spec.trainer.command"
+            "the trainer container has no command, and a local run cannot take one from an image; set spec.trainer.command"
         )
     if argv[0] in ("python", "python3"):
         argv[0] = host.python
     return Launch(tuple(argv), env, (*_other_containers(pod, container), *_cluster_values(container, environment)))
 
 
-_ONLY_IF_RENDERED = ("MUSTER_TENSORBOARD_DIR",)
+_ONLY_IF_RENDERED = (NAMES["tensorboard_dir"],)
 
 
 def _environment(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a container, as a kubelet makes them. Values from secrets, config maps and other fields are left out."""
+    """The variables of a container, as a kubelet makes them, without values from secrets, config maps and other fields."""
     environment: dict[str, str] = {}
     for variable in container.get("env", ()):
         path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
@@ -87,21 +86,13 @@ def _environment(container: Mapping[str, Any], fields: Mapping[str, str]) -> dic
     return environment
 
 
-def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` replaced by the variable's value and `$$` by `$`; references to unknown names stay as they are.
-
-    Source: `third_party/forked/golang/expansion/expand.go` of Kubernetes.
-    """
-    return _REFERENCE.sub(lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]), text)
-
-
 def _fields(pod: Mapping[str, Any], local: Mapping[str, str]) -> dict[str, str]:
-    """What `valueFrom.fieldRef` can name of a pod."""
+    """The fields of a pod that `valueFrom.fieldRef` can name."""
     metadata = pod["metadata"]
     return {
         "metadata.name": metadata["name"],
         "metadata.namespace": metadata["namespace"],
-        "metadata.uid": local["MUSTER_POD_UID"],
+        "metadata.uid": local[NAMES["pod_uid"]],
         "spec.nodeName": "localhost",
         "status.podIP": "127.0.0.1",
         "status.hostIP": "127.0.0.1",
@@ -116,7 +107,7 @@ def _other_containers(pod: Mapping[str, Any], trainer: Mapping[str, Any]) -> lis
 
 def _cluster_values(container: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
     names = [each["name"] for each in container.get("env", ()) if "valueFrom" in each and each["name"] not in environment]
-    return [f"the variable {name} is filled by the cluster; here it is what your own environment has" for name in names]
+    return [f"the variable {name} is set by the cluster; a local run takes it from your environment" for name in names]
 
 
 def _prepended(folder: Path, path: str | None) -> str:

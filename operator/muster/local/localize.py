@@ -1,4 +1,4 @@
-"""The job as this machine can run it: storage as folders, programs found where the user means them. Touches no file but to look."""
+"""Adapts a job to this machine: folders in place of storage, and paths of programs. It changes no file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from muster.api.job import TrainingJob
 from muster.api.spec import Storage, SupervisorMode, Trainer
 from muster.local.errors import FieldError
 from muster.local.rundir import RunDirectory
-from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
 
 GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
 
 
 def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file: Path) -> TrainingJob:
-    """The job with folders in place of claims, paths that hold from `cwd`, no image, not suspended, and in nobody else's hands."""
+    """The job with folders in place of claims and with paths relative to `cwd`. It has no image, and is neither suspended nor delegated."""
     spec = job.spec
     folder = checkpoint_folder(job, directory)
     storage = Storage(uri=folder.as_uri()) if folder else spec.checkpoint.storage
@@ -33,7 +32,7 @@ def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file:
 
 
 def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
-    """Where the storage of the job's checkpoints lies here; None for an object store. Raises FieldError for another machine's folder."""
+    """The folder of the job's checkpoints on this machine; None for an object store. Raises FieldError for a folder of another machine."""
     storage = job.spec.checkpoint.storage
     if storage is None:
         return directory.checkpoints.absolute()
@@ -44,32 +43,32 @@ def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
         return None
     if uri.scheme != "file" or uri.netloc not in ("", "localhost") or not uri.path.startswith("/"):
         raise FieldError(
-            f"spec.checkpoint.storage.uri: {storage.uri} cannot be reached by a local run; write file:///path, or leave storage out: "
-            "checkpoints then lie in the run directory"
+            f"spec.checkpoint.storage.uri: a local run cannot reach {storage.uri}; write file:///path, or omit storage "
+            "to keep checkpoints in the run directory"
         )
     return Path(unquote(uri.path))
 
 
 def code_folder(trainer: Trainer, job_file: Path) -> Path:
-    """Where the program lies here: beside the job file, or in the folder there that `trainer.code` is made from, which has its name."""
+    """The folder of the program: that of the job file, or in it the folder with the name of the ConfigMap in `trainer.code`."""
     folder = job_file.absolute().parent
     code = folder / trainer.code.config_map.name if trainer.code else folder
     return code if code.is_dir() else folder
 
 
 def working_directory(trainer: Trainer, *, cwd: Path, job_file: Path) -> Path:
-    """Where the processes run: `cwd`, or as on a cluster in the folder of the code."""
+    """The working directory of the processes: the folder of `trainer.code`, as on a cluster, or else `cwd`."""
     return code_folder(trainer, job_file) if trainer.code else cwd
 
 
 def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
-    """The trainer with its program found: below `cwd`, where the processes run, or else in `code_folder`. The image does not apply.
+    """The trainer with the paths of its files: below `cwd`, where the processes run, or else in `code_folder`. The image is removed.
 
-    Raises FieldError where `script` is in neither. Words of `command` and `args` that name a file in neither stay as they are, and so does
-    a script whose path has a `$(NAME)`, because the supervisor replaces that.
+    Raises FieldError if `script` is in neither folder. Words of `command` and `args` that name no file stay as they are. So does a script
+    whose path has a `$(NAME)`, because the supervisor replaces that.
     """
     folder = code_folder(trainer, job_file)
-    arguments = [_found(word, cwd, folder) or word for word in trainer.args or ()]
+    arguments = [_path_of(word, cwd, folder) or word for word in trainer.args or ()]
     trainer = trainer.model_copy(update={"image": None, "args": arguments or None})
     if trainer.script is not None:
         try:
@@ -78,50 +77,46 @@ def with_paths(trainer: Trainer, *, cwd: Path, job_file: Path) -> Trainer:
             raise FieldError(f"spec.trainer.script: {trainer.script!r} cannot be split into words: {error}") from None
         if words and "$(" in words[0]:
             return trainer
-        found = _found(words[0], cwd, folder) if words else None
-        if found is None:
-            places = f"{cwd}" if cwd == folder else f"{cwd} nor in {folder}"
+        path = _path_of(words[0], cwd, folder) if words else None
+        if path is None:
+            folders = f"{cwd}" if cwd == folder else f"{cwd} nor in {folder}"
             raise FieldError(
-                f"spec.trainer.script: there is no file {words[0] if words else ''!r} in {places}; write the path of a Python program"
+                f"spec.trainer.script: there is no file {words[0] if words else ''!r} in {folders}; write the path of a Python program"
             )
-        return trainer.model_copy(update={"script": shlex.join([found, *words[1:]])})
+        return trainer.model_copy(update={"script": shlex.join([path, *words[1:]])})
     if trainer.command is not None:
-        words = [trainer.command[0], *(_found(word, cwd, folder) or word for word in trainer.command[1:])]
+        words = [trainer.command[0], *(_path_of(word, cwd, folder) or word for word in trainer.command[1:])]
         return trainer.model_copy(update={"command": words})
     return trainer
 
 
-def _found(word: str, cwd: Path, folder: Path) -> str | None:
-    """The word if it is a file seen from `cwd`, its absolute path if it is one beside the job file, else None."""
+def _path_of(word: str, cwd: Path, folder: Path) -> str | None:
+    """The word if it is a file relative to `cwd`, its absolute path if it is a file in `folder`, else None."""
     if os.path.isfile(cwd / word):  # False for a word too long for a path, such as a program after -c; Path.is_file raises OSError
         return word
     return str(folder / word) if os.path.isfile(folder / word) else None
 
 
 def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
-    """What a user should be told about how the job runs here, as against a cluster."""
+    """Sentences on how the local run differs from a run on a cluster."""
     lines = []
-    for name, role in job.spec.roles.named().items():
-        asked = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
-        if asked and gpus == 0:
-            lines.append(f"role {name.value} asks for {', '.join(asked)}; this machine has none, so the job runs on CPU")
+    for name, role in job.spec.roles.items():
+        wanted = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
+        if wanted and gpus == 0:
+            lines.append(f"role {name} asks for {', '.join(wanted)}; this machine has none, so the job runs on CPU")
     strategy = strategy_of(job.spec.strategy)
-    if strategy.framework is Framework.TENSORFLOW and any(replica.ports for replica in strategy.plan(job.spec).replicas):
-        lines.append(
-            "TensorFlow's servers listen on every network address of this machine, without a password: while the job runs, "
-            "anyone who can reach their ports can run programs as you. Use a network that you trust, or close the ports with a "
-            "firewall; --ports sets which ports they are"
-        )
+    if strategy.local_remark and any(replica.ports for replica in strategy.plan(job.spec).replicas):
+        lines.append(strategy.local_remark)
     if job.spec.trainer.code is not None:
         folder = code_folder(job.spec.trainer, job_file)
-        lines.append(f"trainer.code: a ConfigMap needs a cluster; its files are taken from {folder}, where the processes run")
+        lines.append(f"trainer.code: a ConfigMap needs a cluster; its files are taken from {folder}, and the processes run there")
     storage = job.spec.checkpoint.storage
     if storage is not None and storage.secret_ref is not None:
         lines.append(
             f"checkpoint.storage.secretRef: {storage.secret_ref.name} is on a cluster; set its variables (AWS_ACCESS_KEY_ID, ...) here"
         )
     if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
-        lines.append("trainer.supervisor is Disabled: steps and checkpoints of the job cannot be seen")
+        lines.append("trainer.supervisor is Disabled, so steps and checkpoints of the job are not shown")
     if job.spec.suspend:
-        lines.append("spec.suspend is true in the file; `muster run` runs the job all the same")
+        lines.append("spec.suspend is true in the file; `muster run` ignores it and runs the job")
     return lines

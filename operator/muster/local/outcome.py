@@ -1,25 +1,11 @@
-"""What a run's end means: the exit code of `muster run`. Pure; the codes are those of docs/architecture.md."""
+"""The exit code of `muster run`. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from muster.api.status import AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
-
-
-class ExitCode(IntEnum):
-    """Exit codes of `muster run`."""
-
-    SUCCEEDED = 0
-    USER_ERROR = 10
-    BAD_CONFIGURATION = 11
-    BUDGET_EXHAUSTED = 20
-    SAVED = 21
-    NOT_SAVED = 22
-    CHECKPOINT_DAMAGED = 30
-    STORAGE_UNAVAILABLE = 31
-
+from muster_contract.codes import ExitCode
 
 OF_REASON = {
     Reason.INVALID: ExitCode.BAD_CONFIGURATION,
@@ -30,19 +16,20 @@ OF_REASON = {
     Reason.REPEATED_ERROR: ExitCode.USER_ERROR,
     Reason.USER_ERROR: ExitCode.USER_ERROR,
 }
-"""Reasons that say by themselves what the end means."""
+"""The exit code of each reason that has one. With all other reasons, infrastructure failures have used up a budget."""
 
-SPOKEN = {ExitCode.SUCCEEDED, ExitCode.SAVED, ExitCode.NOT_SAVED}
-"""How a supervisor ends that was asked to stop, and has told all that its processes did."""
+ORDERLY = {ExitCode.COMPLETED, ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED}
+"""Codes of a supervisor that was stopped and has reported everything that its processes did."""
 
 
 def exit_code(status: TrainingJobStatus) -> ExitCode:
     """The exit code for a job in a final phase.
 
-    What broke the last attempt says more than which budget it used up: a job that ends because storage stayed full ends with 31.
+    The reason of the last failed attempt takes precedence over the budget that it used up. A job that ends because storage stayed full
+    therefore ends with 31.
     """
     if status.phase is Phase.SUCCEEDED:
-        return ExitCode.SUCCEEDED
+        return ExitCode.COMPLETED
     last = last_failure(status)
     failed = status.condition(ConditionType.FAILED)
     for reason in (last.reason if last else None, failed.reason if failed else None):
@@ -50,7 +37,7 @@ def exit_code(status: TrainingJobStatus) -> ExitCode:
             return OF_REASON[reason]
     if last is not None and last.failure_class is FailureClass.APPLICATION:
         return ExitCode.USER_ERROR
-    return ExitCode.BUDGET_EXHAUSTED
+    return ExitCode.PEER_LOST
 
 
 def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
@@ -59,15 +46,16 @@ def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
 
 
 def stop_code(codes: Iterable[int | None], status: TrainingJobStatus) -> ExitCode:
-    """The exit code for a job that was asked to stop: were the steps it had done saved?
+    """The exit code for a job that the user stopped. It says whether steps of the job are lost.
 
-    `codes` are what the replicas that ran when it was asked ended with. Only the one that saves tells steps and commits, so one that was
-    killed in an evaluation says that it did not save though all is saved: the newest commit decides, unless a replica ended without last
-    words and may have done steps that nobody knows of.
+    `codes` are the exit codes of the replicas that ran at that time. Only the replica that saves reports steps and commits. A replica that
+    was killed in an evaluation reports that it did not save, although every step is saved. So the newest commit decides, unless a replica
+    ended without last words, because it may have done steps that it did not report. If no replica ran, every step was reported.
     """
     ended = set(codes)
     done, total = (status.progress.step, status.progress.total_steps) if status.progress else (0, None)
     saved = status.checkpoint.step if status.checkpoint else 0
-    if 0 < done <= saved and (ended <= SPOKEN or done == total):
-        return ExitCode.SAVED
-    return ExitCode.SAVED if ExitCode.SAVED in ended and ended <= {ExitCode.SAVED, ExitCode.SUCCEEDED} else ExitCode.NOT_SAVED
+    if done <= saved and (not ended or (done > 0 and (ended <= ORDERLY or done == total))):
+        return ExitCode.PREEMPTED
+    all_saved = ExitCode.PREEMPTED in ended and ended <= {ExitCode.PREEMPTED, ExitCode.COMPLETED}
+    return ExitCode.PREEMPTED if all_saved else ExitCode.PREEMPTED_NOT_SAVED

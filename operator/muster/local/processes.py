@@ -1,4 +1,4 @@
-"""The replicas of a run as process groups of this machine, seen as the lifecycle core sees pods."""
+"""The replicas of a run, as process groups of this machine. The lifecycle core sees them as it sees pods."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from muster.api.reports import LastWords
 from muster.api.spec import RoleName
 from muster.control.reports import Reports
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, sweep
+from muster_contract.reports import LastWords
+from muster_contract.wire import WireError, parse
 
 SIGNAL_BASE = 128
-REAP_SECONDS = 5.0  # what a supervisor gets on top of the grace period, to reap and to write its last words
-CLOSE_SECONDS = 5.0  # until a replica whose processes were ended counts as ended; it takes milliseconds
+REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its last words
+CLOSE_SECONDS = 5.0  # the longest wait until replicas whose processes were ended have finished
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which replica of which attempt: `name` and `uid` as a pod would have them, and the folder it writes to."""
+    """A replica of an attempt. `name` and `uid` are as a pod would have them; the replica writes to `folder`."""
 
     name: str
     uid: str
@@ -40,7 +39,7 @@ class Identity:
 
     @property
     def label(self) -> str:
-        return f"{self.role.value}-{self.index}"
+        return f"{self.role}-{self.index}"
 
     @property
     def log(self) -> Path:
@@ -53,7 +52,7 @@ class Identity:
 
 @dataclass
 class Replica:
-    """A replica that was started. Once `finished` is set nothing of it runs any more."""
+    """A replica that was started. Once `finished` is set, none of its processes runs."""
 
     identity: Identity
     process: asyncio.subprocess.Process
@@ -89,7 +88,7 @@ class Replica:
 
 
 class ProcessTable:
-    """All replicas that exist. `changed` is called whenever one starts or ends."""
+    """All replicas that exist. The table calls `changed` whenever one starts or ends."""
 
     def __init__(self, now: Callable[[], datetime], changed: Callable[[], None]) -> None:
         self._now = now
@@ -109,9 +108,9 @@ class ProcessTable:
         return next((replica for replica in self.replicas if replica.identity.name == name), None)
 
     async def start(self, identity: Identity, launch: Launch, *, cwd: Path) -> Replica:
-        """Starts the replica as a session of its own, its output going to its log.
+        """Starts the replica in its own session, with its output in its log.
 
-        Raises ConfigurationError where the program cannot be started, StorageError where the log cannot be written.
+        Raises ConfigurationError if the program cannot be started, and StorageError if the log cannot be written.
         """
         try:
             with identity.log.open("ab") as log:
@@ -137,9 +136,9 @@ class ProcessTable:
         return replica
 
     def delete(self, uid: str, grace_seconds: float) -> None:
-        """Asks a running replica to end, and ends it when the grace is over; takes one that has ended off the table.
+        """Stops a running replica, and kills it after its grace period. Removes a replica that has ended from the table.
 
-        A replica asked to end stays on the table until it has been seen ended: `forget`.
+        A replica that is stopped stays in the table until `forget` removes it, so that the lifecycle core sees its end.
         """
         replica = self._replicas.get(uid)
         if replica is None:
@@ -156,15 +155,15 @@ class ProcessTable:
         replica.deleting = replica.deleting or self._now()
 
     def forget(self, replicas: Iterable[Replica]) -> None:
-        """Takes these off the table: they have ended, and whoever wanted them deleted has seen it."""
+        """Removes replicas from the table. They were to be deleted, have ended, and the lifecycle core has seen that."""
         for replica in replicas:
             self._replicas.pop(replica.identity.uid, None)
 
     async def close(self) -> None:
-        """Stops watching, once replicas that have just been ended are seen to have ended; nothing may run any more."""
+        """Waits until the replicas have finished, and ends the tasks. Call it after all processes were ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self.running:  # noqa: ASYNC110 - what is waited for is a list that shrinks
+                while self.running:  # noqa: ASYNC110 - it waits for a list to become empty
                     await asyncio.sleep(0.01)
         for task in self._tasks:
             task.cancel()
@@ -176,7 +175,7 @@ class ProcessTable:
         task.add_done_callback(self._tasks.discard)
 
     async def _await_end(self, replica: Replica) -> None:
-        """As a container ends with its first process: whatever the replica left behind ends too, before anybody hears of it."""
+        """Waits for the replica's first process, as a container does, and then kills those that it has left behind."""
         code = await replica.process.wait()
         await asyncio.to_thread(sweep, REPLICA_MARK, replica.identity.uid, grace_seconds=0.0)
         replica.exit_code = code if code >= 0 else SIGNAL_BASE - code
@@ -191,8 +190,8 @@ class ProcessTable:
 
 
 def read_last_words(path: Path) -> LastWords | None:
-    """The last words in the file; None where there are none or they cannot be understood."""
+    """The last words in the file. None if there are none, or if the file cannot be read."""
     try:
-        return LastWords.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return parse(LastWords, path.read_bytes())
+    except (OSError, WireError):
         return None

@@ -1,10 +1,10 @@
-"""The run directory: all that one run of one job leaves on disk, and what a later `muster run` may do with it.
+"""The files of a run directory, and what a later `muster run` may do with it.
 
 ```
-job.yaml         the job as it was last run, with its uid and creation time
-status.json      its status, written before anything is done that follows from it
+job.yaml         the job of the last run, with its uid and creation time
+status.json      its status, which is written before the actions that follow from it
 processes.json   the replicas that run now, with their processes by rank
-lock             held by the `muster run` that owns the directory; its pid is inside
+lock             locked by the `muster run` that uses the directory; it contains the pid
 attempts/<n>/<role>-<index>/   log.txt, events.jsonl, termination.json of a replica
 checkpoints/, volumes/<claim>/, tensorboard/
 ```
@@ -16,15 +16,17 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import yaml
 from pydantic import ValidationError
 
+from muster.admission.yaml_text import write_yaml
 from muster.api.job import TrainingJob
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Phase, TrainingJobStatus
@@ -39,12 +41,14 @@ FIXED_FIELDS = (
     "trainer.config.seed",
     "batch.globalSize",
 )
-"""What makes the training another one: a run goes on only where these are as they were."""
+"""Fields that must not change within a run, because the training would not be the same."""
+_CLOCK_SECONDS = 2.0
+"""How far the clock of processes and that of files may differ."""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A directory whose lock this process holds."""
+    """A run directory that this process has locked."""
 
     path: Path
     lock: IO[str]
@@ -57,8 +61,22 @@ class RunDirectory:
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 
+    @property
+    def objects(self) -> Path:
+        """The folder with the ConfigMaps and Secrets of the strategy."""
+        return self.path / "objects"
+
+    def write_object(self, name: str, entries: Callable[[], Mapping[str, str]], *, keep: bool) -> None:
+        """Writes the entries of an object as files. With `keep`, an object that already exists stays as it is."""
+        folder = self.objects / name
+        if keep and folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for key, text in entries().items():
+            (folder / key).write_text(text, encoding="utf-8")
+
     def volume(self, claim: str) -> Path:
-        """The folder that stands for a PersistentVolumeClaim."""
+        """The folder that a local run uses in place of a PersistentVolumeClaim."""
         return self.path / "volumes" / claim
 
     def replica(self, attempt: int, label: str) -> Path:
@@ -66,42 +84,30 @@ class RunDirectory:
         return self.path / "attempts" / str(attempt) / label
 
     def log(self, attempt: int, label: str) -> Path | None:
-        """Where a replica wrote in an attempt: into the folder of the attempt that it was started for, be that an earlier one."""
+        """The log of a replica in an attempt. It is in the folder of the attempt that the replica was started for, which may be earlier."""
         logs = (self.replica(number, label) / "log.txt" for number in range(attempt, -1, -1))
         return next((log for log in logs if log.exists()), None)
 
     def prepare(self, replica: Path) -> None:
-        """Makes the folder of a replica that is to start. Raises StorageError where that fails."""
+        """Makes the folder of a replica that is about to start. Raises StorageError if that fails."""
         try:
             replica.mkdir(parents=True, exist_ok=True)
             (replica / "termination.json").unlink(missing_ok=True)
         except OSError as error:
-            raise StorageError(f"{replica}: cannot be made: {error.strerror}") from None
+            raise StorageError(f"{replica}: cannot be created: {error.strerror}") from None
 
     def mark(self, uid: str) -> str:
-        """What every process of the run with this uid carries in MUSTER_RUN."""
+        """The value of MUSTER_RUN in every process of the run with this uid."""
         return mark_of(self.path, uid)
 
     def load(self) -> TrainingJob | None:
-        """The run that the directory holds, None where it holds none yet. Raises ConfigurationError where it cannot be read."""
-        job_file, status_file = self.path / "job.yaml", self.path / "status.json"
-        if not job_file.exists():
-            return None
-        try:
-            job = TrainingJob.model_validate(yaml.safe_load(job_file.read_text(encoding="utf-8")))
-            if not status_file.exists():
-                return job
-            return job.with_status(TrainingJobStatus.model_validate_json(status_file.read_text(encoding="utf-8")))
-        except (OSError, ValidationError, ValueError, yaml.YAMLError) as error:
-            first = str(error).splitlines()[0]
-            raise ConfigurationError(
-                f"{self.path}: the run in it cannot be read ({first}); move it aside with --fresh, or name another with --run-dir"
-            ) from None
+        """The run in the directory; None if there is none yet. Raises ConfigurationError if it cannot be read."""
+        return load_run(self.path)
 
     def write_job(self, job: TrainingJob) -> None:
-        """Only what the user wrote, and who the run is: defaults are filled in when it is read."""
+        """Writes the fields that the user wrote and the identity of the run. Defaults are added when the file is read."""
         written = job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
-        self._write("job.yaml", yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+        self._write("job.yaml", write_yaml(written))
 
     def write_status(self, status: TrainingJobStatus) -> None:
         self._write("status.json", json.dumps(status.wire(), indent=1))
@@ -110,7 +116,7 @@ class RunDirectory:
         self._write("processes.json", json.dumps(processes, indent=1))
 
     def _write(self, name: str, text: str) -> None:
-        """Replaces the file in one step; a reader, or a crash, sees the old or the new content and nothing between."""
+        """Replaces the file atomically. After a crash, it has either the old or the new content."""
         target, draft = self.path / name, self.path / f".{name}.new"
         try:
             with draft.open("w", encoding="utf-8") as file:
@@ -127,24 +133,59 @@ class RunDirectory:
         self.lock.close()
 
 
+def has_run(path: Path) -> bool:
+    """Whether the directory has a run, readable or not."""
+    return (path / "job.yaml").exists()
+
+
+def load_run(path: Path) -> TrainingJob | None:
+    """The run in the directory; None if there is none yet. Raises ConfigurationError if it cannot be read."""
+    if not has_run(path):
+        return None
+    job_file, status_file = path / "job.yaml", path / "status.json"
+    try:
+        job = TrainingJob.model_validate(yaml.safe_load(job_file.read_text(encoding="utf-8")))
+        if not status_file.exists():
+            return job
+        return job.with_status(TrainingJobStatus.from_wire(json.loads(status_file.read_text(encoding="utf-8"))))
+    except (OSError, ValidationError, ValueError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"{path}: the run in it cannot be read ({first}); move it aside with --fresh, or name another with --run-dir"
+        ) from None
+
+
+def pid_of_run(path: Path) -> int | None:
+    """The pid of the process that runs the job of the directory now. The lock itself is not tried, because that would refuse a run that
+    starts meanwhile."""
+    try:
+        lock = path / "lock"
+        pid, locked = int(lock.read_text(encoding="utf-8")), lock.stat().st_mtime
+        process = psutil.Process(pid)
+        is_same = process.create_time() <= locked + _CLOCK_SECONDS  # else another process has the pid by now
+        return pid if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
 def mark_of(path: Path, uid: str) -> str:
     """The mark of the processes of a run: its uid and the identity of its directory on this machine.
 
     A copy of a directory holds the same uid. Without the identity, a run of the copy would end the processes of the original. A directory
     that is renamed keeps its identity.
     """
-    found = path.stat()
-    return f"{uid}/{found.st_dev:x}-{found.st_ino:x}"
+    stat = path.stat()
+    return f"{uid}/{stat.st_dev:x}-{stat.st_ino:x}"
 
 
 def open_run_directory(path: Path) -> RunDirectory:
-    """Makes the directory where needed and takes its lock.
+    """Creates the directory if needed and locks it.
 
-    Raises ConfigurationError where another run has the lock, where the directory is not writable, or holds something else.
+    Raises ConfigurationError if another run has the lock, the directory is not writable, or it has files but no run.
     """
     try:
         if path.is_dir() and not (path / "lock").exists() and any(path.iterdir()):
-            raise ConfigurationError(f"{path}: holds files, but no run; name an empty or new directory with --run-dir")
+            raise ConfigurationError(f"{path}: has files but no run; name an empty or new directory with --run-dir")
         probe_writable(path)
         return RunDirectory(path, _locked(path))
     except OSError as error:
@@ -169,7 +210,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def probe_writable(path: Path) -> None:
-    """Makes the folder where needed, writes a few bytes into it and removes them. Raises OSError where that fails."""
+    """Creates the folder if needed, writes a small file to it and removes the file. Raises OSError if that fails."""
     path.mkdir(parents=True, exist_ok=True)
     probe = path / f".probe-{os.getpid()}"
     try:
@@ -182,20 +223,26 @@ def probe_writable(path: Path) -> None:
 
 
 def move_aside(directory: RunDirectory) -> tuple[RunDirectory, Path]:
-    """Renames the directory to the first free of `<path>.1`, `<path>.2`, ...; gives a new empty one, locked, and where the old one is."""
-    number = 1
-    while (aside := directory.path.with_name(f"{directory.path.name}.{number}")).exists():
-        number += 1
+    """Renames the directory to the first free of `<path>.1`, `<path>.2`, ... Returns a new, locked directory and the old one's new path."""
+    aside = free_path(directory.path)
     directory.path.rename(aside)
     directory.release()
     return open_run_directory(directory.path), aside
 
 
+def free_path(path: Path) -> Path:
+    """The first of `<path>.1`, `<path>.2`, ... that does not exist."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return aside
+
+
 def new_run(job: TrainingJob, now: datetime, *, replaces: TrainingJob | None = None) -> TrainingJob:
     """The job with the identity of a new run.
 
-    A run that replaces another starts over, even in storage that both share, and is younger than it: the fence of an attempt
-    counts creation in whole seconds.
+    A run that replaces another starts over, even if both share storage. Its creation time is at least a second later, because the fence of
+    an attempt has the creation time in whole seconds.
     """
     created = now.replace(microsecond=0)
     spec = job.spec
@@ -209,16 +256,16 @@ def new_run(job: TrainingJob, now: datetime, *, replaces: TrainingJob | None = N
 
 
 def continued(job: TrainingJob, run: TrainingJob) -> TrainingJob:
-    """The job as it is in its file now, with identity and status of the run that it continues.
+    """The job as it is in its file now, with the identity and the status of the run that it continues.
 
-    Raises FieldError for a field which may not change within a run.
+    Raises FieldError if a field has changed that must not change within a run.
     """
     for field in FIXED_FIELDS:
         now, before = _field(job.spec, field), _field(run.spec, field)
         if now != before:
             raise FieldError(
                 f"spec.{field}: the run in progress has {_shown(before)}, the file has {_shown(now)}; "
-                "a run keeps it to its end: change it back, or start over with --fresh"
+                "it cannot change within a run; change it back, or start over with --fresh"
             )
     spec = job.spec
     if spec.checkpoint.resume == "Auto" and run.spec.checkpoint.resume == "Never":
@@ -238,12 +285,12 @@ def _shown(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def standing(run: TrainingJob) -> str:
-    """How far the run in a directory is, in a few words."""
+def progress_phrase(run: TrainingJob) -> str:
+    """The progress of the run in a directory, in a few words."""
     status = run.status
     if status.phase is Phase.SUCCEEDED:
         return "finished"
     step = status.progress.step if status.progress else 0
     total = status.progress.total_steps if status.progress else None
-    place = f"at step {step}" + (f" of {total}" if total else "")
-    return f"failed {place}" if status.phase is Phase.FAILED else f"unfinished {place}"
+    steps = f"step {step}" + (f" of {total}" if total else "")
+    return f"failed at {steps}" if status.phase is Phase.FAILED else f"unfinished at {steps}"

@@ -1,4 +1,4 @@
-"""One `muster run` from its command line to its exit code."""
+"""Runs one `muster run`, from its command line to its exit code."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from muster.api.job import TrainingJob
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks
-from muster.local.outcome import ExitCode
 from muster.local.overrides import overridden
 from muster.local.ports import PortRange
 from muster.local.runner import Runner, Settings
 from muster.local.start import Start, open_run
+from muster_contract.codes import ExitCode
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asked for; see `muster run --help`."""
+    """The arguments of the command; see `muster run --help`."""
 
     job_file: str
     resume: bool = False
@@ -36,7 +36,7 @@ class RunRequest:
 
     @property
     def command(self) -> str:
-        """The command line that names this run again, without --resume and --fresh."""
+        """The command line of this run, without --resume and --fresh."""
         options = [
             *(["--run-dir", str(self.run_dir)] if self.run_dir else []),
             *(["--ports", self.ports] if self.ports else []),
@@ -46,7 +46,7 @@ class RunRequest:
 
 
 def run_file(request: RunRequest) -> ExitCode:
-    """Runs the job. Raises RunError or InvalidJobError for what keeps it from running; the message names the file where it is at fault."""
+    """Runs the job. Raises RunError or InvalidJobError if it cannot run. The message names the job file if that is at fault."""
     try:
         return _run_file(request)
     except FieldError as error:
@@ -73,24 +73,25 @@ def _run_file(request: RunRequest) -> ExitCode:
         again=request.command,
         say=display.line,
     )
-    return _begun(start, settings, display)
+    return _run_started(start, settings, display)
 
 
-def run_job(job: TrainingJob, directory: Path, *, job_file: Path, display: Display) -> ExitCode:
-    """Runs a job that stands in no file of its own, afresh; programs and modules are looked for as if it stood in `job_file`.
-    Raises RunError for what keeps it from running."""
-    again = "the same command"
-    start = open_run(job, directory, resume=False, fresh=True, now=datetime.now(UTC), again=again, say=display.line)
-    return _begun(start, Settings(cwd=Path.cwd(), job_file=job_file, again=again), display)
+def run_job(
+    job: TrainingJob, directory: Path, *, job_file: Path, display: Display, resume: bool = False, again: str = "the same command"
+) -> ExitCode:
+    """Runs a job that has no file of its own, from the start or, with `resume`, from where the run in the directory is. Paths of programs
+    are relative to `job_file`. `again` says how the user continues. Raises RunError if the job cannot run."""
+    start = open_run(job, directory, resume=resume, fresh=not resume, now=datetime.now(UTC), again=again, say=display.line)
+    return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, again=again), display)
 
 
-def _begun(start: Start, settings: Settings, display: Display) -> ExitCode:
-    """The run, from here to its exit code."""
+def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode:
+    """Runs the job, and returns its exit code."""
     try:
         if start.finished:
             again = settings.again.removesuffix(" --resume")
             display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {again} --fresh")
-            return ExitCode.SUCCEEDED
+            return ExitCode.COMPLETED
         for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))), job_file=settings.job_file):
             display.line(remark)
         return asyncio.run(_run(start, settings, display))

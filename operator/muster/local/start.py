@@ -1,28 +1,30 @@
-"""Before anything runs: which run is this, may it start, and does it start over, go on, or refuse?"""
+"""Opens a run: a new one, one that starts over, or one that resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Restarts, TrainingJobStatus
-from muster.lifecycle import unseen
+from muster.lifecycle.decide import caught_up
 from muster.lifecycle.observed import Observed
-from muster.lifecycle.situation import Situation
 from muster.local.errors import ConfigurationError, FieldError
 from muster.local.localize import checkpoint_folder
-from muster.local.rundir import RunDirectory, continued, move_aside, new_run, open_run_directory, probe_writable, standing
+from muster.local.rundir import RunDirectory, continued, has_run, move_aside, new_run, open_run_directory, probe_writable, progress_phrase
 from muster.local.sweep import RUN_MARK, sweep
 from muster.local.traces import traces_of
+
+MOST_SHOWN = 5
+"""Run directories in a message."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may begin: its job with identity and status, and its locked directory. `finished`: there is nothing left to do."""
+    """A run that may begin. The job has its identity and status, and the directory is locked. `finished`: nothing is left to do."""
 
     job: TrainingJob
     directory: RunDirectory
@@ -30,18 +32,22 @@ class Start:
 
 
 def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, again: str, say: Callable[[str], None]) -> Start:
-    """Takes the run directory. Where the user takes up or replaces the run in it, ends what an earlier `muster run` left alive of that run.
+    """Locks the run directory. If it has a run that the user resumes or replaces, ends the processes that an earlier `muster run` left.
 
-    Raises ConfigurationError where the directory holds a run and neither `resume` nor `fresh` was asked for, and where another
-    `muster run` has it. `again` is the command line without either.
+    Raises ConfigurationError if the directory has a run and neither `resume` nor `fresh` is set, if it has none and `resume` is set, or if
+    another `muster run` uses it. `again` is the command line without these two options.
     """
+    if resume and not has_run(path):
+        raise ConfigurationError(
+            f"{path}: {'has' if path.is_dir() else 'does not exist, so it has'} no run to resume; {_choices(path, again)}"
+        )
     directory = open_run_directory(path)
     try:
-        run = directory.load() if not fresh else _load_if_whole(directory)
+        run = directory.load() if not fresh else _load_if_readable(directory)
         if run is not None and not (fresh or resume):
             raise ConfigurationError(
-                f"{path}: holds a run of {run.metadata.name} that is {standing(run)}; "
-                f"go on with it: {again} --resume, or move it aside and start over: {again} --fresh"
+                f"{path}: the run of {run.metadata.name} in it is {progress_phrase(run)}; "
+                f"continue it with: {again} --resume, or move it aside and start over with: {again} --fresh"
             )
         if run is not None:
             _end_leftovers(run, directory, say)
@@ -50,13 +56,22 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
         elif run is None:
             start = Start(new_run(job, now), directory)
         else:
-            start = _go_on(job, run, directory, now)
+            start = _resume(job, run, directory, now)
         if not start.finished:
             _write(start)
         return start
     except BaseException:
         directory.release()
         raise
+
+
+def _choices(path: Path, again: str) -> str:
+    """What the user can do when the directory has no run."""
+    folders = path.parent.iterdir() if path.parent.is_dir() else ()
+    runs = sorted(str(folder) for folder in folders if has_run(folder))
+    shown = ", ".join(runs[:MOST_SHOWN]) + (", ..." if len(runs) > MOST_SHOWN else "")
+    others = f"name one of these with --run-dir: {shown}; or " if runs else ""
+    return f"{others}start a new run with: {again}"
 
 
 def _write(start: Start) -> None:
@@ -72,7 +87,7 @@ def _write(start: Start) -> None:
     start.directory.write_status(start.job.status)
 
 
-def _load_if_whole(directory: RunDirectory) -> TrainingJob | None:
+def _load_if_readable(directory: RunDirectory) -> TrainingJob | None:
     try:
         return directory.load()
     except ConfigurationError:
@@ -84,19 +99,19 @@ def _end_leftovers(run: TrainingJob, directory: RunDirectory, say: Callable[[str
     mark = directory.mark(run.metadata.uid)
     left = sweep(RUN_MARK, mark, grace_seconds=grace)
     if left:
-        say(f"{left} processes of an earlier run cannot be ended; look for {RUN_MARK}={mark} in their environment")
+        say(f"{left} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
 
 
 def _start_over(job: TrainingJob, run: TrainingJob | None, directory: RunDirectory, now: datetime, say: Callable[[str], None]) -> Start:
-    holds_something = any(child.name != "lock" for child in directory.path.iterdir())
-    if not holds_something:
+    is_empty = all(child.name == "lock" for child in directory.path.iterdir())
+    if is_empty:
         return Start(new_run(job, now), directory)
     directory, aside = move_aside(directory)
-    say(f"the run before was moved to {aside}")
+    say(f"the earlier run was moved to {aside}")
     return Start(new_run(job, now, replaces=run), directory)
 
 
-def _go_on(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: datetime) -> Start:
+def _resume(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: datetime) -> Start:
     job = continued(job, run)
     if run.status.phase is Phase.SUCCEEDED and job.spec == run.spec:
         return Start(job, directory, finished=True)
@@ -104,28 +119,27 @@ def _go_on(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: dat
 
 
 def _caught_up(run: TrainingJob, directory: RunDirectory, now: datetime) -> TrainingJobStatus:
-    """The status with what its last attempt did after `muster run` wrote it: where that was killed, supervisors have saved and ended."""
+    """The status with what the last attempt did after the last write. If `muster run` was killed, supervisors have saved and ended."""
     if not run.status.attempts:
         return run.status
-    left = traces_of(directory.path, run.status.attempt)
-    case = Situation(run, Observed(left.replicas), min(now, left.seen or run.status.attempts[-1].start_time))
-    return unseen.ended(case, message="muster run was ended")
+    traces = traces_of(directory.path, run.status.attempt)
+    last_event = min(now, traces.last_event or run.status.attempts[-1].start_time)
+    return caught_up(run, Observed(traces.replicas), last_event, message="muster run was ended")
 
 
 def reopened(status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status of a run that a user takes up again: as after a suspension, so that the next attempt costs nothing.
+    """The status of a run that the user resumes. It is as after a suspension, so the next attempt costs nothing.
 
-    What a user has looked at and started again has its budgets whole; the number of the attempt goes on.
+    The budgets start again, because the user has decided to continue. The attempt number does not.
     """
     if not status.attempts:
         return status
-    return status.model_copy(
-        update={
-            "phase": Phase.SUSPENDED,
-            "conditions": [],
-            "completion_time": None,
-            "next_attempt_time": None,
-            "restarts": Restarts(total=status.restarts.total, best_step=status.restarts.best_step),
-            "attempts": [*status.attempts[:-1], status.attempts[-1].model_copy(update={"failure_class": None, "settled": True})],
-        }
+    return replace(
+        status,
+        phase=Phase.SUSPENDED,
+        conditions=(),
+        completion_time=None,
+        next_attempt_time=None,
+        restarts=Restarts(total=status.restarts.total, best_step=status.restarts.best_step),
+        attempts=(*status.attempts[:-1], replace(status.attempts[-1], failure_class=None, settled=True)),
     )

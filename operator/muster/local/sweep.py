@@ -1,7 +1,7 @@
-"""Finds and ends every process of a run, however it came about: by the mark in its environment.
+"""Finds and ends every process of a run by the mark in its environment.
 
-Process groups and parents are not enough: a training script may start helpers in sessions of their own, or daemons that
-init adopts. What they all inherit is the environment they were started with. Imports only psutil: the guard runs this too.
+Process groups and parents are not enough, because a training script may start helpers in their own sessions, or daemons that init adopts.
+All of them inherit the environment. This module imports little, because the guard uses it too.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ from collections.abc import Iterator
 
 import psutil
 
-RUN_MARK = "MUSTER_RUN"
-"""The environment variable that names the run and its directory (`rundir.mark_of`)."""
-REPLICA_MARK = "MUSTER_POD_UID"
-"""The one that holds the uid of the replica."""
-LOOK_SECONDS = 0.05  # between two looks, while processes take their time to end
-KILL_SECONDS = 10.0  # of SIGKILL in vain (a process stuck in the kernel), before it is given up
+from muster_contract import environment
+
+RUN_MARK = environment.RUN
+"""The environment variable that identifies the run and its directory (`rundir.mark_of`)."""
+REPLICA_MARK = environment.NAMES["pod_uid"]
+LIST_SECONDS = 0.05  # between two listings, while processes end
+KILL_SECONDS = 10.0  # until a process that is stuck in the kernel is given up
 
 
 def marked(mark: str, value: str) -> list[psutil.Process]:
-    """The processes started with the environment variable `mark` at `value`, and their descendants; this process excepted."""
-    found: dict[int, psutil.Process] = {}
-    for process in _carriers(mark, value):
-        found[process.pid] = process
+    """All processes that were started with `mark` set to `value`, and their descendants, except this process."""
+    processes: dict[int, psutil.Process] = {}
+    for process in _started_with(mark, value):
+        processes[process.pid] = process
         try:
-            found |= {child.pid: child for child in process.children(recursive=True)}
+            processes |= {child.pid: child for child in process.children(recursive=True)}
         except psutil.Error:
             continue
-    found.pop(psutil.Process().pid, None)
-    return [process for process in found.values() if _alive(process)]
+    processes.pop(psutil.Process().pid, None)
+    return [process for process in processes.values() if _is_alive(process)]
 
 
-def _carriers(mark: str, value: str) -> Iterator[psutil.Process]:
+def _started_with(mark: str, value: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         try:
             if process.environ().get(mark) == value:
                 yield process
         except (psutil.Error, OSError):
-            continue  # gone, a zombie, or somebody else's
+            continue  # it is gone, a zombie, or another user's
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -49,27 +50,27 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def sweep(mark: str, value: str, *, grace_seconds: float) -> int:
-    """Ends every process with the mark (see `marked`) and waits until none is left; gives back how many would not go (normally 0).
+    """Ends every process with the mark (see `marked`) and waits for their end. Returns how many did not end, which is normally 0.
 
-    They get SIGTERM and `grace_seconds`, then SIGKILL. Only the topmost get the SIGTERM: a supervisor knows in which order
-    its own must end, and a data loader that dies early would spoil the save.
+    They get SIGTERM, and SIGKILL after `grace_seconds`. Only processes without a marked parent get the SIGTERM, because a supervisor ends
+    its children in the right order. A data loader that ended early would break the save.
     """
     deadline = time.monotonic() + grace_seconds
-    asked: set[psutil.Process] = set()
-    while (found := marked(mark, value)) and time.monotonic() < deadline:
-        pids = {process.pid for process in found}
-        for process in found:
-            if process not in asked and _parent(process) not in pids:
-                asked.add(process)
+    terminated: set[psutil.Process] = set()
+    while (processes := marked(mark, value)) and time.monotonic() < deadline:
+        pids = {process.pid for process in processes}
+        for process in processes:
+            if process not in terminated and _parent(process) not in pids:
+                terminated.add(process)
                 _end(process, kill=False)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LIST_SECONDS)
     give_up = time.monotonic() + KILL_SECONDS
-    while found and time.monotonic() < give_up:
-        for process in found:
+    while processes and time.monotonic() < give_up:
+        for process in processes:
             _end(process, kill=True)
-        time.sleep(LOOK_SECONDS)
-        found = marked(mark, value)
-    return len(found)
+        time.sleep(LIST_SECONDS)
+        processes = marked(mark, value)
+    return len(processes)
 
 
 def _parent(process: psutil.Process) -> int | None:

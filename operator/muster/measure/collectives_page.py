@@ -1,4 +1,4 @@
-"""What `muster bench-collectives` shows: tables and plots of the collectives of a world, held against a plain socket. Pure."""
+"""The output of `muster bench-collectives`: tables and plots that compare the collectives of a world with a plain socket. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ GIGA = 1e9
 MILLI = 1e3
 
 METHOD = (
-    "A time is that of the rank which is through last, from a moment at which all were there: the median of many. A bandwidth is what "
-    'each link would have to carry of an operation done as well as possible (the "bus bandwidth" of nccl-tests), so that it can be held '
-    "against that of a socket. "
+    "A time is the median over many repetitions, from the moment at which all ranks are ready until the last rank has finished. A "
+    'bandwidth is the "bus bandwidth" of nccl-tests: what each link would carry if the operation were optimal. It can be compared '
+    "with the bandwidth of a socket. "
 )
 SOCKET = (
-    "The socket is one TCP connection from the first process to the last, measured before the framework joined the world; it carries one "
-    "way only, and nobody adds up anything."
+    "The socket is one TCP connection from the first process to the last. It was measured before the framework joined the world. It sends "
+    "in one direction only, and does not sum anything."
 )
-DEVICES = "The devices are those of one process, between which there is no socket."
+DEVICES = "All devices belong to one process, so there is no socket between them."
 
 
-def overview(found: Sequence[Collective], socket: Socket) -> Table:
-    """Each operation at the least and at the largest size, and the best that it reaches."""
-    least, most = (_size(pick(one.bytes for one in found)) for pick in (min, max))
+def overview(collectives: Sequence[Collective], socket: Socket) -> Table:
+    """Each operation at its smallest and its largest size, and its best bandwidth."""
+    least, most = (_size(pick(one.bytes for one in collectives)) for pick in (min, max))
     rows: list[list[str | float | None]] = []
-    for sizes in _by_name(found).values():
+    for sizes in _by_name(collectives).values():
         best = max(one.bandwidth for one in sizes)
         ends = (sizes[0].seconds * MILLI, sizes[-1].seconds * MILLI)
         share = [100 * best / socket.best] if socket.best else []
@@ -41,66 +41,68 @@ def overview(found: Sequence[Collective], socket: Socket) -> Table:
     return Table([*head, "% of the socket"], rows)
 
 
-def sizes_table(found: Sequence[Collective]) -> Table:
+def sizes_table(collectives: Sequence[Collective]) -> Table:
     """Milliseconds, sizes down and operations across."""
-    names = _by_name(found)
-    times = {(one.name, one.bytes): one.seconds * MILLI for one in found}
+    names = _by_name(collectives)
+    times = {(one.name, one.bytes): one.seconds * MILLI for one in collectives}
     head = ["size", *(_label(sizes[0]) for sizes in names.values())]
-    return Table(head, [[_size(size), *(times.get((name, size)) for name in names)] for size in sorted({one.bytes for one in found})])
+    return Table(head, [[_size(size), *(times.get((name, size)) for name in names)] for size in sorted({one.bytes for one in collectives})])
 
 
-def findings(found: Sequence[Collective], socket: Socket, *, processors: int | None) -> list[Finding]:
-    """What one should take with one. `processors`: how many the processes shared; None: nobody knows."""
-    own = [one for one in found if one.own]
-    said = []
+def findings(collectives: Sequence[Collective], socket: Socket, *, processors: int | None) -> list[Finding]:
+    """The main results. `processors`: how many the processes shared; None: unknown."""
+    own = [one for one in collectives if one.own]
+    results = []
     if own:
         large, small = own[-1], own[0]
         share = f", {large.bandwidth / socket.best:.0%} of what a plain socket reaches" if socket.best else ""
-        said.append(
+        results.append(
             Finding(
                 f"The job's {large.name} of {_size(large.bytes)} takes {large.seconds * MILLI:.3g} ms: "
                 f"{large.bandwidth / GIGA:.3g} GB/s{share}. One of {_size(small.bytes)} takes {small.seconds * MILLI:.3g} ms."
             )
         )
-        rivals = [one for one in found if one.bytes == large.bytes and one.name.startswith("AllReduce") and not one.own]
+        rivals = [one for one in collectives if one.bytes == large.bytes and one.name.startswith("AllReduce") and not one.own]
         best = min(rivals, key=lambda one: one.seconds, default=large)
         if best.high < large.low:
-            said.append(Finding(f"At that size {best.name} is {large.seconds / best.seconds:.2g} times as fast.", "good"))
-    world = found[0].world
+            results.append(Finding(f"At that size {best.name} is {large.seconds / best.seconds:.2g} times as fast.", "good"))
+    world = collectives[0].world
     if processors is not None and world > processors:
         who = "processes" if socket.seconds else "devices"
-        said.append(Finding(f"{world} {who} shared {processors} processors: the figures say as much of that as of the links.", "bad"))
-    return said
+        results.append(
+            Finding(f"{world} {who} shared {processors} processors, so the figures depend on that as much as on the links.", "bad")
+        )
+    return results
 
 
-def page(found: Sequence[Collective], socket: Socket, *, title: str, subtitle: str, processors: int | None) -> Page:
+def page(collectives: Sequence[Collective], socket: Socket, *, title: str, subtitle: str, processors: int | None) -> Page:
     """The whole page."""
-    sums = [one for one in found if one.name.startswith("AllReduce")]
-    others = [one for one in found if not one.name.startswith("AllReduce")]
+    sums = [one for one in collectives if one.name.startswith("AllReduce")]
+    others = [one for one in collectives if not one.name.startswith("AllReduce")]
     return Page(
         title=title,
         subtitle=subtitle,
-        findings=findings(found, socket, processors=processors),
+        findings=findings(collectives, socket, processors=processors),
         sections=[
-            Section("All-reduce", [_plot(sums, socket), overview(found, socket)]),
+            Section("All-reduce", [_plot(sums, socket), overview(collectives, socket)]),
             *([Section("Other collectives", [_plot(others, socket)])] if others else []),
-            Section("Time by size, in milliseconds", [sizes_table(found)]),
+            Section("Time by size, in milliseconds", [sizes_table(collectives)]),
             Section("How it was measured", [METHOD + (SOCKET if socket.seconds else DEVICES)]),
         ],
     )
 
 
-def _plot(found: Sequence[Collective], socket: Socket) -> Lines:
+def _plot(collectives: Sequence[Collective], socket: Socket) -> Lines:
     lines = [
         Line([(one.bytes, one.bandwidth / GIGA) for one in sizes], _label(sizes[0]), colour, 2.2 if sizes[0].own else 1.5, dots=True)
-        for sizes, colour in zip(_by_name(found).values(), SERIES, strict=False)
+        for sizes, colour in zip(_by_name(collectives).values(), SERIES, strict=False)
     ]
-    carried = [(size, rate / GIGA) for size, rate in socket.bandwidths().items()]
-    sizes = sorted({one.bytes for one in found})
+    rates = [(size, rate / GIGA) for size, rate in socket.bandwidths().items()]
+    sizes = sorted({one.bytes for one in collectives})
     return Lines(
-        "bytes that are summed or moved",
+        "bytes that are summed or sent",
         "GB/s",
-        [*lines, *([Line(carried, "plain socket", "ink", dots=True)] if carried else [])],
+        [*lines, *([Line(rates, "plain socket", "ink", dots=True)] if rates else [])],
         x_ticks={float(size): _size(size) for size in sizes},
         log_x=True,
         log_y=True,
@@ -108,10 +110,10 @@ def _plot(found: Sequence[Collective], socket: Socket) -> Lines:
     )
 
 
-def _by_name(found: Iterable[Collective]) -> dict[str, list[Collective]]:
-    """By operation, in the order in which they were measured; the sizes of each in theirs."""
+def _by_name(collectives: Iterable[Collective]) -> dict[str, list[Collective]]:
+    """The collectives by operation, each ordered by size."""
     names: dict[str, list[Collective]] = {}
-    for one in sorted(found, key=lambda one: one.bytes):
+    for one in sorted(collectives, key=lambda one: one.bytes):
         names.setdefault(one.name, []).append(one)
     return names
 

@@ -1,4 +1,4 @@
-"""What `muster compare` shows: variants of a job side by side, as a table and a page. Pure."""
+"""The output of `muster compare`: variants of a job side by side, as a table and a page. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ COLOURS = {
     "saving, evaluating": "suspended",
 }
 METHOD = (
-    "The variants ran one after another. Speed-up is the training time of the first variant that succeeded over that of this one, and "
-    "efficiency the speed-up by the processes it was paid for with. A step is the median over all steps but the first, ± half the width of "
-    "its 95 % interval. Communication is the share of the steps in which a process waited for what others sent; where a strategy exchanges "
-    "all through its passes, it cannot be told, and stands with the computing. Memory is the peak of the largest process."
+    "The variants ran one after another. Speed-up is the training time of the first variant that succeeded, divided by that of "
+    "this variant. Efficiency is the speed-up divided by the number of processes, relative to that first variant. A step is the "
+    "median over all steps but the first, ± half the width of its 95 % interval. Communication is the share of the steps in which "
+    "a process waited for data from others. If a strategy communicates during its passes, that share cannot be measured, and is "
+    "part of computing. Memory is the peak of the largest process."
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A variant that ran: its figures, or None and its last words."""
+    """A variant that ran: its figures, or None and the last lines of its output if it failed."""
 
     name: str
     strategy: str
@@ -37,7 +38,7 @@ class Outcome:
 
 
 def comparison_table(outcomes: Sequence[Outcome]) -> Table:
-    """A row for each variant, in their order."""
+    """A row for each variant, in the order of the file."""
     first = next((one.figures for one in outcomes if one.figures), None)
     metrics = list(dict.fromkeys(name for one in outcomes if one.figures for name in one.figures.metrics if name != "loss"))
     head = ["variant", "processes", "training s", "speed-up", "efficiency %", "step ms", "± ms", "samples/s"]
@@ -46,30 +47,30 @@ def comparison_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _row(one: Outcome, first: RunFigures | None, metrics: Sequence[str]) -> list[Cell]:
-    found = one.figures
-    if found is None or first is None:
+    figures = one.figures
+    if figures is None or first is None:
         return [one.name, "failed"]
-    low, high = found.interval
-    gain = first.training_seconds / found.training_seconds
+    low, high = figures.interval
+    gain = first.training_seconds / figures.training_seconds
     return [
         one.name,
-        found.processes,
-        found.training_seconds,
+        figures.processes,
+        figures.training_seconds,
         gain,
-        100 * gain * first.processes / found.processes,
-        1e3 * found.step_seconds,
+        100 * gain * first.processes / figures.processes,
+        1e3 * figures.step_seconds,
         1e3 * (high - low) / 2,
-        found.samples_per_second,
-        None if found.communication is None else 100 * found.communication,
-        100 * found.input_stall,
-        found.peak_bytes and found.peak_bytes / MEBI,
-        found.loss,
-        *(found.metrics.get(name) for name in metrics),
+        figures.samples_per_second,
+        None if figures.communication is None else 100 * figures.communication,
+        100 * figures.input_stall,
+        figures.peak_bytes and figures.peak_bytes / MEBI,
+        figures.loss,
+        *(figures.metrics.get(name) for name in metrics),
     ]
 
 
 def comparison_page(outcomes: Sequence[Outcome], *, title: str, subtitle: str) -> Page:
-    """The whole page: training time by variant and by number of processes, all figures, and the last words of what failed."""
+    """The page: training time by variant and by number of processes, all figures, and the output of variants that failed."""
     done = [(one, one.figures) for one in outcomes if one.figures]
     failed = [one for one in outcomes if one.figures is None]
     sections = [Section("All figures", [comparison_table(outcomes), METHOD])]
@@ -80,37 +81,37 @@ def comparison_page(outcomes: Sequence[Outcome], *, title: str, subtitle: str) -
 
 
 def findings(outcomes: Sequence[Outcome]) -> list[Finding]:
-    """What the comparison says, in a sentence or two."""
+    """The results of the comparison, in one or two sentences."""
     done = [(one.name, one.figures) for one in outcomes if one.figures]
     failed = [one.name for one in outcomes if one.figures is None]
-    found = []
+    results = []
     if done:
         name, best = min(done, key=lambda one: one[1].training_seconds)
         base, first = done[0]
         gain = first.training_seconds / best.training_seconds
         against = f", {gain:.2f} times as fast as {base}" if name != base else f"; no other variant is faster than {base}, the first"
-        found.append(Finding(f"{name} trains fastest: {best.training_seconds:.1f} s{against}.", "good"))
+        results.append(Finding(f"{name} trains fastest: {best.training_seconds:.1f} s{against}.", "good"))
     if failed:
-        found.append(Finding(f"{', '.join(failed)} failed; the last words are below.", "bad"))
-    return found
+        results.append(Finding(f"{', '.join(failed)} failed; their last output is below.", "bad"))
+    return results
 
 
 def _times(done: Sequence[tuple[Outcome, RunFigures]]) -> Bars:
-    """A bar for each variant, with what its time went into from the first step on."""
+    """A bar for each variant, with the use of its time from the first step on."""
     bars = []
     for one, figures in done:
         parts = figures.parts()
         begins = accumulate(parts.values(), initial=0.0)
-        said = {"computing": "computing and communicating"} if figures.communication is None else {}
+        labels = {"computing": "computing and communicating"} if figures.communication is None else {}
         segments = [
-            (begin, length, COLOURS[name], said.get(name, name)) for begin, (name, length) in zip(begins, parts.items(), strict=False)
+            (begin, length, COLOURS[name], labels.get(name, name)) for begin, (name, length) in zip(begins, parts.items(), strict=False)
         ]
         bars.append(Bar(one.name, segments, f"{figures.training_seconds:.1f} s"))
     return Bars("seconds of training, from the first step to the last", bars, {colour: name for name, colour in COLOURS.items()})
 
 
 def _scaling(done: Sequence[tuple[Outcome, RunFigures]]) -> list[Lines]:
-    """Training time by processes, a line for each strategy that ran in several worlds, and what perfect scaling would give."""
+    """Training time by number of processes: a line for each strategy that ran in several worlds, and one for perfect scaling."""
     strategies: dict[str, dict[int, float]] = {}
     for one, figures in done:
         strategies.setdefault(one.strategy, {}).setdefault(figures.processes, figures.training_seconds)

@@ -1,12 +1,12 @@
-"""What a step costs in a world, from what one process and one link cost. Pure arithmetic over seconds, samples and bytes.
+"""Predicts the time of a step in a world from measurements of one process and one link. Pure arithmetic over seconds, samples and bytes.
 
-    step = computing + adding up the gradients + two votes
+    step = computing + all-reduce of the gradients + two votes
     computing    = fixed + per sample x (samples of the step / processes, rounded up)
-    adding up    = (P - 1) latency + 2 (P - 1) / P x bytes x per byte        (Patarasuk and Yuan, 2009: a ring of P processes)
+    all-reduce   = (P - 1) latency + 2 (P - 1) / P x bytes x per byte        (Patarasuk and Yuan, 2009: a ring of P processes)
 
-Nothing is credited for computing and adding up at the same time: on a CPU both need the processors. Processes that share processors
-take turns: what that makes of computing is measured, or else all of it takes as many times as long as there are to a processor; adding up
-becomes longer by as much as computing does.
+Computing and communication are taken to run one after the other, because both need the processors on a CPU. Processes that share
+processors take turns. Their computing time is measured, or else multiplied by the number of processes for each processor. The
+communication time grows by the same factor.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-VOTES = 2  # small all-reduces of each step: who could not read its samples, and loss and votes
+VOTES = 2  # small all-reduces of each step: one for failed reads, and one for the loss and votes
 VOTE_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Line:
-    """A cost of `fixed`, and `slope` for each unit; neither is negative."""
+    """A cost: `fixed`, plus `slope` for each unit. Neither is negative."""
 
     fixed: float
     slope: float
@@ -31,7 +31,7 @@ class Line:
 
     @classmethod
     def through(cls, points: Mapping[int, float]) -> Line:
-        """The line whose relative errors at the points {units > 0: cost > 0} have the least squares; one point: no fixed part."""
+        """Fits a line to the points {units > 0: cost > 0} by least squares of the relative errors. One point gives no fixed part."""
         if len(points) > 1:
             fixed, slope = _least_squares(points)
             if fixed >= 0 and slope >= 0:
@@ -42,7 +42,7 @@ class Line:
 
 
 def _least_squares(points: Mapping[int, float]) -> tuple[float, float]:
-    """(a, b) for which the sum of ((a + b x - y) / y)^2 is least."""
+    """The (a, b) that minimize the sum of ((a + b x - y) / y)^2."""
     weights = {units: cost**-2 for units, cost in points.items()}
     total = sum(weights.values())
     mean_units = sum(weights[units] * units for units in points) / total
@@ -53,18 +53,18 @@ def _least_squares(points: Mapping[int, float]) -> tuple[float, float]:
 
 
 def _scale(shape: Mapping[int, float], points: Mapping[int, float]) -> float:
-    """The number by which `shape` is to be multiplied, with the same measure of error."""
+    """The factor for `shape` that minimizes the same error."""
     ratios = [shape[units] / cost for units, cost in points.items()]
     return sum(ratios) / sum(ratio**2 for ratio in ratios)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured.
+    """Measured costs.
 
-    `steps`: by the number of processes that compute at the same time on a machine, what a step costs by samples, in seconds. `memory`:
-    what a process takes by samples, in bytes, of which `state_bytes` are weights, gradients and the optimizer's. `link`: what an
-    all-reduce of two processes costs by bytes, in seconds. `processors`: how many the processes share; None: each has a machine to itself.
+    `steps`: seconds of a step by samples, for each number of processes that compute on a machine at the same time. `memory`: bytes of a
+    process by samples; `state_bytes` of them are weights, gradients and the optimizer's state. `link`: seconds of an all-reduce of two
+    processes by bytes. `processors`: how many the processes share; None: each process has its own machine.
     """
 
     steps: Mapping[int, Line]
@@ -77,7 +77,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class World:
-    """What a step of `samples` costs with so many processes: seconds, and bytes of each process."""
+    """The predicted cost of a step of `samples` with this number of processes: seconds, and bytes of each process."""
 
     processes: int
     samples: int
@@ -91,28 +91,28 @@ class World:
 
     @property
     def share(self) -> int:
-        """The samples of the process that has most of them."""
+        """The largest number of samples that a process has."""
         return ceil(self.samples / self.processes)
 
 
 def all_reduce(link: Line, size: float, *, processes: int) -> float:
-    """The seconds in which so many processes add up `size` bytes, where `link` is what it takes two of them."""
+    """Seconds of an all-reduce of `size` bytes over this number of processes. `link` is the cost for two of them."""
     return (processes - 1) * link.fixed + 2 * (processes - 1) / processes * size * link.slope
 
 
 def predict(costs: Costs, processes: int, *, samples: int) -> World:
-    """A step of `samples`, shared out over so many processes."""
+    """The cost of a step of `samples` that this number of processes share."""
     share = ceil(samples / processes)
     computing = _computing(costs, processes)(share)
-    with_room = _computing(costs, min(processes, costs.processors or processes))(share)
-    crowded = max(1.0, computing / with_room) if with_room else 1.0
-    added = all_reduce(costs.link, costs.gradient_bytes, processes=processes)
+    uncrowded = _computing(costs, min(processes, costs.processors or processes))(share)
+    slowdown = max(1.0, computing / uncrowded) if uncrowded else 1.0
+    gradients = all_reduce(costs.link, costs.gradient_bytes, processes=processes)
     votes = VOTES * all_reduce(costs.link, VOTE_BYTES, processes=processes)
-    return World(processes, samples, computing=computing, communication=crowded * (added + votes), memory=costs.memory(share))
+    return World(processes, samples, computing=computing, communication=slowdown * (gradients + votes), memory=costs.memory(share))
 
 
 def _computing(costs: Costs, processes: int) -> Line:
-    """What a step costs each of so many processes by samples: as measured, or by as many as there are to a processor times as long."""
+    """The cost of a step for each of these processes by samples, as measured, and multiplied if they share processors."""
     if costs.processors is None:
         return costs.steps[1]
     measured = max(number for number in costs.steps if number <= processes)
@@ -121,7 +121,7 @@ def _computing(costs: Costs, processes: int) -> Line:
 
 
 def share_for(costs: Costs, processes: int, *, overhead: float) -> int | None:
-    """How many samples each process needs so that what does not grow with them takes at most `overhead` of a step; None: no number does."""
+    """How many samples each process needs so that fixed costs take at most `overhead` of a step. None if samples cost no time."""
     line = _computing(costs, processes)
-    alone = predict(costs, processes, samples=processes).communication + line.fixed
-    return ceil(alone * (1 - overhead) / overhead / line.slope) if line.slope > 0 else None
+    fixed = predict(costs, processes, samples=processes).communication + line.fixed
+    return ceil(fixed * (1 - overhead) / overhead / line.slope) if line.slope > 0 else None

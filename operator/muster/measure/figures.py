@@ -1,4 +1,4 @@
-"""What the events of a finished run say about its speed and its cost. Pure."""
+"""Speed and cost of a finished run, from its events. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class RunFigures:
-    """Steps are those that count, without the first of each attempt, in which frameworks prepare. Seconds, bytes; shares are of 1.
+    """Times in seconds, memory in bytes, shares from 0 to 1. Step times leave out steps that were redone and the first of each attempt.
 
-    `training_seconds` go from the beginning of the first step to the end of the last; `parts` is what they went into. `communication`
-    is the share of its steps in which a rank waited for what others sent; None: the strategy cannot tell, and computing holds it.
-    `peak_bytes` are of the largest process.
+    `training_seconds` is the time from the beginning of the first step to the end of the last. `communication` is the share of its steps
+    in which a rank waited for data from others; None: the strategy cannot measure it, so it is part of computing. `peak_bytes` is that of
+    the largest process.
     """
 
     processes: int
     steps: int
     step_seconds: float
     interval: tuple[float, float]
-    """95 % interval of the median by order statistics"""
+    """95 % interval of the median, by order statistics."""
     samples_per_second: float
     training_seconds: float
     communication: float | None
@@ -35,19 +35,19 @@ class RunFigures:
     loss: float
     metrics: Mapping[str, float]
     step_share: float
-    """of the training seconds, those in steps"""
+    """The share of the training time that is in steps."""
 
     def shown(self) -> dict[str, str]:
-        """What a run's own page shows of them: name -> value with its unit."""
-        found = {"median step": f"{1e3 * self.step_seconds:.3g} ms"} if self.step_seconds else {}
+        """The figures for the page of a run: name -> value with its unit."""
+        texts = {"median step": f"{1e3 * self.step_seconds:.3g} ms"} if self.step_seconds else {}
         if self.communication is not None:
-            found["steps waiting for others"] = f"{self.communication:.0%}"
+            texts["steps waiting for others"] = f"{self.communication:.0%}"
         if self.peak_bytes is not None:
-            found["largest process"] = f"{self.peak_bytes / 2**20:.0f} MiB"
-        return found
+            texts["largest process"] = f"{self.peak_bytes / 2**20:.0f} MiB"
+        return texts
 
     def parts(self) -> dict[str, float]:
-        """The training seconds by what they went into."""
+        """The training seconds by their use."""
         steps = self.step_share * self.training_seconds
         others, samples = (self.communication or 0.0) * steps, self.input_stall * steps
         return {
@@ -59,7 +59,7 @@ class RunFigures:
 
 
 def figures_of(run: Run) -> RunFigures:
-    """The figures of a run that did a step."""
+    """The figures of a run that did at least one step."""
     history = run.history
     curve = list(history.curve.values())
     first_of = {attempt: min(step.step for step in history.steps if step.attempt == attempt) for attempt in history.attempts}
@@ -77,7 +77,7 @@ def figures_of(run: Run) -> RunFigures:
         communication=_communication(history),
         input_stall=sum(step.input_seconds for step in steady) / max(sum(seconds), 1e-9),
         peak_bytes=max((one.peak_bytes for one in history.trainings if one.peak_bytes is not None), default=None),
-        loss=curve[-1].loss,
+        loss=curve[-1].loss_value,
         metrics=history.evaluations[-1].metrics if history.evaluations else {},
         step_share=stepping / training if training else 0.0,
     )
@@ -91,7 +91,7 @@ def interval_of_median(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def _communication(history: History) -> float | None:
-    """Over the ranks of the last attempt that came to its end, the mean share of their steps in which they did not work."""
+    """The mean over ranks of the share of step time in which they waited, in the last attempt that reported it; None: not measured."""
     newest = max((one.attempt for one in history.trainings), default=None)
     last = [one for one in history.trainings if one.attempt == newest]
     if len(last) == 1 and len(history.fingerprints) == 1:

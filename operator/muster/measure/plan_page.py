@@ -1,4 +1,4 @@
-"""What `muster plan` shows: the worlds that it looked at, as a table and a page. Pure."""
+"""The output of `muster plan`: the worlds that it compares, as a table and a page. Pure."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from muster.report.plots import Bar, Bars
 MILLI = 1e3
 
 METHOD = (
-    "A step was measured in one process, and in as many side by side as the worlds above have, each "
-    "with several numbers of samples; an all-reduce was measured between two processes. A world's step is the computing of its largest "
-    "share, and an all-reduce in a ring: 2 (P - 1) / P of the gradients' bytes over each link. Computing and adding up are taken to come "
-    "one after the other. Reading data files, saving and evaluating are not in it."
+    "Steps were measured with several numbers of samples, in one process and in as many processes side by side as the worlds above "
+    "have. An all-reduce was measured between two processes. The step of a world is the computing time of its largest share plus "
+    "an all-reduce in a ring, which sends 2 (P - 1) / P of the gradients' bytes over each link. Computing and all-reduce run one "
+    "after the other. Reading data files, saving and evaluating are not included."
 )
 
 
 def worlds_table(advice: Advice) -> Table:
-    """The worlds, smallest first; speed-up and efficiency are against one process."""
-    alone = advice.candidates[0].world.seconds
+    """The worlds, smallest first. Speed-up and efficiency are relative to one process."""
+    single = advice.candidates[0].world.seconds
     rows: list[list[str | int | float | None]] = []
     for one in advice.candidates:
         world = one.world
-        gain = alone / world.seconds
+        gain = single / world.seconds
         figures = (world.seconds * MILLI, world.computing * MILLI, world.communication * MILLI)
         efficiency, memory = 100 * gain / world.processes, world.memory / MEBI
         note = "advised" if one is advice.chosen else "" if one.fits else "too little memory"
-        rows.append(
-            [world.processes, one.strategy.value, world.share, *figures, world.samples / world.seconds, gain, efficiency, memory, note]
-        )
+        rows.append([world.processes, one.strategy, world.share, *figures, world.samples / world.seconds, gain, efficiency, memory, note])
     head = [
         "processes",
         "strategy",
         "samples each",
         "step ms",
         "computing ms",
-        "adding up ms",
+        "all-reduce ms",
         "samples/s",
         "speed-up",
         "efficiency %",
@@ -53,7 +51,7 @@ def page(advice: Advice, costs: Costs, *, title: str, subtitle: str) -> Page:
             f"{one.world.processes} process{'es' if one.world.processes > 1 else ''}",
             [
                 (0.0, one.world.computing * MILLI, "series-1", "computing"),
-                (one.world.computing * MILLI, one.world.communication * MILLI, "series-2", "adding up"),
+                (one.world.computing * MILLI, one.world.communication * MILLI, "series-2", "all-reduce"),
             ],
             f"{one.world.seconds * MILLI:.3g} ms",
         )
@@ -73,4 +71,4 @@ def page(advice: Advice, costs: Costs, *, title: str, subtitle: str) -> Page:
 
 
 def _bars(bars: list[Bar]) -> Bars:
-    return Bars("milliseconds", bars, {"series-1": "computing", "series-2": "adding up gradients"})
+    return Bars("milliseconds", bars, {"series-1": "computing", "series-2": "all-reduce of the gradients"})

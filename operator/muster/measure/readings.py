@@ -1,34 +1,34 @@
-"""What the tasks that measure have said (`measurement` events, docs/architecture.md), as costs."""
+"""Turns the measurements of measuring jobs into costs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from muster.measure.cost import Costs, Line
+from muster_contract.events import CollectiveMeasurement, Event, LinkMeasurement, StepMeasurement, decode_event
 
-Measurement = Mapping[str, Any]
 _MARK = "measurement {"
 
 
-def in_log(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """The measurements that stand in the log of a job's first pod, whatever stands before them in their lines."""
-    found = []
+def in_log(lines: Iterable[str]) -> list[Event]:
+    """The measurements in the log of a job's first pod. Each may follow other text in its line."""
+    measured = []
     for line in lines:
         _, mark, rest = line.partition(_MARK)
         if mark:
             try:
-                found.append(json.loads("{" + rest))
+                measured.append(decode_event(json.loads("{" + rest)))
             except ValueError:
-                continue  # a line that was cut
-    return found
+                continue  # an incomplete line
+    return measured
 
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation at one size: `seconds` until the last rank is through, and the interval of this median."""
+    """An operation at one size. `seconds` is the median time until the last rank has finished, `low` to `high` its interval. `own`: whether
+    the job itself uses this variant."""
 
     name: str
     own: bool
@@ -40,15 +40,15 @@ class Collective:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second over each link, as nccl-tests defines "bus bandwidth": what the hardware would have to carry of an operation done
-        as well as possible, so that it may be held against that of a socket."""
+        """Bytes a second over each link if the operation were optimal, as nccl-tests defines "bus bandwidth". It can be compared with the
+        bandwidth of a socket."""
         parts = {"AllReduce": 2 * (self.world - 1), "AllGather": self.world - 1, "ReduceScatter": self.world - 1, "Broadcast": self.world}
         return parts[self.name.partition(" ")[0]] / self.world * self.bytes / self.seconds
 
 
 @dataclass(frozen=True)
 class Socket:
-    """A plain TCP connection between the first and the last process: seconds by bytes, where 0 bytes are a round trip."""
+    """A plain TCP connection between the first and the last process: seconds by bytes. The entry for 0 bytes is a round trip."""
 
     seconds: Mapping[int, float]
 
@@ -57,7 +57,7 @@ class Socket:
         return self.seconds.get(0, 0.0)
 
     def bandwidths(self) -> dict[int, float]:
-        """Bytes a second by bytes, the answer of a byte included."""
+        """Bytes a second by bytes, including the reply of one byte."""
         return {size: size / seconds for size, seconds in sorted(self.seconds.items()) if size}
 
     @property
@@ -65,39 +65,44 @@ class Socket:
         return max(self.bandwidths().values(), default=0.0)
 
 
-def collectives(found: Sequence[Measurement]) -> list[Collective]:
+def collectives(measured: Iterable[Event]) -> list[Collective]:
     return [
         Collective(
-            name=f"{one['operation']} {one['variant']}".strip(),
-            own=one["own"],
-            bytes=one["bytes"],
-            world=one["world"],
-            seconds=one["median"],
-            low=one["low"],
-            high=one["high"],
+            name=f"{one.operation} {one.variant}".strip(),
+            own=one.own,
+            bytes=one.bytes,
+            world=one.world,
+            seconds=one.median,
+            low=one.low,
+            high=one.high,
         )
-        for one in found
-        if one["what"] == "collective"
+        for one in measured
+        if isinstance(one, CollectiveMeasurement)
     ]
 
 
-def socket(found: Sequence[Measurement]) -> Socket:
-    return Socket({one["bytes"]: one["median"] for one in found if one["what"] == "link"})
+def socket(measured: Iterable[Event]) -> Socket:
+    return Socket({one.bytes: one.median for one in measured if isinstance(one, LinkMeasurement)})
 
 
-def costs(rehearsals: Mapping[int, Sequence[Measurement]], link: Line, *, processors: int | None) -> Costs:
-    """Of rehearsals by so many processes; what a process takes is measured where it computes alone."""
-    alone = rehearsals[1]
+def rehearsed(measured: Iterable[Event]) -> list[StepMeasurement]:
+    """The steps among the measurements."""
+    return [one for one in measured if isinstance(one, StepMeasurement)]
+
+
+def costs(rehearsals: Mapping[int, Sequence[StepMeasurement]], link: Line, *, processors: int | None) -> Costs:
+    """The costs from the steps of rehearsals, by the number of processes. Memory is that of the rehearsal with one process."""
+    single = rehearsals[1]
     return Costs(
-        steps={processes: Line.through({one["samples"]: one["median"] for one in found}) for processes, found in rehearsals.items()},
-        memory=Line.through({one["samples"]: one["peakBytes"] for one in alone}),
-        gradient_bytes=alone[0]["gradientBytes"],
-        state_bytes=alone[0]["stateBytes"],
+        steps={processes: Line.through({one.samples: one.median for one in steps}) for processes, steps in rehearsals.items()},
+        memory=Line.through({one.samples: one.peak_bytes for one in single}),
+        gradient_bytes=single[0].gradient_bytes,
+        state_bytes=single[0].state_bytes,
         link=link,
         processors=processors,
     )
 
 
-def link_of(found: Sequence[Measurement]) -> Line:
+def link_of(measured: Iterable[Event]) -> Line:
     """The all-reduce of two processes by bytes."""
-    return Line.through({one.bytes: one.seconds for one in collectives(found)})
+    return Line.through({one.bytes: one.seconds for one in collectives(measured)})

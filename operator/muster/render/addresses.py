@@ -1,4 +1,4 @@
-"""Where replicas are reached in a cluster."""
+"""The addresses of replicas in a cluster."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from types import MappingProxyType
 
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
-from muster.strategies import tf_config, torchrun, tpu
 from muster.strategies.base import host_in_cluster
-from muster.strategies.registry import strategy_of
+from muster.strategies.registry import STRATEGIES, strategy_of
 
-PORTS: Mapping[str, int] = MappingProxyType(
-    {tf_config.PORT_NAME: tf_config.PORT, torchrun.PORT_NAME: torchrun.PORT, tpu.PORT_NAME: tpu.PORT}
-)
+PORTS: Mapping[str, int] = MappingProxyType({name: port for strategy in STRATEGIES.values() for name, port in strategy.ports.items()})
 
 ATTEMPT_PORTS = 100
-"""From how many ports on they are used again: those of the strategies lie further apart."""
+"""The number of ports after which they repeat. The ports of one strategy are further apart."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,10 @@ class ClusterAddresses:
 
 
 def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
-    """Where the replicas of an attempt are reached.
+    """The addresses of the replicas of an attempt.
 
-    Where processes are replaced within their pods, each attempt has ports of its own, lest a socket of an older one meet the new world. A
-    pod without a supervisor runs one attempt only, and keeps the ports that everybody knows; and so does one that others, which a restart
-    leaves alone, must find again.
+    If processes are replaced within their pods, each attempt has its own ports. So a socket of an older attempt cannot reach the new world.
+    The ports stay the same if a pod runs only one attempt, or if replicas that a restart leaves alone must find the pod again.
     """
     shift = attempt % ATTEMPT_PORTS if job.spec.trainer.supervised and strategy_of(job.spec.strategy).moves else 0
     return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)

@@ -1,4 +1,4 @@
-"""The environment of a trainer container: Muster's contract with it (docs/architecture.md), then what the framework reads."""
+"""The environment of a trainer container: Muster's own variables (`muster_contract.environment`), then those of the framework."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from math import floor
 
 from muster.api import grace
 from muster.api.job import TrainingJob
-from muster.api.spec import RoleName, TrainingJobSpec
-from muster.render.trainer import checkpoint_directory, muster_trainer
+from muster.api.spec import TrainingJobSpec
+from muster.render.trainer import checkpoint_directory, trainer_spec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
+from muster_contract.checkpoint_layout import TENSORBOARD
+from muster_contract.environment import variables
 
 NOT_APPLIED_UID = "00000000-0000-0000-0000-000000000000"
 NOT_APPLIED_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""What stands for the uid and creation time of a job that no server has seen."""
+"""The uid and creation time of a job that is not applied, as in `muster render`."""
 
 CLAIM_PATH = "/checkpoints"
 CODE_PATH = "/code"
 CODE_SOURCE_PATH = "/run/muster-code"
-"""Where the ConfigMap of `trainer.code` is mounted, read-only; the supervisor copies it into the working directory, CODE_PATH."""
+"""The read-only mount of the ConfigMap of `trainer.code`. The supervisor copies it into the working directory, CODE_PATH."""
 STATE_PATH = "/run/muster"
+OBJECTS_PATH = "/run/muster-objects"
+"""The mounts of the ConfigMaps and Secrets of a strategy, each in a folder of its name."""
 TOKEN_PATH = "/var/run/secrets/muster"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Coordinator:
-    """The coordination channel: its base URL, and what its server's certificate is checked with (PEM; empty: it speaks plain HTTP, as on a
-    laptop). The token is mounted into the pod."""
+    """The coordination channel: its base URL, and the PEM of the authority that verifies its server (empty for plain HTTP, as on a laptop).
+    The token is mounted into the pod."""
 
     url: str
     authority: str = ""
@@ -37,12 +41,12 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Plans:
-    """What the replicas of a job are rendered from."""
+    """The plans from which the replicas of a job are rendered."""
 
     whole: WorldPlan
     """The world that the spec asks for."""
     world: WorldPlan
-    """The current one, which is a part of it where the job is elastic."""
+    """The current world. It may be a part of `whole` if the job is elastic."""
 
 
 def uid_of(job: TrainingJob) -> str:
@@ -60,38 +64,33 @@ def environment_of(
     coordinator: Coordinator | None,
     standby: bool = False,
 ) -> dict[str, str]:
-    """Every variable of a replica's trainer container but those that only its pod knows (name and uid).
+    """Every variable of a replica's trainer container, except the name and uid of the pod.
 
-    One that stands by (`standby`) is told the world that takes it in when it does.
+    A stand-by replica (`standby`) gets the variables of its world later, in the reply to a report.
     """
     directory = checkpoint_directory(job, CLAIM_PATH)
-    env = {
-        "MUSTER_JOB": job.key,
-        "MUSTER_JOB_UID": uid_of(job),
-        "MUSTER_JOB_CREATED": f"{job.metadata.creation_timestamp or NOT_APPLIED_TIME:%Y-%m-%dT%H:%M:%SZ}",
-        "MUSTER_STRATEGY": job.spec.strategy.value,
-        "MUSTER_ROLE": replica.role.value,
-        "MUSTER_INDEX": str(replica.index),
-        "MUSTER_TRAINER": muster_trainer(
-            job.spec, directory, processes=plans.whole.size, grace_seconds=grace.seconds(job.spec, job.status)
-        ),
-        "MUSTER_STATE_DIR": STATE_PATH,
-    }
-    if coordinator is not None:
-        env |= {"MUSTER_COORDINATOR": coordinator.url, "MUSTER_TOKEN_FILE": f"{TOKEN_PATH}/token"}
-        env |= {"MUSTER_COORDINATOR_AUTHORITY": coordinator.authority} if coordinator.authority else {}
-    if directory is not None:
-        env["MUSTER_CHECKPOINT_DIR"] = directory
-    if job.spec.trainer.code is not None and job.spec.trainer.supervised:
-        env["MUSTER_CODE"] = CODE_SOURCE_PATH
-    if (
-        directory is not None
-        and directory.startswith("/")
-        and (replica.first_rank == 0 or replica.role is RoleName.EVALUATOR or job.spec.elastic)
-    ):
-        env["MUSTER_TENSORBOARD_DIR"] = f"{directory}/tensorboard"
+    spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace.seconds(job.spec, job.status))
+    writes_summaries = replica.first_rank in (0, None) or job.spec.elastic is not None
+    env = variables(
+        job=job.key,
+        job_uid=uid_of(job),
+        job_created=job.metadata.creation_timestamp or NOT_APPLIED_TIME,
+        strategy=job.spec.strategy,
+        role=replica.role,
+        index=replica.index,
+        trainer=spec.to_json(),
+        state_dir=STATE_PATH,
+        coordinator=coordinator and coordinator.url,
+        token_file=coordinator and f"{TOKEN_PATH}/token",
+        coordinator_authority=coordinator and coordinator.authority,
+        checkpoint_dir=directory,
+        code=CODE_SOURCE_PATH if job.spec.trainer.code is not None and job.spec.trainer.supervised else None,
+        tensorboard_dir=f"{directory}/{TENSORBOARD}" if directory and directory.startswith("/") and writes_summaries else None,
+        standby=standby,
+        objects=OBJECTS_PATH if strategy.objects else None,
+    )
     if standby:
-        world = {"MUSTER_STANDBY": "1", **_own(replica, attempt)}
+        world = _of_attempt(replica, attempt)
     else:
         world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=attempt, addresses=addresses)
     return {**env, **world, **_defaults(job, replica)}
@@ -100,18 +99,31 @@ def environment_of(
 def world_environment(
     spec: TrainingJobSpec, replica: ReplicaPlan, *, strategy: Strategy, plan: WorldPlan, attempt: int, addresses: Addresses
 ) -> dict[str, str]:
-    """What of a replica's environment changes with the world: the attempt, and what the framework reads."""
-    return {**_own(replica, attempt), **strategy.environment(spec, plan, replica, addresses)}
+    """The variables that change with the world: the attempt, and those that the framework reads."""
+    return {**_of_attempt(replica, attempt), **_world(replica, plan, addresses), **strategy.environment(spec, plan, replica, addresses)}
 
 
-def _own(replica: ReplicaPlan, attempt: int) -> dict[str, str]:
-    return {"MUSTER_ATTEMPT": str(attempt), "MUSTER_PROCESSES": str(replica.processes)}
+def _world(replica: ReplicaPlan, plan: WorldPlan, addresses: Addresses) -> dict[str, str]:
+    """The ranks of the replica, the number of processes, and the address of the first replica, where they meet before the framework starts.
+
+    Roles may run different numbers of processes, so a replica cannot compute its ranks.
+    """
+    first = plan.replicas[0]
+    address = None
+    if first.ports:
+        port = addresses.port(first.role, first.index, next(iter(first.ports)))
+        address = f"{addresses.host(first.role, first.index)}:{port}"
+    return variables(first_rank=replica.first_rank, world_size=plan.size, world_address=address)
+
+
+def _of_attempt(replica: ReplicaPlan, attempt: int) -> dict[str, str]:
+    return variables(attempt=attempt, processes=replica.processes)
 
 
 def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:
-    """What interpreters and libraries read when they start. Users may set it otherwise."""
+    """Variables that interpreters and libraries read when they start. Users may override them."""
     env = {"PYTHONUNBUFFERED": "1"}
-    role = job.spec.roles.named().get(replica.role)
+    role = job.spec.roles.get(replica.role)
     cpus = accelerators.cpus(role) if role is not None else None
     if cpus is not None:
         # Libraries count the machine's cores, not the container's, and would start far too many threads.

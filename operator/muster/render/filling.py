@@ -1,8 +1,7 @@
-"""Fills the templates. Nothing a user writes can break or inject YAML: no value ever goes through it.
+"""Fills the templates. Users cannot break or inject YAML, because no value passes through it.
 
-Where a template prints a value, a mark is printed; the text with its marks is read as YAML, and the values, as JSON, then take the place of
-the marks. The text depends on a job's shape alone, so that the pods of a world are read once: YAML costs ten times as much as the rest.
-"""
+A template prints a mark for each value. The text with its marks is parsed as YAML, and the values, as JSON, then replace the marks. The
+text depends only on the shape of a job, so it is parsed once for all pods of a world. Parsing YAML costs ten times as much as the rest."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ _encoder = json.JSONEncoder(allow_nan=False)
 
 @jinja2.pass_context
 def _mark(context: jinja2.runtime.Context, value: Any) -> str:
-    """Keeps the value, and prints a mark in its place."""
-    kept: list[Any] = context[_MARKED]
-    kept.append(value)
+    """Collects the value, and prints a mark instead."""
+    marked: list[Any] = context[_MARKED]
+    marked.append(value)
     return _MARK
 
 
@@ -44,14 +43,14 @@ def _environment() -> jinja2.Environment:
 
 @lru_cache(maxsize=256)
 def _pieces(text: str) -> list[str]:
-    """The document as JSON, cut at the marks, which are in it in the order of the text."""
+    """The document as JSON, split at the marks, which have the order of the text."""
     return json.dumps(yaml.load(text, Loader=_Loader)).split(_MARK)
 
 
 def fill(template: str, **values: Any) -> dict[str, Any]:
-    """The object that `templates/<template>` describes with these values, which must be ones that JSON can hold: ValueError for others."""
-    kept: list[Any] = []
-    pieces = _pieces(_environment().get_template(template).render(values, **{_MARKED: kept}))
-    written = map(_encoder.encode, kept)
+    """The object that `templates/<template>` describes with these values. Raises ValueError for a value that JSON cannot represent."""
+    marked: list[Any] = []
+    pieces = _pieces(_environment().get_template(template).render(values, **{_MARKED: marked}))
+    written = map(_encoder.encode, marked)
     document: dict[str, Any] = json.loads("".join(chain.from_iterable(zip_longest(pieces, written, fillvalue=""))))
     return document

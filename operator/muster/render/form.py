@@ -1,4 +1,5 @@
-"""What pods of a job are made of, as a digest. Processes of one world must agree on what they do, so its pods must have the same."""
+"""The form of a job's pods: a digest of what they are rendered from. All pods of one world must have the same form, because their processes
+must agree."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from muster.api.spec import Roles, TrainingJobSpec
+from muster.api.spec import TrainingJobSpec
 
 _LEFT_OUT: Any = {
     "elastic": True,
@@ -19,15 +20,15 @@ _LEFT_OUT: Any = {
     "active_deadline_seconds": True,
     "ttl_seconds_after_finished": True,
     "clean_pod_policy": True,
-    "roles": {name: {"replicas"} for name in Roles.model_fields},
+    "roles": {"__all__": {"replicas"}},
 }
-"""What may differ between the pods of a world: it is the operator's, or is told anew with each world."""
+"""Fields that may differ between the pods of a world. The operator uses them, or each world gets new values."""
 
 
 def form_of(spec: TrainingJobSpec, defaults: Mapping[str, Any]) -> str:
-    """Of the spec, and of the installation's pod template; fit for a label. What has its default is left out, so that a newer operator
-    with more fields finds the same."""
-    said = spec.model_dump(mode="json", exclude=_LEFT_OUT, exclude_defaults=True)
-    roles = {name: role for name, role in said.pop("roles", {}).items() if role}
-    made_of = json.dumps([said, roles, dict(defaults)], sort_keys=True)
-    return hashlib.sha256(made_of.encode()).hexdigest()[:10]
+    """The form of pods of this spec and the installation's pod template, fit for a label. Defaults are left out, so that a newer operator
+    with more fields gets the same digest."""
+    fields = spec.model_dump(mode="json", exclude=_LEFT_OUT, exclude_defaults=True)
+    roles = {name: role for name, role in fields.pop("roles", {}).items() if role}
+    sources = json.dumps([fields, roles, dict(defaults)], sort_keys=True)
+    return hashlib.sha256(sources.encode()).hexdigest()[:10]

@@ -1,4 +1,4 @@
-"""The images of an installation, and those of one that names none."""
+"""The images of an installation, and their defaults."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from muster.strategies.base import Framework
+from muster.strategies.registry import STRATEGIES
 
 
 @dataclass(frozen=True)
 class Images:
-    """`trainers`: one image per framework. `supervisor`: the image that brings the supervisor into images of users (the operator's own has
-    it), with its pull policy; None: as Kubernetes decides."""
+    """`trainers`: one image per framework, by its name. `supervisor`: the image that brings the supervisor into images of users (the
+    operator's image has it), with its pull policy. None leaves the policy to Kubernetes."""
 
-    trainers: Mapping[Framework, str]
+    trainers: Mapping[str, str]
     supervisor: str
     supervisor_pull_policy: str | None = None
 
 
 def default_images() -> Images:
-    """Those of this version of Muster."""
+    """The images of this version of Muster."""
     release = version("muster-training")
-    trainers = {framework: f"muster-trainer-{framework.value.lower()}:{release}" for framework in Framework}
+    trainers = {name: f"muster-trainer-{name.lower()}:{release}" for name in {strategy.framework.name for strategy in STRATEGIES.values()}}
     return Images(trainers, supervisor=f"muster-operator:{release}")

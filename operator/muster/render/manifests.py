@@ -1,4 +1,4 @@
-"""Everything that runs a job at one attempt: the headless service and a pod per replica."""
+"""All manifests of one attempt of a job: the headless service, and a pod for each replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
+from muster.render.gang import SCHEDULERS, joined
 from muster.render.images import Images
+from muster.render.objects import render_objects
 from muster.render.pods import labels_of, owner_of, pod_of
 from muster.strategies.base import Addresses, ReplicaPlan, WorldPlan
 from muster.strategies.registry import strategy_of
@@ -28,9 +30,9 @@ def render(
     images: Images,
     coordinator: Coordinator | None = None,
 ) -> list[Manifest]:
-    """The service, then the pods in the order of their ranks. The same arguments give the same manifests.
+    """The objects of the strategy, the service, then the pods in the order of their ranks. The same arguments give the same manifests.
 
-    Raises InvalidJobError for what can be seen only here, such as a template that cannot be laid over a pod.
+    Raises InvalidJobError for problems that only rendering shows, such as a template that cannot be merged.
     """
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
@@ -39,7 +41,7 @@ def render(
         pod_of(job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
         for replica in plan.replicas
     ]
-    return [render_service(job, addresses), *pods]
+    return [*render_objects(job, plan, addresses), render_service(job, addresses), *pods]
 
 
 def render_replica(
@@ -55,13 +57,15 @@ def render_replica(
     standby: bool = False,
     plans: Plans | None = None,
 ) -> Manifest:
-    """The pod of one replica; `defaults` is a pod template that lies under the job's own. Give `plans` when there are many replicas: making
-    them takes as long as the job has replicas. Raises LookupError where the job has no such replica, InvalidJobError for a template that
-    cannot be laid over."""
+    """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
+
+    `defaults` is a pod template that the job's template overrides. Pass `plans` when you render many replicas, because their cost grows
+    with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be merged.
+    """
     strategy = strategy_of(job.spec.strategy)
     plans = plans or plans_of(job)
     replica = _replica_of(job, plans.whole if standby else plans.world, role, index)
-    return pod_of(
+    pod = pod_of(
         job,
         replace(replica, ports={}) if standby else replica,
         strategy=strategy,
@@ -73,22 +77,24 @@ def render_replica(
         defaults=defaults,
         standby=standby,
     )
+    scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
+    return joined(pod, scheduler, job.metadata.name) if scheduler and strategy.is_in_world(role) else pod
 
 
 def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, addresses: Addresses) -> dict[str, str]:
-    """The variables that a replica which is there already starts the processes of another attempt with; LookupError as `render_replica`."""
+    """The variables with which an existing replica starts the processes of another attempt. Raises LookupError as `render_replica` does."""
     strategy, plan = strategy_of(job.spec.strategy), world_plan(job)
     replica = _replica_of(job, plan, role, index)
     return world_environment(job.spec, replica, strategy=strategy, plan=plan, attempt=attempt, addresses=addresses)
 
 
 def world_plan(job: TrainingJob) -> WorldPlan:
-    """The job's current world, which may be a part of what its spec asks for."""
+    """The job's current world, which may be a part of the world in its spec."""
     return plans_of(job).world
 
 
 def plans_of(job: TrainingJob) -> Plans:
-    """Both plans of the job, for the status that it has now."""
+    """Both plans of the job, for its current status."""
     whole, world = strategy_of(job.spec.strategy).plan(job.spec), job.status.world
     if job.spec.elastic is None or world is None:
         return Plans(whole=whole, world=whole)
@@ -98,12 +104,12 @@ def plans_of(job: TrainingJob) -> Plans:
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:
     position = plan.positions.get((role, index))
     if position is None:
-        raise LookupError(f"{job.key} has no replica {role.value}-{index}")
+        raise LookupError(f"{job.key} has no replica {role}-{index}")
     return plan.replicas[position]
 
 
 def render_service(job: TrainingJob, addresses: Addresses) -> Manifest:
-    """The headless service that gives the pods their names. It must exist before the pods, and serves all attempts."""
+    """The headless service that gives the pods their DNS names. It must exist before the pods, and serves all attempts."""
     plan = strategy_of(job.spec.strategy).plan(job.spec)
     ports = {name: addresses.port(replica.role, replica.index, name) for replica in reversed(plan.replicas) for name in replica.ports}
     return fill(

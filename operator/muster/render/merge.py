@@ -1,4 +1,4 @@
-"""Strategic merge: lays a user's pod template over a rendered pod, as `kubectl patch` would.
+"""Strategic merge: merges a user's pod template into a rendered pod, as `kubectl patch` does.
 
 Maps are merged key by key, and null removes a key. Lists of things that have a name are merged by it; all others are replaced.
 `$patch: replace` and `$patch: delete` work in maps and in items of merged lists, and `- $patch: replace` replaces a whole list.
@@ -29,7 +29,7 @@ MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "tolerations": ("key", "effect"),
 }
 
-# What such an item is of is said by one of its other keys (emptyDir or configMap, value or valueFrom): a new kind replaces the old.
+# One of the other keys of such an item is its kind (emptyDir or configMap, value or valueFrom). A new kind replaces the old one.
 _ONE_OF_LISTS = frozenset({"volumes", "env"})
 # A toleration without a key tolerates everything.
 _MAY_LACK_KEY = frozenset({"tolerations"})
@@ -37,7 +37,7 @@ _DIRECTIVE = "$patch"
 
 
 class MergeError(ValueError):
-    """A patch that cannot be laid over; `path` is the place in it."""
+    """A patch that cannot be merged. `path` is the path of the field in the patch."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -46,7 +46,7 @@ class MergeError(ValueError):
 
 
 def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `patch` laid over. Neither is changed; the result shares with `base` what `patch` leaves as it is. Raises MergeError."""
+    """`base` with `patch` merged into it. Changes neither. The result shares the unchanged parts of `base`. Raises MergeError."""
     return _merge_map(base, _copied(patch), "") or {}
 
 
@@ -57,7 +57,7 @@ def _copied(value: Any) -> Any:
 
 
 def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dict[str, Any] | None:
-    """None where the patch says to delete the map."""
+    """The merged map. None if the patch deletes it."""
     match _directive(patch, path):
         case "delete":
             return None
@@ -68,7 +68,7 @@ def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> 
         if key == _DIRECTIVE:
             continue
         if str(key).startswith("$"):
-            raise MergeError(_join(path, key), "this directive is not known here; use $patch: replace or $patch: delete")
+            raise MergeError(_join(path, key), "this directive is not supported; use $patch: replace or $patch: delete")
         merged = _merge_value(key, result.get(key), value, path=_join(path, key))
         if merged is None:
             result.pop(key, None)
@@ -80,7 +80,7 @@ def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> 
 def _merge_value(key: str, base: Any, patch: Any, *, path: str) -> Any:
     for kind, word in ((Mapping, "an object"), (list, "a list")):
         if isinstance(base, kind) and patch is not None and not isinstance(patch, kind):
-            raise MergeError(path, f"must be {word}, as what it is laid over is, not {patch!r:.80}")
+            raise MergeError(path, f"must be {word}, because it overrides one, not {patch!r:.80}")
     if isinstance(patch, Mapping):
         return _merge_map(base if isinstance(base, Mapping) else {}, patch, path)
     if isinstance(patch, list):
@@ -102,7 +102,7 @@ def _replaced_list(patch: Sequence[Any], path: str) -> list[Any]:
 
 
 def _merge_list(key: str, base: Sequence[Any], patch: Sequence[Any], *, path: str) -> list[Any]:
-    """Items of `base` stay in their order, new ones follow."""
+    """The merged list. Items of `base` keep their order, and new ones follow."""
     whole = any(item == {_DIRECTIVE: "replace"} for item in patch)
     result: dict[Any, Any] = {} if whole else {_identity(key, item, path): item for item in base}
     for position, item in enumerate(patch):
@@ -110,7 +110,7 @@ def _merge_list(key: str, base: Sequence[Any], patch: Sequence[Any], *, path: st
             continue
         where = f"{path}[{position}]"
         identity = _identity(key, item, where)
-        merged = _merge_map(_kept(key, result.get(identity, {}), item), item, where)
+        merged = _merge_map(_compatible(key, result.get(identity, {}), item), item, where)
         if merged is None:
             result.pop(identity, None)
         else:
@@ -118,10 +118,10 @@ def _merge_list(key: str, base: Sequence[Any], patch: Sequence[Any], *, path: st
     return list(result.values())
 
 
-def _kept(key: str, base: Mapping[str, Any], patch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of the base's item may stay beside the patch's."""
-    said = set(patch) - {*MERGE_KEYS[key], _DIRECTIVE}
-    if key not in _ONE_OF_LISTS or not said:
+def _compatible(key: str, base: Mapping[str, Any], patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the base's item that may remain beside the patch's item."""
+    kinds = set(patch) - {*MERGE_KEYS[key], _DIRECTIVE}
+    if key not in _ONE_OF_LISTS or not kinds:
         return base
     return {name: value for name, value in base.items() if name in patch}
 
@@ -139,7 +139,7 @@ def _directive(patch: Mapping[str, Any], path: str) -> str | None:
     directive = patch.get(_DIRECTIVE)
     if directive in (None, "merge", "replace", "delete"):
         return directive
-    raise MergeError(_join(path, _DIRECTIVE), f"{directive!r:.80} is no directive; write replace, delete or merge")
+    raise MergeError(_join(path, _DIRECTIVE), f"{directive!r:.80} is not a directive; write replace, delete or merge")
 
 
 def _join(path: str, key: Any) -> str:

@@ -1,4 +1,4 @@
-"""The pod of one replica: the template filled in, then the user's template laid over it."""
+"""The pod of one replica: the filled template, with the user's template merged into it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from muster.api.constants import (
     ROLE_LABEL,
     STANDBY_LABEL,
     TRAINER_CONTAINER,
-    is_reserved_env,
 )
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
@@ -27,6 +26,7 @@ from muster.render.environment import (
     CLAIM_PATH,
     CODE_PATH,
     CODE_SOURCE_PATH,
+    OBJECTS_PATH,
     STATE_PATH,
     TOKEN_PATH,
     Coordinator,
@@ -40,9 +40,11 @@ from muster.render.images import Images
 from muster.render.merge import MergeError, strategic_merge
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, image_of
 from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy
+from muster.strategies.registry import is_reserved_env
+from muster_contract.environment import NAMES
 
 SECONDS_AFTER_GRACE = 15
-"""From the end of the time to save until a pod is killed: for last words, and for side-cars to end."""
+"""Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
 
 SUPERVISOR_CONTAINER = "muster-supervisor"
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
@@ -51,16 +53,21 @@ _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
 _KNOWN_TO_THE_POD = tuple(
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    for name, path in (("MUSTER_POD_NAME", "metadata.name"), ("MUSTER_POD_UID", "metadata.uid"))
+    for name, path in ((NAMES["pod_name"], "metadata.name"), (NAMES["pod_uid"], "metadata.uid"))
 )
 
 
 def pod_name(job: TrainingJob, role: RoleName, index: int) -> str:
-    return f"{job.metadata.name}-{role.value}-{index}"
+    return f"{job.metadata.name}-{role}-{index}"
+
+
+def object_name(job: TrainingJob, name: str) -> str:
+    """The name of a ConfigMap or Secret of the job's strategy."""
+    return f"{job.metadata.name}-{name}"
 
 
 def labels_of(job: TrainingJob) -> dict[str, str]:
-    """On every object of a job."""
+    """The labels of every object of a job."""
     return {
         JOB_NAME_LABEL: job.metadata.name,
         JOB_UID_LABEL: uid_of(job),
@@ -71,7 +78,7 @@ def labels_of(job: TrainingJob) -> dict[str, str]:
 
 
 def owner_of(job: TrainingJob) -> dict[str, Any] | None:
-    """The owner reference to the job; None for a job that no server has seen."""
+    """The owner reference to the job. None for a job that is not applied."""
     if not job.metadata.uid:
         return None
     reference = {"apiVersion": API_VERSION, "kind": KIND, "name": job.metadata.name, "uid": job.metadata.uid}
@@ -91,14 +98,14 @@ def pod_of(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     standby: bool = False,
 ) -> dict[str, Any]:
-    """The manifest of one replica's pod: over what is rendered the installation's template (`defaults`), and over that the user's.
+    """The manifest of one replica's pod. The installation's template (`defaults`) is merged into it, and then the user's.
 
-    Raises InvalidJobError where a template cannot be laid over.
+    Raises InvalidJobError if a template cannot be merged.
     """
     environment = environment_of(
         job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
     )
-    role = job.spec.roles.named().get(replica.role) or Role()
+    role = job.spec.roles.get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
     storage, code = job.spec.checkpoint.storage, job.spec.trainer.code
     pod = fill(
@@ -107,21 +114,21 @@ def pod_of(
         namespace=job.metadata.namespace,
         labels={
             **labels_of(job),
-            "app.kubernetes.io/component": replica.role.value,
-            ROLE_LABEL: replica.role.value,
+            "app.kubernetes.io/component": replica.role,
+            ROLE_LABEL: replica.role,
             INDEX_LABEL: str(replica.index),
             ATTEMPT_LABEL: str(attempt),
             FORM_LABEL: form_of(job.spec, defaults),
             **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),
-        hostname=f"{replica.role.value}-{replica.index}",
+        hostname=f"{replica.role}-{replica.index}",
         subdomain=job.metadata.name,
         termination_grace_seconds=grace.seconds(job.spec, job.status) + SECONDS_AFTER_GRACE,
         priority_class_name=job.spec.scheduling.priority_class_name,
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,
-        image=image_of(job, images.trainers[strategy.framework]),
+        image=image_of(job, images.trainers[strategy.framework.name]),
         supervised=job.spec.trainer.supervised,
         supervisor=_supervisor(job, images),
         command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
@@ -136,14 +143,18 @@ def pod_of(
         code_path=CODE_PATH,
         code_source_path=CODE_SOURCE_PATH,
         token_path=TOKEN_PATH if coordinator else None,
+        objects=[
+            (f"object-{extra.name}", extra.kind, object_name(job, extra.name), f"{OBJECTS_PATH}/{extra.name}")
+            for extra in (strategy.objects(job.spec, plans.whole, addresses) if strategy.objects else ())
+        ],
     )
-    pod = _with_template(pod, defaults, "jobDefaults.template")
-    pod = _with_template(pod, role.template, f"spec.roles.{replica.role.value}.template")
+    for template, field in ((defaults, "jobDefaults.template"), (role.template, f"spec.roles.{replica.role}.template")):
+        pod = _with_template(pod, template, field, strategy=strategy)
     return _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
 
 
 def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
-    """The init container that brings the supervisor; None if the image has one, or is to have none."""
+    """The init container that copies the supervisor into the pod. None if the image has a supervisor, or the job runs without one."""
     if job.spec.trainer.image is None or not job.spec.trainer.supervised:
         return None
     return {
@@ -156,8 +167,8 @@ def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
 
 
 def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with the trainer's resources for the init container as well, but for devices. So it needs no more than before, keeps its
-    class of service, and fits a quota that it fitted."""
+    """The pod with the trainer's resources, without devices, for the init container too. So the pod needs no more resources than before,
+    keeps its QoS class, and fits the same quota."""
     ours = next((each for each in pod["spec"].get("initContainers", ()) if each["name"] == SUPERVISOR_CONTAINER), None)
     if ours is None or "resources" in ours:
         return pod
@@ -170,8 +181,8 @@ def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
-    """The pod with the wish for other nodes, beside those of its template. No more than a wish: a job must not wait for want of a node
-    that is merely suspect."""
+    """The pod with a preference for other nodes, added to those of its template. It is only a preference, because a job must not wait
+    if all nodes are suspect."""
     if not nodes:
         return pod
     affinity = pod["spec"].get("affinity") or {}
@@ -182,7 +193,7 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """`text` so written that Kubernetes, which expands `$(NAME)` in variables and commands, leaves it as it is."""
+    """`text`, escaped so that Kubernetes does not expand `$(NAME)` in it."""
     return text.replace("$", "$$")
 
 
@@ -192,8 +203,8 @@ def _resources(role: Role, placement: Placement) -> dict[str, dict[str, str]]:
     return {key: values for key, values in (("limits", limits), ("requests", requests)) if values}
 
 
-def _with_template(pod: dict[str, Any], template: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """The template over the pod, and over that again what makes it this replica of this world."""
+def _with_template(pod: dict[str, Any], template: Mapping[str, Any], field: str, *, strategy: Strategy) -> dict[str, Any]:
+    """The pod with the template merged into it, and with the fields restored that identify this replica."""
     if not template:
         return pod
     patch: dict[str, Any] = {part: template[part] for part in ("metadata", "spec") if template.get(part) is not None}
@@ -201,10 +212,10 @@ def _with_template(pod: dict[str, Any], template: Mapping[str, Any], field: str)
         merged = strategic_merge(pod, patch)
     except MergeError as error:
         raise InvalidJobError([Problem(f"{field}.{error.path}" if error.path else field, error.message)]) from None
-    return _fixed(merged, pod, field)
+    return _fixed(merged, pod, field, strategy=strategy)
 
 
-def _fixed(merged: dict[str, Any], pod: dict[str, Any], field: str) -> dict[str, Any]:
+def _fixed(merged: dict[str, Any], pod: dict[str, Any], field: str, *, strategy: Strategy) -> dict[str, Any]:
     spec, metadata = merged.get("spec", {}), merged.setdefault("metadata", {})
     trainers = [container for container in spec.get("containers", ()) if container["name"] == TRAINER_CONTAINER]
     if not trainers:
@@ -214,10 +225,7 @@ def _fixed(merged: dict[str, Any], pod: dict[str, Any], field: str) -> dict[str,
     metadata["labels"] = {**metadata.get("labels", {}), **pod["metadata"]["labels"]}
     spec |= {key: pod["spec"][key] for key in _FIXED_SPEC}
     [rendered] = pod["spec"]["containers"]
-    trainers[0]["env"] = _with_reserved(rendered["env"], trainers[0].get("env", []))
+    reserved = [variable for variable in rendered["env"] if is_reserved_env(variable["name"], strategy)]
+    others = [variable for variable in trainers[0].get("env", []) if not is_reserved_env(variable["name"], strategy)]
+    trainers[0]["env"] = [*reserved, *others]
     return merged
-
-
-def _with_reserved(rendered: list[dict[str, Any]], merged: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    reserved = [variable for variable in rendered if is_reserved_env(variable["name"])]
-    return reserved + [variable for variable in merged if not is_reserved_env(variable["name"])]

@@ -1,22 +1,24 @@
-"""What runs in the trainer container: its command, its image, and MUSTER_TRAINER."""
+"""The contents of the trainer container: its command, its image, and MUSTER_TRAINER."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
-from math import ceil
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Options, Trainer, TrainingJobSpec
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, Options, Trainer, TrainingJobSpec
+from muster.strategies.registry import strategy_of
+from muster_contract.batch import largest_portion
+from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, TrainerSpec
 
 SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor")
-"""-P: nothing is imported from the working directory, where others may be able to write."""
+"""-P: Python imports nothing from the working directory, because others may be able to write to it."""
 SUPERVISOR_PATH = "/muster"
-"""Where an image of the user's finds the supervisor that an init container has copied there."""
+"""The path of the supervisor in a user's image, to which an init container has copied it."""
 COPY_SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor.copying", SUPERVISOR_PATH)
 COPIED_SUPERVISOR = (
     f"{SUPERVISOR_PATH}/lib/ld.so",
@@ -34,12 +36,12 @@ DEFAULT_STEPS_BETWEEN_COMMITS = 100
 
 
 def image_of(job: TrainingJob, default: str) -> str:
-    """The image pinned when the job was admitted, else the one it names, else the installation's."""
+    """The image pinned at the job's admission, or else the image in its spec, or else the installation's default."""
     return job.status.image or job.spec.trainer.image or default
 
 
 def command_of(trainer: Trainer) -> list[str]:
-    """The container's command. Raises InvalidJobError if there is none to run without a supervisor."""
+    """The container's command. Raises InvalidJobError if the job has no supervisor and no command."""
     if trainer.supervised:
         return list(SUPERVISOR if trainer.image is None else COPIED_SUPERVISOR)
     if trainer.command is None:
@@ -50,7 +52,7 @@ def command_of(trainer: Trainer) -> list[str]:
 def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
     """The job's own folder in its storage, which is mounted at `claim_path` where it is a claim; None where it has no storage.
 
-    It lies in a folder of the namespace, so jobs of two namespaces that share a storage never share a folder, and credentials can be
+    It is in a folder of the namespace, so jobs of two namespaces that share a storage never share a folder, and credentials can be
     limited to one.
     """
     storage = job.spec.checkpoint.storage
@@ -64,36 +66,33 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
     return f"{storage.uri.rstrip('/')}/{name}"
 
 
-def muster_trainer(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> str:
-    """The JSON of MUSTER_TRAINER (docs/architecture.md), of a job whose whole world has so many processes. Defaults of the configuration
-    are left to the trainer."""
-    content = {
-        **_program(spec.trainer),
-        "config": spec.trainer.config,
-        "batch": {**spec.batch.model_dump(mode="json", by_alias=True), **_most_at_once(spec, processes)},
-        "input": spec.trainer.input.model_dump(mode="json", by_alias=True),
-        "options": _options(spec.options),
-        "communication": spec.communication.value,
-        "checkpoint": None if directory is None else _checkpoint(spec.checkpoint, directory),
-        "graceSeconds": grace_seconds,
-    }
-    return json.dumps(content, allow_nan=False)
+def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> TrainerSpec:
+    """What each replica trains, of a job whose whole world has so many processes. The trainer fills in the defaults of `config`."""
+    trainer = spec.trainer
+    return TrainerSpec(
+        task=trainer.task,
+        module=trainer.module,
+        script=None if trainer.script is None else " ".join([trainer.script, *map(shlex.quote, trainer.args or ())]),
+        command=None if trainer.command is None else (*trainer.command, *(trainer.args or ())),
+        config=trainer.config,
+        batch=_batch(spec, processes=processes),
+        input=_input(trainer.input),
+        options=_options(spec.options),
+        communication=spec.communication.value,
+        checkpoint=None if directory is None else _checkpoint(spec.checkpoint, directory),
+        grace_seconds=grace_seconds,
+        strategy=strategy_of(spec.strategy).runtime,
+    )
 
 
-def _program(trainer: Trainer) -> dict[str, Any]:
-    """The entry point, with its arguments."""
-    if trainer.command is not None:
-        return {"command": [*trainer.command, *(trainer.args or ())]}
-    if trainer.script is not None:
-        return {"script": " ".join([trainer.script, *map(shlex.quote, trainer.args or ())])}
-    return trainer.model_dump(mode="json", by_alias=True, include={"task", "module"}, exclude_none=True)
+def _batch(spec: TrainingJobSpec, *, processes: int) -> BatchSpec:
+    size, portions = spec.batch.global_size, spec.batch.accumulation_steps
+    largest = largest_portion(size, processes=processes, accumulation_steps=portions) if spec.elastic and size else None
+    return BatchSpec(size or DEFAULT_GLOBAL_SIZE, portions, spec.batch.learning_rate_scaling, largest)
 
 
-def _most_at_once(spec: TrainingJobSpec, processes: int) -> dict[str, int]:
-    """What a process of an elastic job takes at a time in the whole world. In a smaller one it has more to take, and as much memory."""
-    if spec.elastic is None or spec.batch.global_size is None:
-        return {}
-    return {"mostAtOnce": ceil(spec.batch.global_size / (processes * spec.batch.accumulation_steps))}
+def _input(given: Input) -> InputSpec:
+    return InputSpec(given.workers, given.prefetch, given.shard, None if given.cache is None else Path(given.cache))
 
 
 def _options(options: Options) -> Mapping[str, Any]:
@@ -103,15 +102,15 @@ def _options(options: Options) -> Mapping[str, Any]:
     return {alias: wire[alias] for alias, (value, default) in fields.items() if value != default}
 
 
-def _checkpoint(checkpoint: Checkpoint, directory: str) -> dict[str, Any]:
+def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:
     every_steps = checkpoint.every_steps
     if every_steps is None and checkpoint.every_seconds is None:
         every_steps = DEFAULT_STEPS_BETWEEN_COMMITS
-    return {
-        "directory": directory,
-        "resume": checkpoint.resume,
-        "everySteps": every_steps,
-        "everySeconds": checkpoint.every_seconds,
-        "keep": checkpoint.keep,
-        "async": checkpoint.asynchronous,
-    }
+    return CheckpointSpec(
+        directory=directory,
+        resume=checkpoint.resume,
+        every_steps=every_steps,
+        every_seconds=checkpoint.every_seconds,
+        keep=checkpoint.keep,
+        asynchronous=checkpoint.asynchronous,
+    )

@@ -1,1 +1,1 @@
-"""A run's events as one HTML page: what happened, the loss curve with restarts marked, throughput, and where the time went."""
+"""Makes an HTML page of a run's events: the story, the loss curve with its restarts, the throughput, and the use of time."""

@@ -1,4 +1,4 @@
-"""Holds one run's loss curve against another's."""
+"""Compares the loss curves of two runs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from muster.report.history import History
 
 @dataclass(frozen=True)
 class Comparison:
-    """`equal` of `compared` steps have the same loss, bit for bit; the others differ by at most `largest_difference`."""
+    """Of `compared` steps, `equal` have the same loss, bit for bit. The others differ by at most `largest_difference`."""
 
     compared: int
     equal: int
     largest_difference: float
     first_difference: int | None
     missing: int
-    """Steps that only one of the two did."""
+    """The number of steps that only one of the two runs did."""
 
     @property
     def identical(self) -> bool:
         return self.compared > 0 and self.equal == self.compared and self.missing == 0
 
     def sentence(self) -> str:
-        """The verdict, for people."""
+        """The result in words."""
         if self.identical:
             return f"all {self.compared} losses are equal bit for bit"
         if self.compared == 0:
@@ -37,14 +37,15 @@ class Comparison:
 
 
 def compare(one: History, other: History) -> Comparison:
-    """Compares the executions that count, step by step, as exact binary numbers (`float.hex`). Steps without such a loss are left out."""
+    """Compares the losses step by step as exact binary numbers (`float.hex`). Of a step that was redone, the last execution counts. Steps
+    without such a number are left out."""
     left, right = ({number: step for number, step in history.curve.items() if step.loss_hex} for history in (one, other))
     common = sorted(left.keys() & right.keys())
     different = [step for step in common if left[step].loss_hex != right[step].loss_hex]
     return Comparison(
         compared=len(common),
         equal=len(common) - len(different),
-        largest_difference=max((abs(left[step].loss - right[step].loss) for step in different), default=0.0),
+        largest_difference=max((abs(left[step].loss_value - right[step].loss_value) for step in different), default=0.0),
         first_difference=different[0] if different else None,
         missing=len(left.keys() ^ right.keys()),
     )

@@ -1,7 +1,7 @@
-"""What a page of Muster's says: the one model behind every report, and its HTML.
+"""The model of a report page, and its HTML.
 
-A page is a title, findings, a few figures and sections; a section is made of paragraphs, tables and plots. One template draws them all
-as one file that needs no other, in light and dark, on paper and on a phone.
+A page has a title, findings, a few figures and sections. A section has paragraphs, tables and plots. One template makes a single
+self-contained file of any page. It supports light and dark mode, paper and small screens.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from muster.report.plots import NARROW, WIDE, Bars, Lines, svg
 
 Cell = str | int | float | None
 FEW_COLUMNS = 10
-"""Columns of a table that a page has room for as they are; those of a table with more stand closer."""
+"""Tables with more columns than this use a smaller font and less space."""
 WITHOUT_TERMINAL = (160, 24)
-"""Columns and lines of what is no terminal."""
+"""Columns and lines if the output is not a terminal."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for a page or a terminal. Units stand in the head; a cell is a number wherever it can be, and None where there is nothing.
+    """A table for a page or a terminal. The head has the units. A cell is a number if possible, and None if it has no value.
 
-    A row shorter than the head ends in words on why there is no more: they stand in the place of all other cells.
+    A row may be shorter than the head. Its last cell is then a text that fills all missing cells, such as `failed`.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
     def numeric(self, column: int) -> bool:
-        """Whether the column holds nothing but numbers, and so stands to the right."""
+        """Whether the column has only numbers, which are aligned to the right."""
         return not any(isinstance(row[column], str) for row in self.rows if column < len(row) - self.ends_early(row))
 
     def ends_early(self, row: Sequence[Cell]) -> bool:
-        """Whether the last cell of the row stands in the place of others."""
+        """Whether the last cell of the row fills the missing cells."""
         return len(row) < len(self.head)
 
 
 @dataclass(frozen=True)
 class Story:
-    """What happened, in order, a sentence each."""
+    """What happened, in order, with a sentence for each event."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text as somebody wrote it: a job file, the last words of a process."""
+    """Text that is shown unchanged, such as a job file or the last lines of a log."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the page has found, as one sentence at its head."""
+    """A result, as one sentence at the top of the page."""
 
     sentence: str
     tone: Literal["", "good", "bad"] = ""
@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it; a string is a paragraph."""
+    """A heading and the parts below it. A string is a paragraph."""
 
     title: str
     parts: Sequence[str | Table | Story | Source | Lines | Bars]
@@ -79,7 +79,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report. `figures` are what one reads first: name -> value with its unit."""
+    """A report. `figures` are the most important values: name -> value with its unit."""
 
     title: str
     subtitle: str
@@ -89,7 +89,7 @@ class Page:
 
 
 def as_html(page: Page) -> str:
-    """The page as the text of one HTML file. ReportError where matplotlib is missing."""
+    """The page as the text of one HTML file. Raises ReportError if matplotlib is missing."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
     environment.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS}
@@ -98,7 +98,7 @@ def as_html(page: Page) -> str:
 
 
 def shown(value: Cell) -> str:
-    """A cell as people read it: numbers to three digits that count, and never as powers of ten unless they are tiny."""
+    """The text of a cell. Numbers have three significant digits; only tiny ones have an exponent."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, int) or not math.isfinite(value):
@@ -108,7 +108,7 @@ def shown(value: Cell) -> str:
 
 
 def as_text(table: Table, *, width: int | None = None) -> str:
-    """The table for a terminal of `width` columns (default: the terminal's own); wider where words would have to be broken."""
+    """The table as text for a terminal of `width` columns (default: those of this terminal). It is wider if words would be broken."""
     drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     least = 0
     for column, title in enumerate(table.head):

@@ -1,7 +1,7 @@
-"""The plots of a page, as SVG that takes its colours from the page's style sheet, so that one file serves light, dark and paper.
+"""Draws the plots of a page as SVG. Its colours come from the style sheet of the page, for light mode, dark mode and paper.
 
-Everything is labelled where it is: a line at its end, a bar beside it, a mark at its head. matplotlib draws with placeholder colours,
-one for each role that a colour plays; they become CSS in the SVG's text.
+There are no legends for lines. A line has its label at its end, a bar beside it, and a mark at its top. matplotlib draws with a
+placeholder for each colour role, and `svg` replaces the placeholders by CSS variables.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from muster.report.history import ReportError
 from muster.report.timeline import Kind
 
 SERIES = tuple(f"series-{number}" for number in range(1, 7))
-"""Colours for things that are compared, in the order in which they should be used."""
+"""Colours for curves and bars that are compared, in the order in which to use them."""
 ROLES = ("ink", "grid", "paper", "line", "faint", "mark", *SERIES, *(kind.value for kind in Kind))
-"""What a colour of a plot may be: the names of the style sheet's variables."""
+"""The colours of a plot. They are the names of variables of the style sheet."""
 PLACEHOLDER = {role: f"#0101{number:02x}" for number, role in enumerate(ROLES)}
 _ROLE = {colour: role for role, colour in PLACEHOLDER.items()}
 _PLACEHOLDER = re.compile("|".join(_ROLE))
 _TAG = re.compile("<[a-z][^>]*>")
-"""Colours stand in attributes; the same characters in a label are text."""
+"""Colours are replaced only in attributes, because the same characters in a label are text."""
 
 WIDE, NARROW = 9.0, 4.6
-"""Inches of a plot on a page and on a phone, of which each page holds both."""
+"""Width in inches of a plot for large and for small screens. Each page has both."""
 FONT_SIZE, LABEL_SIZE = 9.5, 8.5
 LINE_HEIGHT = 1.25
 HEADROOM = 0.15
-"""Room above a curve for the labels of marks, as a share of the axis below."""
+"""Space above a curve for the labels of marks, as a share of the axis."""
 DECADE = 10.0
 BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
-"""How a label stands behind what it names: `xytext` points away from it."""
+"""Annotation options of a label that is `xytext` points away from its point."""
 LABEL_WRAP = {WIDE: 28, NARROW: 13}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve through `points`, named by `label` at its end. Not-a-number leaves a gap."""
+    """A curve through `points` with `label` at its end. NaN leaves a gap."""
 
     points: Sequence[tuple[float, float]]
     label: str = ""
     colour: str = "line"
     width: float = 1.5
     dots: bool = False
-    """a dot at each point: for few, measured ones"""
+    """Whether each point has a dot, for a few measured points."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one x axis. `marks` are moments on it, with what happened there; `x_ticks` replaces numbers by words, of which some are
-    left out where they would touch. `log_y` asks for a logarithmic axis, which values of one order of magnitude do not get."""
+    """Curves over one x axis. `marks` are positions on it, with a label each. `x_ticks` replaces numbers by words; some are
+    left out if they would overlap. With `log_y`, the y axis is logarithmic if the values span more than one order of magnitude."""
 
     x_label: str
     y_label: str
@@ -68,14 +68,14 @@ class Lines:
     log_x: bool = False
     log_y: bool = False
     whole_x: bool = False
-    """x counts something, and has no halves"""
+    """Whether x has only whole numbers."""
     height: float = 3.4
-    """inches"""
+    """In inches."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of adjoining or spaced `segments` (begin, length, colour, words); `note` stands behind its end."""
+    """A row of `segments` (begin, length, colour, words), with gaps or without. `note` follows its end."""
 
     label: str
     segments: Sequence[tuple[float, float, str, str]]
@@ -84,7 +84,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Rows of bars from top to bottom. `key` says what a colour stands for, where segments may be too short to be written on."""
+    """Rows of bars from top to bottom. `key` explains the colours, because short segments have no room for words."""
 
     x_label: str
     bars: Sequence[Bar]
@@ -96,7 +96,7 @@ class Bars:
 
 
 def svg(plot: Lines | Bars, width: float) -> Markup:
-    """The plot as one SVG element of `width` inches. ReportError where matplotlib is missing."""
+    """The plot as one SVG element of `width` inches. Raises ReportError if matplotlib is missing."""
     try:
         import matplotlib
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -120,7 +120,7 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
-        "text.parse_math": False,  # labels are names and messages, whatever they hold
+        "text.parse_math": False,  # labels are names and messages, in which a dollar sign is text
     }
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser draws the text, with fonts of its own
@@ -143,7 +143,7 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
 
 
 def printable(text: str) -> str:
-    """The text with spaces for white space, and escapes for what cannot be drawn: control characters, and halves of surrogate pairs."""
+    """The text with spaces for white space, and escapes for control characters and halves of surrogate pairs."""
     return "".join(
         letter if letter.isprintable() else " " if letter.isspace() else letter.encode("unicode_escape").decode() for letter in text
     )
@@ -151,7 +151,7 @@ def printable(text: str) -> str:
 
 def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
     for line in plot.lines:
-        colour, dots = PLACEHOLDER[line.colour], None if line.dots else _alone(line.points)
+        colour, dots = PLACEHOLDER[line.colour], None if line.dots else _isolated(line.points)
         axes.plot(*zip(*line.points, strict=True), color=colour, linewidth=line.width, marker="o", markevery=dots)
     if plot.log_x:
         axes.set_xscale("log")
@@ -170,14 +170,14 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
         _name_ticks(axes, {x: printable(name) for x, name in plot.x_ticks.items()})
 
 
-def _alone(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Where the points are of which a line shows nothing, having neither a neighbour before nor one behind."""
-    there = [False, *(math.isfinite(y) for _, y in points), False]
-    return [at for at in range(len(points)) if there[at : at + 3] == [False, True, False]]
+def _isolated(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The indices of points without a neighbour. A line alone would not show them."""
+    is_drawn = [False, *(math.isfinite(y) for _, y in points), False]
+    return [at for at in range(len(points)) if is_drawn[at : at + 3] == [False, True, False]]
 
 
 def _scale_y(axes: Any, plot: Lines) -> None:
-    """A logarithmic axis where it is asked for and a decade is to be shown; else a linear one, from 0 unless the former was asked for."""
+    """A logarithmic axis if `log_y` is set and the values span a decade; else a linear one, which begins at 0 unless `log_y` is set."""
     values = [y for line in plot.lines for _, y in line.points if math.isfinite(y)] or [1.0]
     if plot.log_y and max(values) >= DECADE * min(values):
         axes.set_yscale("log", subs=(2, 5) if max(values) < DECADE**3 * min(values) else ())
@@ -195,33 +195,33 @@ def _scale_y(axes: Any, plot: Lines) -> None:
 
 
 def _name_ticks(axes: Any, names: Mapping[float, str]) -> None:
-    """Marks all ticks, and names all of them or every second, third, ..., so that no two names touch."""
+    """Draws all ticks. If names would overlap, only every second, third, ... has its name."""
     letter = 0.6 * FONT_SIZE
     axes.set_xticks(list(names), list(names.values()))
     axes.minorticks_off()
-    axes.figure.draw_without_rendering()  # only then the axes have their size
+    axes.figure.draw_without_rendering()  # the axes have no size before
     scale = 72.0 / axes.figure.dpi
     spans = [(axes.transData.transform((x, 1.0))[0] * scale, (len(name) + 1) * letter) for x, name in sorted(names.items())]
 
-    def touch(every: int) -> bool:
+    def overlap(every: int) -> bool:
         return any(after - before < (width + next_width) / 2 for (before, width), (after, next_width) in pairwise(spans[::every]))
 
-    every = next(every for every in range(1, len(spans) + 1) if not touch(every))
+    every = next(every for every in range(1, len(spans) + 1) if not overlap(every))
     axes.set_xticks(sorted(names), [name if at % every == 0 else "" for at, (_, name) in enumerate(sorted(names.items()))])
 
 
 def _name_ends(axes: Any, lines: Sequence[Line], *, wrap: int) -> None:
-    """Writes each line's label behind its end, moved up where the one below would touch it."""
+    """Writes each line's label behind its end, and moves it up if it would overlap the one below."""
     scale = 72.0 / axes.figure.dpi
     above = float("-inf")
     ends = [(next((point for point in reversed(line.points) if math.isfinite(point[1])), None), line) for line in lines]
-    for (x, y), line in sorted(((end, line) for end, line in ends if end), key=lambda found: found[0][1]):
+    for (x, y), line in sorted(((end, line) for end, line in ends if end), key=lambda each: each[0][1]):
         label = textwrap.fill(printable(line.label), wrap)
         half = LINE_HEIGHT * LABEL_SIZE * (1 + label.count("\n")) / 2
         at = axes.transData.transform((x, y))[1] * scale
-        place = max(at, above + half)
-        above = place + half
-        axes.annotate(label, (x, y), **BESIDE, xytext=(6, place - at), color=PLACEHOLDER[line.colour])
+        middle = max(at, above + half)
+        above = middle + half
+        axes.annotate(label, (x, y), **BESIDE, xytext=(6, middle - at), color=PLACEHOLDER[line.colour])
 
 
 def _mark(axes: Any, x: float, label: str) -> None:
@@ -251,15 +251,7 @@ def _draw_bars(axes: Any, plot: Bars, width: float) -> None:
                     begin + length / 2, row, printable(words), ha="center", va="center", fontsize=LABEL_SIZE, color=PLACEHOLDER["paper"]
                 )
         tail = max((begin + length for begin, length, _, _ in bar.segments), default=0.0)
-        axes.annotate(
-            printable(bar.note),
-            (tail, row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=LABEL_SIZE,
-            annotation_clip=False,
-        )
+        axes.annotate(printable(bar.note), (tail, row), **BESIDE, xytext=(5, 0))
     axes.set_yticks(range(len(plot.bars)), [textwrap.fill(printable(bar.label), LABEL_WRAP[width]) for bar in plot.bars])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

@@ -1,10 +1,11 @@
-"""The page of one run: what happened, the loss curve with restarts marked, throughput, and where the time went."""
+"""The page of one run: its story, the loss curve with its restarts, the throughput, and the use of time."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,18 +16,19 @@ from muster.report.page import Cell, Finding, Page, Section, Source, Story, Tabl
 from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timeline
 
+_PHASES = tuple(field.name for field in fields(Phases))
 SMOOTHING = 25
-"""Steps that the throughput is averaged over, at most."""
+"""The throughput is averaged over at most this number of steps."""
 FEWEST_POINTS = 10
-"""Of an attempt's throughput; an attempt with fewer steps has a point for each."""
+"""An attempt's throughput has at least this number of points, or one for each step."""
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
-"""The trainer's own metrics in words; others are named as their task names them."""
+"""Names of the trainer's own metrics. Other metrics keep the names that their task gives them."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run to report on: its name, the job as the user wrote it, its status, and what its processes said."""
+    """A run: its name, the job as the user wrote it, its status, and its events."""
 
     name: str
     job_yaml: str
@@ -35,7 +37,7 @@ class Run:
 
     @property
     def begin(self) -> float:
-        """Unix seconds: when its first world was decided, or its first process spoke if that was earlier."""
+        """Unix seconds of the decision on its first world, or of its first event if that was earlier."""
         first = min(first for first, _ in self.history.attempt_spans.values())
         return min(first, self.status.admitted_time.timestamp()) if self.status.admitted_time else first
 
@@ -50,10 +52,10 @@ class Run:
 
 
 def run_page(run: Run, *, against: Run | None = None) -> Page:
-    """The page of a run. With `against`, the verdict on whether both runs have the same losses stands at its head."""
+    """The page of a run. With `against`, its first sentence says whether both runs have the same losses."""
     history, spans = run.history, run.spans()
     totals = seconds_by_kind(spans)
-    redone = f"The broad pale line is work that a failure threw away: {len(history.redone)} steps, done again by the next attempt."
+    redone = f"The broad pale line shows the {len(history.redone)} steps that were lost in a failure and done again by the next attempt."
     return Page(
         title=f"{run.name}: {run.status.phase.value}",
         subtitle=f"{_clock(run.begin, with_date=True)} to {_clock(run.end, with_date=True)} UTC",
@@ -72,8 +74,8 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
 
 
 PHASES_NOTE = (
-    "From the failure of the attempt before, or the start of the first, to its own first step: until that was detected, all replicas ran, "
-    "the processes had formed a world, the checkpoint was loaded, the step was done."
+    "The phases of a recovery begin with the failure of the attempt before; those of the first attempt begin with its start. They end when "
+    "the failure is detected, all replicas run, the processes have formed a world, the checkpoint is loaded, and the first step is done."
 )
 
 
@@ -84,24 +86,24 @@ def _verdict(history: History, against: Run | None) -> Iterator[Finding]:
 
 
 def _loss(history: History) -> Lines:
-    """Loss over steps; what was lost and redone stays visible, and each restart is marked where training went on."""
+    """Loss over steps. Steps that were lost and redone stay visible. Each restart has a mark at the step from which it resumed."""
     curve = list(history.curve.values())
     lost = [[step for step in history.redone if step.attempt == attempt] for attempt in sorted({step.attempt for step in history.redone})]
     return Lines(
         x_label="step",
         y_label="loss",
         lines=[
-            *(Line([(s.step, s.loss) for s in steps], colour="faint", width=3.2) for steps in lost),
-            Line([(s.step, s.loss) for s in curve], width=1.3),
+            *(Line([(s.step, s.loss_value) for s in steps], colour="faint", width=3.2) for steps in lost),
+            Line([(s.step, s.loss_value) for s in curve], width=1.3),
         ],
-        marks=[(start.step, f"attempt {start.attempt} goes on from step {start.step}") for start in history.starts[1:]],
-        log_y=all(s.loss > 0 for s in curve if math.isfinite(s.loss)),
+        marks=[(start.step, f"attempt {start.attempt} resumes at step {start.step}") for start in history.starts[1:]],
+        log_y=all(s.loss_value > 0 for s in curve if math.isfinite(s.loss_value)),
         whole_x=True,
     )
 
 
 def _throughput(history: History, begin: float) -> Lines:
-    """Samples per second over the seconds since the run began, averaged over some steps: fewer in a short attempt, so that it shows."""
+    """Samples per second over the seconds since the run began. Each point is the mean of some steps, fewer in a short attempt."""
     lines, marks = [], []
     for number in history.attempts:
         steps = [step for step in history.steps if step.attempt == number]
@@ -115,7 +117,7 @@ def _throughput(history: History, begin: float) -> Lines:
 
 
 def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float) -> Bars:
-    """A row for each attempt, with what every moment of it was spent on."""
+    """A row for each attempt, with the use of its time."""
     wall = sum(totals.values()) or 1.0
     return Bars(
         x_label="seconds since the run began",
@@ -128,7 +130,7 @@ def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float)
 
 
 def story(run: Run) -> list[str]:
-    """What happened, in order, a sentence each."""
+    """What happened, in order, with a sentence for each event."""
     history = run.history
     records = {record.attempt: record for record in run.status.attempts}
     lines = []
@@ -136,13 +138,13 @@ def story(run: Run) -> list[str]:
         before = records.get(start.attempt - 1)
         if before is not None and before.end_time is not None:
             lines.append(_ending(before))
-        lines.extend(f"A checkpoint was passed over: {skipped}." for skipped in start.skipped)
+        lines.extend(f"The attempt skipped checkpoint {skipped.path}: {skipped.reason}." for skipped in start.skipped)
         where = "from the beginning" if start.step == 0 else f"from the checkpoint of step {start.step}"
         lines.append(f"{_clock(start.time)} Attempt {start.attempt} trains {where}.")
     if history.curve:
         last = max(history.curve)
         step = history.curve[last]
-        loss = f" with loss {step.loss:.4g}" if step.loss_hex or not math.isnan(step.loss) else ""
+        loss = f" with loss {step.loss_value:.4g}" if step.loss else ""
         lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps{loss}.")
     for evaluation in history.evaluations[-1:]:
         metrics = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in evaluation.metrics.items())
@@ -152,9 +154,9 @@ def story(run: Run) -> list[str]:
 
 def _ending(record: AttemptRecord) -> str:
     when = f"{record.end_time:%H:%M:%S}" if record.end_time else ""
-    who = f"{record.replica}: " if record.replica else ""
-    why = record.message or (record.reason.value if record.reason else "it ended")
-    return f"{when} Attempt {record.attempt} ended. {who}{why}".rstrip(".") + "."
+    replica = f"{record.replica}: " if record.replica else ""
+    message = record.message or (record.reason.value if record.reason else "it ended")
+    return f"{when} Attempt {record.attempt} ended. {replica}{message}".rstrip(".") + "."
 
 
 def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
@@ -174,12 +176,12 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
 
 
 def _stall(history: History) -> float:
-    """The share of the step time that went by in waiting for samples."""
+    """The share of the step time in which a process waited for samples."""
     return sum(step.input_seconds for step in history.steps) / max(sum(step.seconds for step in history.steps), 1e-9)
 
 
 def _attempts(run: Run) -> Table:
-    phases = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in Phases.model_fields]
+    phases = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES]
     return Table(
         ["attempt", "began", "found step", "resumed at", "last step", "redone later", *phases, "end"],
         [_attempt_row(run, number) for number in sorted(run.history.attempt_spans)],
@@ -198,7 +200,7 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
         start.step if start else None,
         steps[-1].step if steps else None,
         sum(1 for step in history.redone if step.attempt == number),
-        *(getattr(record and record.phases, name, None) for name in Phases.model_fields),
+        *(getattr(record and record.phases, name, None) for name in _PHASES),
         _end_of(run, record),
     ]
 
@@ -217,10 +219,10 @@ def _processes(history: History) -> Table:
             [
                 f"{role}-{index}",
                 rank,
-                f"{item.framework} {item.version}",
-                item.python,
-                item.devices,
-                item.host,
+                f"{item.framework or ''} {item.version or ''}",
+                item.python or "",
+                ", ".join(item.devices),
+                item.host or "",
             ]
             for (role, index, rank), item in sorted(newest.items())
         ],
@@ -232,13 +234,13 @@ def _clock(time: float, *, with_date: bool = False) -> str:
 
 
 def read_run(directory: Path) -> Run:
-    """The run in a run directory; ReportError when it holds none or its status cannot be read."""
+    """The run in a run directory. Raises ReportError if there is none or its status cannot be read."""
     history = read_history(directory)
     if not history.steps:
-        raise ReportError(f"{directory}: no training step was done, so there is nothing to draw; its logs are below attempts/")
+        raise ReportError(f"{directory}: the run did no training step, so there is nothing to draw; its logs are below attempts/")
     try:
-        status = TrainingJobStatus.model_validate_json((directory / "status.json").read_text(encoding="utf-8"))
+        status = TrainingJobStatus.from_wire(json.loads((directory / "status.json").read_text(encoding="utf-8")))
         job_yaml = (directory / "job.yaml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ReportError(f"{directory}: not a whole run directory: {error}") from error
+        raise ReportError(f"{directory}: the run directory is not complete: {error}") from error
     return Run(name=directory.resolve().name, job_yaml=job_yaml, status=status, history=history)

@@ -1,4 +1,4 @@
-"""Where the wall-clock time of a run went: every moment belongs to one kind, so the parts add up to the whole."""
+"""The use of wall-clock time in a run. Every moment belongs to one kind, so the parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.report.history import History
 
 
 class Kind(StrEnum):
-    """What a moment was spent on; the same words as status.goodput."""
+    """The use of a moment, in the same words as status.goodput."""
 
     STARTING = "starting"
     UNREPORTED = "unreported"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time [begin, end), Unix seconds, within an attempt."""
+    """The time [begin, end) of an attempt, in Unix seconds."""
 
     kind: Kind
     attempt: int
@@ -36,12 +36,12 @@ class Span:
 
 
 def timeline(history: History, *, begin: float, end: float, suspended_after: Iterable[int] = ()) -> list[Span]:
-    """The run from `begin` to `end` as adjoining spans.
+    """The run from `begin` to `end`, in Unix seconds, as spans without gaps.
 
-    A step covers the seconds before the moment it was reported, a save those at its beginning in which training waited. What lies
-    before an attempt's first step is its start; between two attempts it is recovery, or suspension when the earlier attempt is in
-    `suspended_after`. Evaluation and the loop itself count as productive. Of a program that has reported no step it is not known what its
-    processes did while they ran.
+    A step covers its seconds before the time of its event. A save covers the seconds at its beginning in which training waited. The time
+    before an attempt's first step is its start. The time between two attempts is recovery, or suspension if the earlier attempt is in
+    `suspended_after`. Evaluation and the loop itself are productive. If a program reports no steps, the time of its processes is
+    unreported.
     """
     paused = set(suspended_after)
     lost = {(step.attempt, step.step) for step in history.redone}
@@ -50,9 +50,8 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
         kind = Kind.REDONE if (step.attempt, step.step) in lost else Kind.PRODUCTIVE
         marks[step.attempt].append((step.time - step.seconds, step.time, kind))
     for commit in history.commits:
-        saved_from = commit.time - commit.seconds
-        blocked = commit.seconds if commit.blocked_seconds is None else commit.blocked_seconds
-        marks[commit.attempt].append((saved_from, saved_from + blocked, Kind.CHECKPOINT))
+        saved_from = commit.time - (commit.seconds or 0.0)
+        marks[commit.attempt].append((saved_from, saved_from + commit.waited_seconds, Kind.CHECKPOINT))
 
     spans: list[Span] = []
     now = begin
@@ -82,7 +81,7 @@ def timeline(history: History, *, begin: float, end: float, suspended_after: Ite
 
 
 def _extend(spans: list[Span], kind: Kind, attempt: int, begin: float, end: float) -> float:
-    """Appends [begin, end) unless it is empty, joined to the span before where that is of the same sort; the new end of the timeline."""
+    """Appends [begin, end) unless it is empty, and joins it to the last span if both have one kind and attempt. Returns the new end."""
     if end <= begin:
         return begin
     if spans and spans[-1].kind is kind and spans[-1].attempt == attempt:
@@ -92,7 +91,7 @@ def _extend(spans: list[Span], kind: Kind, attempt: int, begin: float, end: floa
 
 
 def seconds_by_kind(spans: Iterable[Span]) -> Mapping[Kind, float]:
-    """Seconds spent on each kind; every kind is there."""
+    """Seconds of each kind, for all kinds."""
     totals = dict.fromkeys(Kind, 0.0)
     for span in spans:
         totals[span.kind] += span.seconds
@@ -100,7 +99,7 @@ def seconds_by_kind(spans: Iterable[Span]) -> Mapping[Kind, float]:
 
 
 def goodput(totals: Mapping[Kind, float]) -> float | None:
-    """Productive step time / wall time less suspension, as status.goodput.ratio. None: the program has reported no step."""
+    """Productive time / (wall time - suspension), as status.goodput.ratio. None if the program has reported no step."""
     if totals[Kind.UNREPORTED]:
         return None
     wall = sum(totals.values()) - totals[Kind.SUSPENDED]

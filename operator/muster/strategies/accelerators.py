@@ -1,4 +1,4 @@
-"""How many accelerators and how much CPU a role asks for."""
+"""The accelerators and the CPU of a role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCELERATORS = (*GPUS, "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaud
 
 
 def limits(role: Role) -> dict[str, Quantity]:
-    """The trainer container's limits: the role's, with those of its template laid over them."""
+    """The trainer container's limits: those of the role, overridden by those of its template."""
     spec = role.template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
     for container in containers if isinstance(containers, list) else []:
@@ -33,18 +33,18 @@ def _quantities(values: Mapping[str, Any]) -> dict[str, Quantity]:
 
 
 def whole(quantity: Quantity) -> int | None:
-    """A count of devices; None for what is none. Kubernetes takes whole numbers only of extended resources."""
+    """A count of devices. None if the value is not one. Kubernetes accepts only whole numbers of extended resources."""
     text = str(quantity)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def count(role: Role, names: tuple[str, ...] = ACCELERATORS) -> int:
-    """Accelerators of each replica."""
+    """The number of accelerators of each replica."""
     return sum(whole(quantity) or 0 for name, quantity in limits(role).items() if name in names)
 
 
 def cpus(role: Role) -> float | None:
-    """The CPU limit in cores; None where there is none. The notation is Kubernetes': `500m` is half a core."""
+    """The CPU limit in cores. None if there is none. The notation is that of Kubernetes: `500m` is half a core."""
     quantity = limits(role).get("cpu")
     if quantity is None:
         return None

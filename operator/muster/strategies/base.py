@@ -1,156 +1,253 @@
-"""The seam that every strategy fills: its roles, the world it makes of a spec, and the environment of each replica.
+"""The descriptor of a strategy: how it distributes a training over replicas.
 
-A strategy is one object in one registry (`strategies/registry.py`); adding one touches no other layer.
+A strategy is one frozen dataclass of small parts, most of them optional. A part that depends on a job is a function of its spec.
+Strategies of other packages come in through the entry-point group `muster.strategies` (`strategies/registry.py`, docs/extending.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 from muster.api.problems import Problem
-from muster.api.spec import Communication, RoleName, StrategyName, TrainingJobSpec
+from muster.api.spec import WORKER, Communication, Role, RoleName, StrategyName, TrainingJobSpec
+from muster.strategies import accelerators
+from muster_contract.strategy import Framework, StrategyRuntime
 
 
-class Framework(StrEnum):
-    TENSORFLOW = "TensorFlow"
-    PYTORCH = "PyTorch"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoleRule:
-    """How many replicas of a role a strategy takes. `default` 0: the role is optional and absent unless asked for."""
+    """The rules of a strategy for a role."""
 
-    default: int
+    default: int = 1
+    """Replicas of the role if the job does not list it. 0 means that such a job does not have the role."""
     minimum: int = 1
     maximum: int | None = None
+    single_process: bool = False
+    """Whether a replica runs one process for all its devices. Otherwise it runs one per accelerator, or `processesPerReplica`."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Ports on which each replica listens, by name."""
+    in_world: bool = True
+    """Whether its processes have ranks. A replica outside the world starts and ends without an effect on the training."""
+    decides_success: bool = False
+    """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides."""
+    restarts_with: frozenset[RoleName] | None = None
+    """Roles that restart with a broken replica of this role. None is the whole world. An empty set is only that replica."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """One replica of a world: `processes` training processes, the first of them with global rank `first_rank` (None: it has no rank)."""
+    """One replica of a world, with `processes` training processes. `first_rank` is the global rank of the first one, or None without a
+    rank."""
 
     role: RoleName
     index: int
     processes: int
     first_rank: int | None
     ports: Mapping[str, int] = field(default_factory=dict)
-    """Port name -> number inside the pod. A laptop puts distinct free ports in their place."""
+    """Port name -> number inside the pod. A local run replaces them with free ports."""
 
 
 @dataclass(frozen=True)
 class WorldPlan:
-    """The world that a spec asks for: replicas in rank order, and how many processes they have together."""
+    """The world of a spec: its replicas in rank order, and the number of all processes."""
 
     replicas: tuple[ReplicaPlan, ...]
     size: int
 
     @cached_property
     def positions(self) -> Mapping[tuple[RoleName, int], int]:
-        """Where each replica, by role and index, stands among all."""
+        """The position of each replica in the world, by role and index."""
         return {(replica.role, replica.index): position for position, replica in enumerate(self.replicas)}
 
     def of(self, role: RoleName) -> tuple[ReplicaPlan, ...]:
-        return tuple(replica for replica in self.replicas if replica.role is role)
+        return tuple(replica for replica in self.replicas if replica.role == role)
 
-    def part(self, places: Collection[tuple[str, int]]) -> WorldPlan:
-        """The world of only these replicas (role and index), ranked anew; the first of them listens where the first of all did."""
-        members: list[ReplicaPlan] = []
+    def part(self, members: Collection[tuple[str, int]]) -> WorldPlan:
+        """The world of only these replicas (role and index), with new ranks. The first of them gets the ports of the first of all."""
+        replicas: list[ReplicaPlan] = []
         size = 0
         for replica in self.replicas:
-            if (replica.role.value, replica.index) in places:
+            if (replica.role, replica.index) in members:
                 rank = None if replica.first_rank is None else size
-                members.append(replace(replica, first_rank=rank, ports=replica.ports if members else self.replicas[0].ports))
+                replicas.append(replace(replica, first_rank=rank, ports=replica.ports if replicas else self.replicas[0].ports))
                 size += 0 if rank is None else replica.processes
-        return WorldPlan(tuple(members), size=size)
+        return WorldPlan(tuple(replicas), size=size)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a strategy itself needs of a node: labels to select it by, and resource limits of the trainer container."""
+    """A strategy's needs of a node: labels that select it, and resource limits of the trainer container."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExtraObject:
+    """A ConfigMap or Secret that a strategy's pods need. Muster creates it before the pods, and deletes it with the job.
+
+    Every pod of the job finds its entries as files in the folder `name` below `$MUSTER_OBJECTS`, and so does each replica of a local run.
+    """
+
+    name: str
+    """At most 15 lower-case letters and digits, beginning with a letter. The object's name is the job's, a hyphen, and this."""
+    data: Callable[[], Mapping[str, str]]
+    """The entries. Muster updates a ConfigMap when they change. A Secret keeps its first entries, so they may be random keys."""
+    kind: Literal["ConfigMap", "Secret"] = "ConfigMap"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The strategies of the same framework that `muster plan` measures and advises, by name."""
+
+    plain: StrategyName
+    """Data parallel: every process has the whole model."""
+    single: StrategyName
+    """Trains in one process."""
+    sharded: StrategyName | None = None
+    """Data parallel with a sharded model state."""
+
+
 def host_in_cluster(role: RoleName, index: int, *, job: str, namespace: str) -> str:
-    """The DNS name of a replica below its job's headless service. The cluster's own domain is left to the resolver's search list."""
-    return f"{role.value}-{index}.{job}.{namespace}.svc"
+    """The DNS name of a replica below its job's headless service. The resolver's search list adds the cluster's domain."""
+    return f"{role}-{index}.{job}.{namespace}.svc"
 
 
 class Addresses(Protocol):
-    """Where replicas are reached: DNS names in a cluster, loopback and distinct ports on a laptop."""
+    """The addresses of replicas: DNS names in a cluster, loopback and distinct ports on a laptop."""
 
     def host(self, role: RoleName, index: int) -> str: ...
 
     def port(self, role: RoleName, index: int, name: str) -> int: ...
 
 
-class Strategy(Protocol):
+def is_always_synchronous(spec: TrainingJobSpec) -> bool:
+    return True
+
+
+def no_placement(spec: TrainingJobSpec, role: RoleName) -> Placement:
+    return Placement()
+
+
+def no_environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
     """How one strategy distributes training."""
 
-    @property
-    def name(self) -> StrategyName: ...
+    runtime: StrategyRuntime
+    """The part that the trainer reads."""
+    roles: Mapping[RoleName, RoleRule]
+    """The roles by name, in rank order."""
+    first_ports: Mapping[str, int] = field(default_factory=dict)
+    """Ports on which only the first replica of the world listens, by name."""
+    environment: Callable[[TrainingJobSpec, WorldPlan, ReplicaPlan, Addresses], Mapping[str, str]] = no_environment
+    """The variables of a replica's trainer container from which the framework learns the world."""
+    reserved: frozenset[str] = frozenset()
+    """Variables that a user may not set, in addition to those with the prefix MUSTER_ or PET_, and to the framework's
+    `process_environment` and `world_variables`."""
+    objects: Callable[[TrainingJobSpec, WorldPlan, Addresses], Sequence[ExtraObject]] | None = None
+    """ConfigMaps and Secrets that the pods need. The plan is that of the whole world."""
+    placement: Callable[[TrainingJobSpec, RoleName], Placement] = no_placement
+    options: frozenset[str] = frozenset()
+    """The fields of `spec.options` that it uses."""
+    communications: frozenset[Communication] = frozenset()
+    """The values of `spec.communication` that it supports, in addition to Auto."""
+    is_synchronous: Callable[[TrainingJobSpec], bool] = is_always_synchronous
+    """Whether all workers see every update at the same step."""
+    elastic: bool = False
+    """Whether the number of replicas of `worker_role` may change from attempt to attempt. An elastic job has no other role, because the
+    lifecycle counts all its replicas as workers."""
+    data_parallel: Callable[[TrainingJobSpec], int]
+    """The number of devices that share the batch of a step. Devices that hold parts of one copy of the model count once."""
+    checks: tuple[Callable[[Strategy, TrainingJobSpec], Iterable[Problem]], ...] = ()
+    """The strategy's own checks of a spec, in addition to those of `muster.admission`."""
+    measured: Measured | None = None
+    """The strategies for `muster plan`. None if it cannot measure such jobs."""
+    local_remark: str | None = None
+    """A warning about open ports for the user of `muster run`."""
+
+    def __post_init__(self) -> None:
+        deciding = [name for name, rule in self.roles.items() if rule.decides_success]
+        if len(deciding) != 1:
+            raise ValueError(f"strategy {self.name}: one role decides success; {deciding or 'none'} does")
 
     @property
-    def framework(self) -> Framework: ...
+    def name(self) -> StrategyName:
+        return self.runtime.name
 
     @property
-    def summary(self) -> str:
-        """One sentence for the documentation: what it spreads over what, and how the parts agree."""
-        ...
+    def framework(self) -> Framework:
+        return self.runtime.framework
 
-    @property
-    def roles(self) -> Mapping[RoleName, RoleRule]: ...
-
-    @property
-    def options(self) -> frozenset[str]:
-        """The fields of `spec.options` that mean something to it."""
-        ...
-
-    @property
-    def communications(self) -> frozenset[Communication]:
-        """What `spec.communication` may be besides Auto."""
-        ...
-
-    def is_synchronous(self, spec: TrainingJobSpec) -> bool:
-        """Whether all workers see every update at the same step."""
-        ...
-
-    @property
-    def elastic(self) -> bool:
-        """Whether the number of workers may change from attempt to attempt."""
-        ...
-
-    @property
+    @cached_property
     def decisive(self) -> RoleName:
-        """The role whose replicas' success is the job's: all of them for workers, the chief where there is one."""
-        ...
+        """The role whose replicas decide the success of the job."""
+        return next(name for name, rule in self.roles.items() if rule.decides_success)
 
-    def restarts_with(self, role: RoleName) -> frozenset[RoleName] | None:
-        """The roles that restart with a broken replica of `role`; None: the whole world. An empty set: that replica alone."""
-        ...
+    @cached_property
+    def worker_role(self) -> RoleName:
+        """The role whose replicas `status.workers` counts and `spec.elastic` limits: `worker`, or else the decisive role."""
+        return WORKER if WORKER in self.roles else self.decisive
+
+    @cached_property
+    def reserved_variables(self) -> frozenset[str]:
+        """The variables that a user may not set, because the strategy or its framework sets them."""
+        return self.reserved | frozenset((*self.framework.process_environment, *self.framework.world_variables))
+
+    @cached_property
+    def ports(self) -> Mapping[str, int]:
+        """All ports, by name."""
+        return {**{name: port for rule in self.roles.values() for name, port in rule.ports.items()}, **self.first_ports}
 
     @property
     def moves(self) -> bool:
-        """Whether each attempt's world is new as a whole, and so may have ports of its own."""
-        ...
+        """Whether every attempt has a new world, which may use new ports. A strategy with extra objects keeps its ports, because the
+        objects may contain them."""
+        return self.objects is None and self.restarts_with(self.decisive) is None
 
-    def data_parallel(self, spec: TrainingJobSpec) -> int:
-        """Over how many devices a step's batch is shared out; devices that hold parts of one copy of the model count once."""
-        ...
+    def is_in_world(self, role: RoleName) -> bool:
+        """Whether replicas of the role belong to the world."""
+        return self.roles[role].in_world if role in self.roles else True
 
-    def placement(self, spec: TrainingJobSpec, role: RoleName) -> Placement: ...
+    def restarts_with(self, role: RoleName) -> frozenset[RoleName] | None:
+        """The roles that restart with a broken replica of `role`. None is the whole world. An empty set is only that replica."""
+        return self.roles[role].restarts_with if role in self.roles else None
 
-    def plan(self, spec: TrainingJobSpec) -> WorldPlan: ...
+    def role(self, spec: TrainingJobSpec, name: RoleName) -> Role | None:
+        """The role in the spec, or else with the default count. None if the job does not have the role."""
+        given = spec.roles.get(name)
+        if given is not None or not self.roles[name].default:
+            return given
+        return Role(replicas=self.roles[name].default)
 
-    def environment(self, spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:
-        """The framework's environment variables of a replica's trainer container."""
-        ...
+    def plan(self, spec: TrainingJobSpec) -> WorldPlan:
+        """The replicas, ranked role after role."""
+        replicas: list[ReplicaPlan] = []
+        size = 0
+        for name, rule in self.roles.items():
+            role = self.role(spec, name)
+            if role is None:
+                continue
+            processes = 1 if rule.single_process else processes_of(role)
+            for index in range(role.replicas):
+                replicas.append(ReplicaPlan(name, index, processes, size if rule.in_world else None, rule.ports))
+                size += processes if rule.in_world else 0
+        if self.first_ports:
+            replicas[0] = replace(replicas[0], ports={**replicas[0].ports, **self.first_ports})
+        return WorldPlan(tuple(replicas), size=size)
 
-    def problems(self, spec: TrainingJobSpec) -> Sequence[Problem]:
-        """What this strategy cannot do of what the spec asks."""
-        ...
+
+def processes_of(role: Role) -> int:
+    """Processes of each replica: the value in the spec, or else one per accelerator, or else one."""
+    return role.processes_per_replica or accelerators.count(role) or 1
+
+
+def worker_of(spec: TrainingJobSpec) -> Role:
+    """The worker role, or the one worker that a job has by default."""
+    return spec.roles.get(WORKER) or Role()

@@ -16,7 +16,14 @@ def _moved() -> float:
         return _now() + float(file.read() or 0)
 
 
-class _Moved(datetime.datetime):
+class _AnyDatetime(type):
+    """Lets datetimes that C code has made pass as instances: pydantic makes them when it reads a job."""
+
+    def __instancecheck__(cls, instance: object, plain: type = datetime.datetime) -> bool:
+        return isinstance(instance, plain)
+
+
+class _Moved(datetime.datetime, metaclass=_AnyDatetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return cls.fromtimestamp(_moved(), tz)

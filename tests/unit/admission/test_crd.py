@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,13 +15,12 @@ import yaml
 from muster.admission import cel
 from muster.admission.crd import definition, main, schema, text
 from muster.admission.read import parse_job, read_job
-from muster.api.constants import RESERVED_ENV_NAMES
-from muster.api.spec import RoleName, StrategyName, TrainingJobSpec
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
-from muster.strategies.registry import STRATEGIES
+from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
+from tests.support.golden_jobs import JOBS as GOLDEN_JOBS
 
 ROOT = Path(__file__).resolve().parents[3]
-GOLDEN_JOBS = runpy.run_path(str(ROOT / "tests" / "unit" / "render" / "jobs.py"))["JOBS"]
 EXAMPLES = sorted(set((ROOT / "examples").rglob("*.yaml")) - set((ROOT / "examples").glob("compare-*.yaml")))
 
 ALLOWED = {
@@ -88,12 +86,12 @@ def test_constant_defaults_of_the_types_are_those_of_the_crd():
 
 
 def test_the_worker_that_the_server_fills_in_is_every_strategy_s_default():
-    assert {strategy.roles[RoleName.WORKER].default for strategy in STRATEGIES.values()} == {1}
+    assert {strategy.roles[WORKER].default for strategy in BUILT_IN} == {1}
 
 
 def test_what_rules_look_into_is_bounded():
     """Without bounds the API server takes the worst case of 3 MiB of input and refuses the rules as too costly."""
-    looked_into = [("spec", *path) for path in cel.spec_rules()] + [("spec", "roles", "worker", "resources", "limits")]
+    looked_into = [path for path in cel.validations() if path[:1] == ("spec",)] + [("spec", "roles", "*", "resources", "limits")]
     for path, node in NODES:
         inside = any(path[: len(prefix)] == prefix for prefix in looked_into if len(prefix) > 1)
         if not inside or {"command", "args"} & set(path[-2:]):  # rules ask whether these are there, and no more
@@ -108,35 +106,47 @@ def test_what_rules_look_into_is_bounded():
 def test_every_rule_stands_at_a_field_that_exists_and_says_which_field_it_means():
     for path, node in NODES:
         for rule in node.get("x-kubernetes-validations", []):
-            assert re.match(r"[A-Za-z.]+( and args)?[: ]", rule["message"]), (path, rule["message"])
+            assert re.match(r"[A-Za-z.*]+: ", rule["message"]), (path, rule["message"])
             assert len(rule["message"]) < 250
+
+
+CALLS = ("exists", "filter", "size", "all", "matches", "startsWith")
+ROLES = (WORKER, PS, CHIEF, EVALUATOR)
 
 
 def test_fields_that_rules_name_exist():
     known = {path for path, _ in NODES} | {("metadata", "name")}
-    rules = [((), rule) for rule in cel.job_rules()] + [(("spec",), rule) for rule in cel.spec_rules()[()]]
+    rules = [(base, rule) for base in ((), ("spec",)) for rule in cel.validations()[base]]
     for base, rule in rules:
         for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"]):
-            path = tuple(part for part in name.split(".") if part not in ("exists", "filter", "size", "all", "matches"))
+            path = tuple("*" if part in ROLES else part for part in name.split(".") if part not in CALLS)
             assert (*base, *path) in known, rule["rule"]
-        assert tuple(rule.get("fieldPath", ".spec")[1:].split(".")) in known
+        assert tuple("*" if part in ROLES else part for part in rule.get("fieldPath", ".spec")[1:].split(".")) in known
 
 
 def test_roles_in_rules_are_those_of_the_strategies():
-    rules = " ".join(rule["rule"] for rule in cel.spec_rules()[()])
-    for role in (RoleName.PS, RoleName.CHIEF, RoleName.EVALUATOR):
-        having = [name.value for name in StrategyName if role in STRATEGIES[name].roles]
-        listed = ", ".join(f"'{name}'" for name in having)
-        assert f"!has(self.roles.{role.value}) || self.strategy in [{listed}]" in rules
+    rules = [rule["rule"] for rule in cel.validations()[("spec",)]]
+    for strategy in BUILT_IN:
+        listed = ", ".join(f"'{name}'" for name in strategy.roles)
+        assert any(f"'{strategy.name}'" in rule and f"self.roles.all(each, each in [{listed}])" in rule for rule in rules)
 
 
 def test_reserved_environment_names_are_refused_in_every_container_of_every_role():
-    rules = cel.spec_rules()
-    for role in RoleName:
-        for kind in ("containers", "initContainers"):
-            (rule,) = rules[("roles", role.value, "template", "spec", kind, "*", "env", "*", "name")]
-            assert all(f"'{name}'" in rule["rule"] for name in RESERVED_ENV_NAMES)
-            assert "self.startsWith('MUSTER_')" in rule["rule"]
+    rules = cel.validations()
+    for kind in ("containers", "initContainers"):
+        (rule,) = rules[("spec", "roles", "*", "template", "spec", kind, "*", "env", "*", "name")]
+        assert all(f"'{name}'" in rule["rule"] for name in RESERVED_BUILT_IN)
+        assert "self.startsWith('MUSTER_')" in rule["rule"]
+
+
+def test_the_messages_of_rules_for_containers_do_not_depend_on_the_list():
+    messages = {
+        path[-2]: [rule["message"] for rule in node["x-kubernetes-validations"]]
+        for path, node in NODES
+        if path[-2:-1] in (("containers",), ("initContainers",)) and "x-kubernetes-validations" in node
+    }
+    assert messages["containers"] == messages["initContainers"]
+    assert not any("ontainers" in message for message in messages["containers"])
 
 
 def test_conditions_are_a_list_map_by_type():
@@ -150,7 +160,7 @@ def test_paths_of_columns_and_of_the_scale_subresource_exist():
     version = definition()["spec"]["versions"][0]
     known = {".".join(("", *path)) for path, _ in NODES} | {".metadata.creationTimestamp"}
     assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= known
-    assert set(version["subresources"]["scale"].values()) <= known
+    assert {path.replace(".worker.", ".*.") for path in version["subresources"]["scale"].values()} <= known
     names = [column["name"] for column in version["additionalPrinterColumns"]]
     assert names == ["STRATEGY", "PHASE", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "ETA", "GOODPUT", "CHECKPOINT", "MESSAGE"]
 
@@ -194,7 +204,7 @@ def test_a_job_as_the_types_write_it_fits_the_schema():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("strategy", "ddp"),
+        ("strategy", "D D P"),
         ("suspend", "yes"),
         ("batch", {"globalSize": 0}),
         ("checkpoint", {"keep": 1}),
@@ -250,4 +260,6 @@ def defaulted(value: Any, node: dict[str, Any]) -> Any:
             filled[name] = child["default"]
         if name in filled:
             filled[name] = defaulted(filled[name], child)
+    if "additionalProperties" in node:
+        filled = {name: defaulted(item, node["additionalProperties"]) for name, item in filled.items()}
     return filled

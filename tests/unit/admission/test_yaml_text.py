@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster.admission.yaml_text import MAX_DEPTH, UnreadableYamlError, read_yaml
+from muster.admission.yaml_text import MAX_DEPTH, UnreadableYamlError, read_yaml, write_yaml
 
 # What `sigs.k8s.io/yaml` makes of each word (tried with v1.6.0, which kubectl 1.34 uses).
 WORDS = [
@@ -65,7 +65,7 @@ def test_a_quoted_merge_sign_is_a_key_like_any_other():
 
 def test_an_equal_key_is_named_with_both_lines():
     document = read_yaml("a: 1\nb: 2\na: 3\n")
-    assert [str(problem) for problem in document.problems] == ["a: stands twice, on lines 1 and 3: keep one"]
+    assert [str(problem) for problem in document.problems] == ["a: is there twice, on lines 1 and 3; keep one"]
     assert document.data["a"] == 1
 
 
@@ -109,3 +109,8 @@ def test_text_that_is_no_single_document_is_refused_with_its_line(text, line, me
         read_yaml(text)
     assert str(refused.value) == message
     assert refused.value.line == line
+
+
+@pytest.mark.parametrize("text", ["Y", "n", "yes", "~", "", "1e3", "0o17", "0x1F", "1_0", ".inf", "-5", "2026-11-23", "plain", "a: b", "é"])
+def test_what_is_written_is_read_back_as_text(text: str) -> None:
+    assert read_yaml(write_yaml({text or "empty": text, "list": [text]})).data == {text or "empty": text, "list": [text]}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from muster.api.base import ApiModel
-from muster.api.constants import is_reserved_env
 from muster.api.job import TrainingJob
 from muster.api.spec import Resources
+from muster.api.status import TrainingJobStatus, described
+from muster.strategies.registry import is_reserved_env
 
 
 def models(model: type[ApiModel]) -> set[type[ApiModel]]:
     """The model and all that it is made of."""
-    found, pending = {model}, [model]
+    found: set[type[ApiModel]] = {model}
+    pending = [model]
     while pending:
         for field in pending.pop().model_fields.values():
             for part in (field.annotation, *(inner for arg in get_args(field.annotation) for inner in (arg, *get_args(arg)))):
@@ -25,11 +29,27 @@ def models(model: type[ApiModel]) -> set[type[ApiModel]]:
     return found
 
 
-@pytest.mark.parametrize("model", sorted(models(TrainingJob), key=lambda model: model.__name__))
+@pytest.mark.parametrize("model", sorted(models(TrainingJob), key=str))
 def test_every_field_is_described_and_has_a_camel_case_name(model):
     for name, field in model.model_fields.items():
         assert field.description, name
         assert "_" not in (field.alias or name)
+
+
+def test_every_field_of_the_status_is_described_and_has_a_camel_case_name() -> None:
+    with described():
+        schema = TypeAdapter(TrainingJobStatus).json_schema(by_alias=True)
+    parts = [schema, *(part for part in schema["$defs"].values() if "properties" in part)]
+    assert len(parts) > 10
+    for part in parts:
+        for name, field in part["properties"].items():
+            assert field.get("description"), (part["title"], name)
+            assert "_" not in name
+
+
+def test_a_status_with_a_value_of_another_type_is_not_written() -> None:
+    with pytest.raises(PydanticSerializationError):
+        replace(TrainingJobStatus(), attempts=[{"start_time": 0}]).wire()  # type: ignore[arg-type]
 
 
 def test_a_job_goes_to_the_wire_and_back():

@@ -72,6 +72,11 @@ class MemoryCluster:
             raise AlreadyExistsError("it is there")
         return self.put(manifest)
 
+    async def replace(self, manifest: Object) -> Object:
+        self._ask("update", manifest["kind"])
+        self._get(*self._key(manifest))
+        return self.put(manifest)
+
     async def read(self, manifest: Object) -> Object:
         return self._get(*self._key(manifest))
 

@@ -7,16 +7,15 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from control_worlds import MemoryCluster, job_object
-
 from muster.admission.job_policy import JobPolicy
-from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.dependencies import Dependencies
+from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.render.images import Images
-from muster.strategies.base import Framework
+from tests.unit.control.control_worlds import MemoryCluster, job_object
 
-IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
 
@@ -31,7 +30,7 @@ class World:
 
     def restart(self) -> None:
         policy = JobPolicy(max_jobs_per_namespace=1)
-        around = Surroundings(
+        around = Dependencies(
             self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, job_policy=policy, again=self.again.append
         )
         self.reconciler = Reconciler(around)

@@ -10,22 +10,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from control_worlds import MemoryCluster, job_object
 
-from muster.api.reports import Report
-from muster.api.spec import StrategyName
+from muster.control.admission import JobDefaults
 from muster.control.cluster import Child
-from muster.control.defaults import JobDefaults
+from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
-from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.views import child_of
 from muster.render.images import Images
-from muster.strategies.base import Framework
 from muster.strategies.registry import strategy_of
+from muster_contract.reports import Report
+from muster_contract.wire import decode
+from tests.unit.control.control_worlds import MemoryCluster, job_object
 
-IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 KEY = "default/digits"
 NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ class World:
         self.cluster = MemoryCluster()
         self.store = Store(time.monotonic)
         self.reports = Reports()
-        self.reconciler = Reconciler(Surroundings(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **settings))
+        self.reconciler = Reconciler(Dependencies(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **settings))
 
     def submit(self, **changes: Any) -> None:
         self.store.put_job(self.cluster.put(job_object(**changes)))
@@ -61,7 +61,7 @@ class World:
 
     def says(self, child: Child, **report: Any) -> None:
         fields = {"job": KEY, "pod": child.view.name, "role": "worker", "index": child.view.index, "inPlace": True, **report}
-        assert self.reports.record(child.view.uid, Report.model_validate(fields), NOW)
+        assert self.reports.record(child.view.uid, decode(Report, fields), NOW)
 
 
 def test_the_status_is_written_before_anything_is_made() -> None:
@@ -221,8 +221,8 @@ def test_the_image_of_a_job_stays_what_it_was_when_it_began() -> None:
     world.submit()
     world.look()
     assert world.status()["image"] == "torch"
-    images = replace(IMAGES, trainers={**IMAGES.trainers, Framework.PYTORCH: "newer"})
-    newer = Reconciler(Surroundings(world.cluster, world.store, Reports(), images=images, now=lambda: NOW))
+    images = replace(IMAGES, trainers={**IMAGES.trainers, "PyTorch": "newer"})
+    newer = Reconciler(Dependencies(world.cluster, world.store, Reports(), images=images, now=lambda: NOW))
     for pod in world.cluster.of("Pod"):
         world.cluster.objects.pop(("Pod", "default", pod["metadata"]["name"]))
         world.store.drop_child(KEY, pod["metadata"]["uid"])
@@ -285,7 +285,7 @@ def test_a_pass_makes_its_plans_once_however_many_replicas_it_makes(monkeypatch:
     def plans_made(workers: int) -> int:
         world = World()
         world.submit(workers=workers, strategy=strategy)
-        kind = type(strategy_of(StrategyName(strategy)))
+        kind = type(strategy_of(strategy))
         plan, made = kind.plan, []
         with monkeypatch.context() as patch:
             patch.setattr(kind, "plan", lambda self, spec: made.append(spec) or plan(self, spec))

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.api.reports import Report
 from muster.control.reports import Reports
+from muster_contract.reports import Report
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.admission.bounds import MAX_BYTES, LeftOut
-from muster.api.spec import RoleName
+from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing, Unreadable
 from muster.control.store import Store, slim, version_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
@@ -19,7 +19,7 @@ KEY = "default/digits"
 
 def child(uid: str = "pod", version: int = 1) -> Child:
     view = ReplicaView(
-        name=uid, uid=uid, role=RoleName.WORKER, index=0, attempt=0, phase=ReplicaPhase.PENDING, created=datetime(2026, 1, 1, tzinfo=UTC)
+        name=uid, uid=uid, role=WORKER, index=0, attempt=0, phase=ReplicaPhase.PENDING, created=datetime(2026, 1, 1, tzinfo=UTC)
     )
     return Child(KEY, "job", version, view)
 
@@ -65,7 +65,7 @@ def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -
     store.put_child(child())
     store.drop_child(KEY, "pod")
     store.drop_job(job())
-    store.replace(Listing((job(),), (child(),), (), None), before=frozenset())
+    store.replace(Listing((job(),), (child(),), (), None), cached_before=frozenset())
     assert store.children(KEY) == []
     assert store.job(KEY) is None
 
@@ -75,29 +75,30 @@ def test_a_list_removes_what_it_has_not_but_not_what_came_after_it_was_asked_for
     store.put_child(child("ghost"))
     before = store.uids
     store.put_child(child("newcomer"))
-    store.replace(Listing((), (), (), None), before=before)
+    store.replace(Listing((), (), (), None), cached_before=before)
     assert [known.view.uid for known in store.children(KEY)] == ["newcomer"]
     assert store.key_of_pod("ghost") is None
 
 
-def test_whichever_way_a_pod_goes_it_is_told() -> None:
-    told: list[str] = []
-    store = Store(lambda: 0.0, gone=told.append)
+def test_listeners_learn_of_each_pod_that_is_gone() -> None:
+    gone: list[str] = []
+    store = Store(lambda: 0.0)
+    store.on_pod_gone(gone.append)
     for uid in ("deleted", "not there", "not listed", "stays"):
         store.put_child(child(uid))
     store.drop_child(KEY, "deleted")
-    store.replace_children(KEY, [child("stays")], looked=frozenset({"not there", "stays"}))
-    store.replace(Listing((), (child("stays"),), (), None), before=frozenset({"not listed", "stays"}))
-    assert told == ["deleted", "not there", "not listed"]
+    store.replace_children(KEY, [child("stays")], cached_before=frozenset({"not there", "stays"}))
+    store.replace(Listing((), (child("stays"),), (), None), cached_before=frozenset({"not listed", "stays"}))
+    assert gone == ["deleted", "not there", "not listed"]
 
 
 def test_a_list_replaces_only_what_has_changed() -> None:
     store = Store(lambda: 0.0)
     store.put_job(job(version=3))
     known = store.job(KEY)
-    store.replace(Listing((job(version=3),), (), (), None), before=store.uids)
+    store.replace(Listing((job(version=3),), (), (), None), cached_before=store.uids)
     assert store.job(KEY) is known
-    store.replace(Listing((job(version=4),), (), (), None), before=store.uids)
+    store.replace(Listing((job(version=4),), (), (), None), cached_before=store.uids)
     newer = store.job(KEY)
     assert newer is not None
     assert version_of(newer) == 4
@@ -107,11 +108,11 @@ def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None
     owner = [{"uid": "job", "controller": True}]
     service = {"metadata": {"name": "digits", "namespace": "default", "ownerReferences": owner}}
     store = Store(lambda: 0.0)
-    store.replace(Listing((), (), (service,), None), before=frozenset())
+    store.replace(Listing((), (), (service,), None), cached_before=frozenset())
     assert store.has_service(KEY, "job")
-    store.replace(Listing((), (), (service,), ()), before=frozenset())
+    store.replace(Listing((), (), (service,), ()), cached_before=frozenset())
     assert not store.has_service(KEY, "job")
-    store.replace(Listing((), (), (service,), (service,)), before=frozenset())
+    store.replace(Listing((), (), (service,), (service,)), cached_before=frozenset())
     assert store.has_service(KEY, "job")
     assert not store.has_service(KEY, "another job of the name")
 
@@ -124,14 +125,14 @@ def test_a_write_that_no_watch_speaks_of_shows_that_the_watch_is_deaf() -> None:
     now = 100.0
     store.expect("pod", 4)
     assert store.silence() == 100
-    store.heard("pod", 4)
+    store.received("pod", 4)
     assert store.silence() == 0
 
 
 def test_an_echo_may_come_before_the_answer_to_the_write() -> None:
     now = 0.0
     store = Store(lambda: now)
-    store.heard("job", 7)
+    store.received("job", 7)
     store.expect("job", 7)
     now = 1000.0
     assert store.silence() == 0
@@ -155,9 +156,9 @@ def test_a_job_that_a_list_cannot_read_stays_as_it_was_known() -> None:
     store = Store(lambda: 0.0)
     store.put_job(job())
     unreadable = Unreadable("TrainingJob", "default", "digits", "job", "too odd")
-    store.replace(Listing((), (), (), None, (unreadable,)), before=store.uids)
+    store.replace(Listing((), (), (), None, (unreadable,)), cached_before=store.uids)
     assert store.job(KEY) is not None
     assert store.unreadable == (unreadable,)
-    store.replace(Listing((), (), (), None), before=store.uids)
+    store.replace(Listing((), (), (), None), cached_before=store.uids)
     assert store.job(KEY) is None
     assert store.unreadable == ()

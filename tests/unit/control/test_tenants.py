@@ -7,17 +7,16 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from control_worlds import MemoryCluster, job_object
-
 from muster.control.cluster import Child, Object
+from muster.control.dependencies import Dependencies
 from muster.control.queue import WorkQueue
-from muster.control.reconciler import Reconciler, Surroundings
+from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.render.images import Images
-from muster.strategies.base import Framework
+from tests.unit.control.control_worlds import MemoryCluster, job_object
 
-IMAGES = Images({Framework.PYTORCH: "torch", Framework.TENSORFLOW: "tensorflow"}, supervisor="operator")
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 JOBS, WORKERS, REPLICAS = 6, 4, 100
 LIMIT = 120.0
 
@@ -48,8 +47,9 @@ class Silent:
 def test_a_small_job_is_made_while_another_tenant_has_hundreds_of_pods_to_come() -> None:
     async def play() -> list[str]:
         cluster, store = Busy(), Store(time.monotonic)
-        reconciler = Reconciler(Surroundings(cluster, store, Reports(), images=IMAGES, now=lambda: datetime.now(UTC)))
-        queue = WorkQueue(reconciler.reconcile, Silent(), workers=WORKERS, urgent=reconciler.recovers)
+        reconciler = Reconciler(Dependencies(cluster, store, Reports(), images=IMAGES, now=lambda: datetime.now(UTC)))
+        queue = WorkQueue(Silent(), workers=WORKERS)
+        queue.open(reconciler.recovers)
 
         def submit(namespace: str, name: str, replicas: int) -> None:
             job = job_object(name, replicas)
@@ -59,7 +59,7 @@ def test_a_small_job_is_made_while_another_tenant_has_hundreds_of_pods_to_come()
 
         for number in range(JOBS):
             submit("large", f"job-{number}", REPLICAS)
-        queue.start()
+        queue.start(reconciler.reconcile)
         try:
             async with asyncio.timeout(LIMIT):
                 while len(cluster.made) < 50:  # noqa: ASYNC110 - the cluster has no event

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.control.errors import NotFoundError
-from muster.kubernetes.certificate import LEAST_LEFT, LIFE, Certificate, kept, made
+from muster.kubernetes.certificate import LEAST_LEFT, LIFE, Certificate, load_or_create, new_certificate
 
 HOST = "muster-coordination.muster-system.svc"
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -35,7 +35,7 @@ class Secrets:
 
 
 def keep(secrets: Secrets, now: datetime = NOW) -> Certificate:
-    return asyncio.run(kept(secrets, "muster-system", secret="muster-coordination", host=HOST, now=now))
+    return asyncio.run(load_or_create(secrets, "muster-system", secret="muster-coordination", host=HOST, now=now))
 
 
 def shake_hands(certificate: Certificate, authority: str, host: str) -> None:
@@ -54,12 +54,12 @@ def shake_hands(certificate: Certificate, authority: str, host: str) -> None:
 
 
 def test_supervisors_trust_it_for_the_channel_and_for_nothing_else() -> None:
-    certificate = made(HOST, NOW)
+    certificate = new_certificate(HOST, NOW)
     shake_hands(certificate, certificate.certificate, HOST)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         shake_hands(certificate, certificate.certificate, "kubernetes.default.svc")
     with pytest.raises(ssl.SSLCertVerificationError, match="self-signed"):
-        shake_hands(certificate, made(HOST, NOW).certificate, HOST)
+        shake_hands(certificate, new_certificate(HOST, NOW).certificate, HOST)
 
 
 def test_it_is_made_once_and_every_operator_shows_the_same() -> None:
@@ -78,6 +78,6 @@ def test_what_else_stands_in_the_secret_is_replaced(text: str) -> None:
 
 
 def test_a_certificate_with_another_key_or_for_another_host_is_not_good() -> None:
-    one, other = made(HOST, NOW), made(HOST, NOW)
+    one, other = new_certificate(HOST, NOW), new_certificate(HOST, NOW)
     assert not Certificate(one.certificate, other.key).serves(HOST, NOW)
     assert not one.serves("elsewhere.svc", NOW)

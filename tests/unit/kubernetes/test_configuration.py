@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.kubernetes.configuration import ConfigurationError, place_of, read_configuration
-from muster.strategies.base import Framework
+from muster.kubernetes.configuration import ConfigurationError, operator_pod, read_configuration
 
 
 def read(folder: Path, text: str) -> object:
@@ -20,7 +19,7 @@ def test_without_a_file_the_defaults_hold() -> None:
     configuration = read_configuration({})
     assert (configuration.namespaces, configuration.workers) == ([], 32)
     images = configuration.all_images()
-    assert set(images.trainers) == set(Framework)
+    assert set(images.trainers) == {"PyTorch", "TensorFlow", "JAX"}
     assert images.supervisor.startswith("muster-operator:")
 
 
@@ -33,8 +32,8 @@ def test_jobs_of_the_default_controller_are_run_unless_the_file_names_another(tm
 def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}\nsupervisor: {image: ours, pullPolicy: Always}")
     images = read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).all_images()
-    assert images.trainers[Framework.PYTORCH] == "mine"
-    assert images.trainers[Framework.TENSORFLOW]
+    assert images.trainers["PyTorch"] == "mine"
+    assert images.trainers["TensorFlow"]
     assert (images.supervisor, images.supervisor_pull_policy) == ("ours", "Always")
 
 
@@ -60,5 +59,5 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 
 def test_a_developers_machine_stands_for_a_pod() -> None:
-    assert place_of({}).pod
-    assert place_of({"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}).address == "10.0.0.1"
+    assert operator_pod({}).name
+    assert operator_pod({"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}).address == "10.0.0.1"

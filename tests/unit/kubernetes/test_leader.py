@@ -249,8 +249,11 @@ class Campaign:
     """An election at this server, and how its lease is seen from the test's own event loop."""
 
     def __init__(self, server: LeaseServer, name: str, *, times: Times = REAL) -> None:
-        self.election = Election(self.connect, lambda requests: Lease(requests, "ns", name="muster", identity=name, times=times))
-        self._server = server
+        self.election = Election()
+        self._server, self._name, self._times = server, name, times
+
+    async def run(self) -> None:
+        await self.election.run(self.connect, lambda requests: Lease(requests, "ns", name="muster", identity=self._name, times=self._times))
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[LeaseServer]:
@@ -259,8 +262,9 @@ class Campaign:
 
 def test_a_blocked_event_loop_holds_up_no_renewal() -> None:
     async def scene(server: LeaseServer) -> None:
-        election = Campaign(server, "a").election
-        leading = asyncio.create_task(election.run())
+        campaign = Campaign(server, "a")
+        election = campaign.election
+        leading = asyncio.create_task(campaign.run())
         await election.won.wait()
         time.sleep(1.3 * REAL.duration)  # noqa: ASYNC251 - this is the point
         assert election.valid
@@ -275,15 +279,15 @@ def test_a_blocked_event_loop_holds_up_no_renewal() -> None:
 
 def test_an_election_ends_when_another_leads_and_raises_what_cannot_be_connected_to() -> None:
     async def scene(server: LeaseServer) -> None:
-        campaign = Campaign(server, "a").election
+        campaign = Campaign(server, "a")
         running = asyncio.create_task(campaign.run())
-        await campaign.won.wait()
+        await campaign.election.won.wait()
         assert server.lease
         server.lease["spec"]["holderIdentity"] = "b"
         server.lease["metadata"]["resourceVersion"] = "99"
         await running
-        assert campaign.lost
-        assert not campaign.valid
+        assert campaign.election.lost
+        assert not campaign.election.valid
 
         @asynccontextmanager
         async def broken() -> AsyncIterator[LeaseServer]:
@@ -291,7 +295,7 @@ def test_an_election_ends_when_another_leads_and_raises_what_cannot_be_connected
             yield server
 
         with pytest.raises(OSError, match="no configuration"):
-            await Election(broken, lambda requests: candidate(server, "c")).run()
+            await Election().run(broken, lambda requests: candidate(server, "c"))
 
     play_for_real(scene)
 

@@ -1,27 +1,31 @@
-"""The operator, put together and not started: what its parts tell each other."""
+"""The parts of the operator together, without an API server."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import kopf
 import pytest
-from kubernetes.aio import client
+from prometheus_client.parser import text_string_to_metric_families
 
-from muster.api.reports import Report
-from muster.control.metrics import exposition
+from muster.control.cluster import Object
+from muster.control.event_recorder import EventRecorder
+from muster.control.queue import WorkQueue
+from muster.control.reports import Reports
+from muster.control.store import Store
 from muster.kubernetes.__main__ import OneLine
-from muster.kubernetes.configuration import Configuration, Place
-from muster.kubernetes.gateway import Gateway
-from muster.kubernetes.operator import Operator
-from muster.kubernetes.settings import configure
+from muster.kubernetes.cache_updates import CacheUpdates
+from muster.kubernetes.gauges import Gauges
+from muster.kubernetes.health import Availability, Health
+from muster.kubernetes.kopf_runtime import configure
+from muster.kubernetes.leading import Parts
+from muster.kubernetes.metrics import Metrics
+from muster_contract.reports import Report
 
 
 def pod(index: int) -> dict[str, Any]:
@@ -31,61 +35,104 @@ def pod(index: int) -> dict[str, Any]:
     return {"metadata": {**metadata, **made}}
 
 
-@asynccontextmanager
-async def operator_apart() -> AsyncIterator[Operator]:
-    async with client.ApiClient(client.Configuration(host="http://127.0.0.1:1")) as api:
-        yield Operator(Configuration(), Place(pod="muster", namespace="muster-system", address="127.0.0.1"), Gateway(api))
+class Unmeasured:
+    def waited(self, seconds: float) -> None: ...
+
+    def worked(self, seconds: float) -> None: ...
+
+    def failed(self, key: str, error: Exception, delay: float) -> None: ...
 
 
-def test_supervisors_are_counted_as_long_as_their_pods_are_there() -> None:
-    async def counted() -> list[str]:
-        async with operator_apart() as operator:
-            for index in range(3):
-                operator._watched.pod("ADDED", pod(index))
-                said = Report(job="default/digits", pod=f"digits-worker-{index}", role="worker", index=index, attempt=0)
-                operator._reports.record(f"uid-{index}", said, datetime.now(UTC))
-            operator._watched.pod("DELETED", pod(1))
-            return exposition(operator._metrics()).splitlines()
+class Standby:
+    """The parts that a standby has, without an API server."""
 
-    assert "muster_supervisors 2" in asyncio.run(counted())
+    def __init__(self, *, listed_at: datetime | None = None) -> None:
+        self.queue = WorkQueue(Unmeasured(), workers=1)
+        self.store, self.reports, self.metrics = Store(time.monotonic), Reports(), Metrics()
+        self.store.on_pod_gone(self.reports.forget)
+        self.updates = CacheUpdates(self.store, self.queue)
+        recorder = EventRecorder(self._create, calm=self.queue.calm)
+        parts = Parts(self.store, self.reports, queue=self.queue, recorder=recorder, metrics=self.metrics, now=lambda: datetime.now(UTC))
+        self.metrics.register(Gauges(parts, leader=lambda: None, holds_lease=lambda: False, listed_at=lambda: listed_at))
+
+    @staticmethod
+    async def _create(event: Object) -> Object:
+        return event
+
+    def samples(self) -> dict[str, float]:
+        """The metrics as Prometheus would parse them, by name and labels."""
+        families = text_string_to_metric_families(self.metrics.page().decode())
+        return {f"{each.name}{each.labels or ''}": each.value for family in families for each in family.samples}
+
+
+def test_supervisors_are_counted_while_their_pods_exist() -> None:
+    standby = Standby()
+    for index in range(3):
+        standby.updates.pod("ADDED", pod(index))
+        report = Report(job="default/digits", pod=f"digits-worker-{index}", role="worker", index=index, attempt=0)
+        standby.reports.record(f"uid-{index}", report, datetime.now(UTC))
+    standby.updates.pod("DELETED", pod(1))
+    assert standby.samples()["muster_supervisors"] == 2
 
 
 def test_pods_that_only_bear_a_jobs_label_leave_nothing_behind() -> None:
-    async def left() -> tuple[int, int]:
-        async with operator_apart() as operator:
-            replica = pod(0)
-            operator._watched.pod("ADDED", replica)
-            known = len(operator._store._heard)
-            for index in range(100):
-                stranger = pod(index)
-                stranger["metadata"] |= {"uid": f"stranger-{index}", "labels": {"muster.dev/job-name": "digits"}}
-                operator._watched.pod("ADDED", stranger)
-                operator._watched.pod("DELETED", stranger)
-            operator._watched.pod("DELETED", replica)
-            return known, len(operator._store._heard)
-
-    assert asyncio.run(left()) == (1, 0)
+    standby = Standby()
+    replica = pod(0)
+    standby.updates.pod("ADDED", replica)
+    remembered = len(standby.store._received)
+    for index in range(100):
+        stranger = pod(index)
+        stranger["metadata"] |= {"uid": f"stranger-{index}", "labels": {"muster.dev/job-name": "digits"}}
+        standby.updates.pod("ADDED", stranger)
+        standby.updates.pod("DELETED", stranger)
+    standby.updates.pod("DELETED", replica)
+    assert (remembered, len(standby.store._received)) == (1, 0)
 
 
-AWAY = {200: False, 404: False, 409: False, 429: False, 500: False, 0: True, 502: True, 503: True, 504: True}
+def test_a_standby_caches_jobs_and_pods_and_queues_none_of_them() -> None:
+    standby = Standby()
+    standby.updates.job("ADDED", {"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}})
+    standby.updates.pod("ADDED", pod(0))
+    assert (standby.queue.depth, len(standby.store.keys)) == (0, 1)
+    assert not [name for name in standby.samples() if name.startswith("muster_jobs")], "sums over all operators count each job once"
 
 
-@pytest.mark.parametrize(("status", "away"), AWAY.items())
+NO_ANSWER = {200: False, 404: False, 409: False, 429: False, 500: False, 0: True, 502: True, 503: True, 504: True}
+
+
+@pytest.mark.parametrize(("status", "away"), NO_ANSWER.items())
 def test_while_only_a_load_balancer_answers_it_is_not_ready_and_tries_again_afterwards(status: int, *, away: bool) -> None:
-    async def said() -> tuple[str | None, bool]:
-        async with operator_apart() as operator:
-            retried = []
-            operator._queue.retry_now = lambda: retried.append(True)  # type: ignore[method-assign]
-            operator._resync.last = datetime.now(UTC)
-            operator._asked("GET", status)
-            unready = operator._unready()
-            operator._asked("GET", 200)
-            return unready, bool(retried)
+    standby = Standby()
+    retries: list[bool] = []
+    availability = Availability(standby.metrics, lambda: retries.append(True))
+    health = Health(
+        queue=standby.queue, store=standby.store, availability=availability, is_listed=lambda: True, lacks_channel=lambda: False
+    )
+    availability.record("GET", status)
+    unready = health.unready()
+    availability.record("GET", 200)
+    assert (unready, bool(retries)) == (("the API server does not answer", True) if away else (None, False))
+    assert standby.samples()[f"muster_api_requests_total{{'status': '{status}', 'verb': 'GET'}}"] >= 1
 
-    assert asyncio.run(said()) == (("the API server does not answer", True) if away else (None, False))
+
+def test_it_is_not_ready_before_all_is_listed_nor_before_a_leaders_channel_listens() -> None:
+    standby = Standby()
+    state = {"listed": False, "lacks": True}
+    health = Health(
+        queue=standby.queue,
+        store=standby.store,
+        availability=Availability(standby.metrics, lambda: None),
+        is_listed=lambda: state["listed"],
+        lacks_channel=lambda: state["lacks"],
+    )
+    assert health.unready() == "jobs and pods are being listed"
+    state["listed"] = True
+    assert health.unready() == "the coordination channel has no certificate yet"
+    state["lacks"] = False
+    assert health.unready() is None
 
 
-def test_the_watch_of_jobs_is_never_given_up_and_never_tried_more_than_five_seconds_apart() -> None:
+def test_kopf_never_gives_up_a_request_and_tries_at_least_every_five_seconds() -> None:
     settings = kopf.OperatorSettings()
     configure(settings)
     backoffs = settings.networking.error_backoffs
@@ -97,19 +144,17 @@ def test_the_watch_of_jobs_is_never_given_up_and_never_tried_more_than_five_seco
     assert list(islice(backoffs, 3)) == pauses[:3]  # from the beginning for each request
 
 
-def test_a_standby_caches_jobs_and_pods_and_queues_none_of_them() -> None:
-    async def figures() -> tuple[int, int, str | None, list[str]]:
-        async with operator_apart() as operator:
-            unlisted = operator._unready()
-            job = {"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}}
-            operator._watched.job("ADDED", job)
-            operator._watched.pod("ADDED", pod(0))
-            return operator._queue.depth, len(operator._store.keys), unlisted, exposition(operator._metrics()).splitlines()
-
-    depth, known, unlisted, metrics = asyncio.run(figures())
-    assert (depth, known) == (0, 1)
-    assert unlisted == "jobs and pods are being listed"
-    assert not [each for each in metrics if each.startswith("muster_jobs{")], "sums over all operators count each job once"
+def test_metrics_keep_every_digit() -> None:
+    standby = Standby(listed_at=datetime.fromtimestamp(1795370123.25, UTC))
+    metrics = standby.metrics
+    for _ in range(3):
+        metrics.count_request("GET", 200)
+    metrics.waited(1_234_567.125)
+    page = metrics.page().decode()
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if not line.startswith("#")}
+    assert values["muster_resync_timestamp_seconds"] == 1795370123.25
+    assert values['muster_api_requests_total{status="200",verb="GET"}'] == 3
+    assert values['workqueue_queue_duration_seconds_sum{name="trainingjobs"}'] == 1_234_567.125
 
 
 def test_one_record_is_one_line_of_the_log_whatever_it_quotes() -> None:

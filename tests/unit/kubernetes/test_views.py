@@ -37,7 +37,8 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"muster.dev/role": "boss"},
+        {"muster.dev/role": "Boss"},
+        {"muster.dev/role": "a-role-too-long"},
         {"muster.dev/index": "-1"},
         {"muster.dev/attempt": "x"},
         {"muster.dev/job-name": ""},
@@ -106,6 +107,25 @@ def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -
     assert view({"phase": "Pending", "conditions": [unscheduled]}).message == "0/3 nodes"
     init = {"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]}
     assert view(init).reason == "ErrImagePull"
+
+
+def test_what_a_pending_pod_waits_for_is_explained_in_short() -> None:
+    unscheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Too many pods.",
+    }
+    waits = child_of({**pod({"phase": "Pending", "conditions": [unscheduled]}), "spec": {"containers": [{"name": "trainer"}]}})
+    assert waits is not None
+    assert waits.view.waits_for == "Unschedulable: the nodes run as many pods as they may"
+    pulls = [
+        view(trainer(waiting={"reason": reason, "message": 'image "a:1": not found'})) for reason in ("ErrImagePull", "ImagePullBackOff")
+    ]
+    assert [each.waits_for for each in pulls] == ["ImagePullBackOff: the image does not exist: a:1"] * 2
+    assert view(trainer(waiting={"reason": "SomethingNew", "message": "m"})).waits_for == ""
+    assert view(trainer(waiting={"reason": "ContainerCreating"})).waits_for == ""
+    assert view(trainer(running={})).waits_for == ""
 
 
 def test_disruption_deletion_and_memory_are_seen() -> None:

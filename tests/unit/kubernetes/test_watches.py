@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 from kubernetes.aio import client
 
-from muster.control.queue import Delays
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.watches import Watch
+from muster.lifecycle.policy import Delays
 
 LIMIT = 10.0
 PATH = "/api/v1/pods"
@@ -61,7 +61,12 @@ def watched(
 
     async def watch(gateway: Gateway) -> None:
         watch = Watch(
-            gateway, PATH, hear=hear, labels="muster.dev/job-name", lost=lambda: lost.append(len(server.asked)), delays=Delays(0.001, 0.01)
+            gateway,
+            PATH,
+            on_change=hear,
+            labels="muster.dev/job-name",
+            on_gap=lambda: lost.append(len(server.asked)),
+            delays=Delays(0.001, 0.01),
         )
         task = asyncio.create_task(watch.run())
         async with asyncio.timeout(LIMIT):

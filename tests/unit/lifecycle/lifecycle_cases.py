@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.reports import LastWords, Report
-from muster.api.spec import RoleName
 from muster.api.status import AttemptRecord, TrainingJobStatus
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster_contract.reports import LastWords, Report
+from muster_contract.wire import decode, encode
 
 T0 = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 
@@ -34,11 +36,16 @@ def replica(label: str = "worker-0", *, phase: str = "Running", attempt: int = 0
     role, _, index = label.rpartition("-")
     uid = changes.pop("uid", f"{label}/{attempt}")
     created = changes.pop("created", T0)
-    return ReplicaView(f"digits-{label}", uid, RoleName(role), int(index), attempt, ReplicaPhase(phase), created, **changes)
+    return ReplicaView(f"digits-{label}", uid, role, int(index), attempt, ReplicaPhase(phase), created, **changes)
 
 
 def words(code: int, message: str = "last words", **more: Any) -> LastWords:
-    return LastWords(code=code, message=message, **more)
+    return decode(LastWords, {"code": code, "message": message, **_document(more)})
+
+
+def _document(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as a JSON object: names in camelCase, documents as objects."""
+    return {to_camel(name): encode(value) if is_dataclass(value) else value for name, value in fields.items()}
 
 
 def failed(label: str = "worker-0", code: int = 10, *, seconds: float = 60, message: str = "last words", **changes: Any) -> ReplicaView:
@@ -54,7 +61,7 @@ def report(label: str = "worker-0", *, attempt: int = 0, step: int | None = None
         updated = None if at_second is None else at(at_second).timestamp()
         progress = {"step": step, "totalSteps": 100, "loss": "0.5", "updatedAt": updated}
     fields = {"job": "default/digits", "pod": f"digits-{label}", "role": role, "index": int(index), "attempt": attempt}
-    return Report.model_validate({**fields, "progress": progress, "phase": "Training", **more})
+    return decode(Report, {**fields, "progress": progress, "phase": "Training", **_document(more)})
 
 
 @dataclass
@@ -72,7 +79,7 @@ class Story:
         decision = decide(
             self.job, Observed(views, live=live, service=True, form=self.form), self.now, problems=self.problems, policy=self.policy
         )
-        written = TrainingJobStatus.model_validate(decision.status.wire())
+        written = TrainingJobStatus.from_wire(decision.status.wire())
         assert written == decision.status
         self.job = self.job.with_status(written)
         return decision
@@ -107,7 +114,7 @@ def running_story(count: int = 2, **spec: Any) -> Story:
 
 
 def created(decision: Decision) -> list[str]:
-    return [f"{action.role.value}-{action.index}/{action.attempt}" for action in decision.actions if isinstance(action, CreateReplica)]
+    return [f"{action.role}-{action.index}/{action.attempt}" for action in decision.actions if isinstance(action, CreateReplica)]
 
 
 def deleted(decision: Decision) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running_story
 
 from muster.api.status import FailureClass
-from muster.lifecycle import backoff
+from muster.lifecycle.facts.facts import read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.transition import budget
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, running_story
 
 
 @pytest.mark.parametrize(
@@ -22,17 +24,17 @@ from muster.lifecycle.situation import Situation
 )
 def test_the_delay_doubles_with_each_attempt_without_progress(failure_class: FailureClass, delays: list[float]) -> None:
     subject = job()
-    case = Situation(subject, Observed(), at(0))
+    facts = read(subject, Observed(), at(0))
     for without_progress, expected in enumerate(delays):
-        books = subject.status.restarts.model_copy(update={"without_progress": without_progress})
-        assert backoff.delay(case, subject.status.model_copy(update={"restarts": books}), failure_class) == expected
+        books = replace(subject.status.restarts, without_progress=without_progress)
+        assert budget.delay(replace(subject.status, restarts=books), facts, failure_class) == expected
 
 
 def test_a_very_long_crash_loop_is_still_bounded() -> None:
     subject = job()
-    books = subject.status.restarts.model_copy(update={"without_progress": 100_000})
-    status = subject.status.model_copy(update={"restarts": books})
-    assert backoff.delay(Situation(subject, Observed(), at(0)), status, FailureClass.APPLICATION) == 300
+    books = replace(subject.status.restarts, without_progress=100_000)
+    status = replace(subject.status, restarts=books)
+    assert budget.delay(status, read(subject, Observed(), at(0)), FailureClass.APPLICATION) == 300
 
 
 def test_the_next_attempt_is_held_back_and_then_made() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, created, failed, replica, report, running_story
 
 from muster.api.status import Phase, Reason
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, failed, replica, report, running_story
 
 
 def breaks(story: Story, code: int, *, seconds: float, message: str, step: int | None = None) -> None:
@@ -136,7 +136,7 @@ def test_a_restart_whose_class_is_corrected_moves_from_one_budget_to_the_other()
         story.see(failed("worker-0", 20, seconds=20), failed("worker-1", 10, seconds=19), seconds=22)
     books = story.status.restarts
     assert (books.total, books.infrastructure_count, books.application_count) == (1, 0, 1)
-    assert (books.infrastructure, books.application) == ([], [at(20)])
+    assert (books.infrastructure, books.application) == ((), (at(20),))
     assert story.status.attempts[0].settled
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
-
 from muster.api.status import Phase
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
 
 
 def test_a_world_that_does_not_come_up_ends_the_job_and_says_why() -> None:

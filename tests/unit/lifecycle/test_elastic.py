@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lifecycle_cases import Story, at, created, deleted, job, replica, report
-
-from muster.api.status import Reason
-from muster.control import orders
-from muster.lifecycle import in_place
+from muster.api.status import Member, Reason, World
+from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, Decision
-from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.facts.membership import _NO_ATTEMPT, assigned
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.transition.fence import member_to_start
+from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report
 
 BATCH = {"globalSize": 64}
 
@@ -51,7 +52,7 @@ def shrunk() -> Story:
 
 
 def stand_bys(decision: Decision) -> list[str]:
-    return [f"{action.role.value}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
+    return [f"{action.role}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
 
 
 def members(story: Story) -> list[str]:
@@ -80,7 +81,7 @@ def test_the_first_of_those_that_are_left_leads_the_world() -> None:
     story = shrunk()
     story.see(ready("worker-1", attempt=2), ready("worker-2", attempt=2), seconds=51)
     told = [
-        orders.orders(story.job, f"{label}/0", report(label, attempt=2, waiting=True), addresses_of(story.job, 2))
+        replies.reply_to(story.job, f"{label}/0", report(label, attempt=2, waiting=True), addresses_of(story.job, 2))
         for label in members(story)
     ]
     worlds = [reply.world or {} for reply in told]
@@ -133,11 +134,20 @@ def test_what_is_missing_stands_by_and_is_taken_in_when_the_world_has_trained_fo
     story.see(*train, waiting, seconds=111)
     assert (story.status.attempt, members(story)) == (3, ["worker-0", "worker-1", "worker-2"])
     assert story.status.attempts[-2].message == "takes in 1 workers that have come"
-    assert in_place.grace_seconds(story.job.spec, story.status) > 0
+    assert grace_seconds(story.job.spec, story.status) > 0
     everybody = [ready("worker-1", attempt=3), ready("worker-2", attempt=3)]
     story.see(*everybody, replace(ready("worker-0", attempt=3, made_in=2), standby=True), seconds=113)
     assert story.status.phase == "Running"
-    assert in_place.handed_out(story.status, "worker-0/2") is not None
+    assert member_to_start(story.status, "worker-0/2") is not None
+
+
+def test_a_stand_by_that_joined_a_world_must_be_gone_before_the_next_world_is_created() -> None:
+    """The members of a world that is created anew have no uid yet."""
+    joined = replace(alive("worker-1", attempt=1), standby=True, deleting=at(30), due=at(150))
+    members = tuple(Member(role="worker", index=index) for index in range(3))
+    status = replace(training().status, attempt=2, world=World(attempt=2, size=3, members=members, created_time=at(31)))
+    replicas, idle = assigned(Observed((joined,), live=True, service=True), status)
+    assert (idle, [view.attempt for view in replicas]) == ((), [_NO_ATTEMPT])
 
 
 def test_a_worker_that_stands_by_and_breaks_harms_nobody_and_is_made_again() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lifecycle_cases import at, failed, replica, report, running, running_story, words
 
 from muster.api.status import ConditionType, FailureClass, Reason
-from muster.lifecycle.failure import Cause, classify, root_cause
+from muster.lifecycle.facts.failure import Cause, cause_of_end, root_cause
 from muster.lifecycle.observed import ReplicaView
+from tests.unit.lifecycle.lifecycle_cases import at, failed, replica, report, running, running_story, words
 
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 
@@ -47,7 +47,7 @@ PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.
     ],
 )
 def test_an_end_has_the_class_of_its_evidence(view: ReplicaView, failure_class: FailureClass, reason: Reason) -> None:
-    cause = classify(view, asked=False)
+    cause = cause_of_end(view, stopped=False)
     assert cause is not None
     assert (cause.failure_class, cause.reason) == (failure_class, reason)
 
@@ -57,21 +57,21 @@ def test_an_end_has_the_class_of_its_evidence(view: ReplicaView, failure_class: 
     [replica(), replica(phase="Pending"), replica(phase="Succeeded"), replica(phase="Succeeded", deleting=at(5)), replica(disruption="X")],
 )
 def test_what_goes_on_or_ended_well_is_no_failure(view: ReplicaView) -> None:
-    assert classify(view, asked=False) is None
+    assert cause_of_end(view, stopped=False) is None
 
 
 @pytest.mark.parametrize("code", [10, 20, 21, 22, 137, 143])
 def test_how_a_replica_ends_that_we_stopped_says_nothing(code: int) -> None:
-    assert classify(failed(code=code, seconds=6, deleting=at(5)), asked=True) is None
+    assert cause_of_end(failed(code=code, seconds=6, deleting=at(5)), stopped=True) is None
 
 
 @pytest.mark.parametrize("code", [21, 143])
 def test_a_stop_code_says_nothing_after_we_asked_even_if_clocks_disagree(code: int) -> None:
-    assert classify(failed(code=code, seconds=3, deleting=at(5)), asked=True) is None
+    assert cause_of_end(failed(code=code, seconds=3, deleting=at(5)), stopped=True) is None
 
 
 def test_a_replica_that_ran_out_of_memory_did_so_by_itself_even_in_the_second_in_which_we_asked() -> None:
-    cause = classify(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(60), deleting=at(60)), asked=True)
+    cause = cause_of_end(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(60), deleting=at(60)), stopped=True)
     assert cause is not None
     assert cause.reason is Reason.OUT_OF_MEMORY
 
@@ -85,7 +85,7 @@ def test_a_replica_that_ran_out_of_memory_did_so_by_itself_even_in_the_second_in
     ],
 )
 def test_who_ran_out_of_memory_is_told_so_and_what_to_raise(said: dict[str, Any], end: str) -> None:
-    cause = classify(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **said), asked=False)
+    cause = cause_of_end(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **said), stopped=False)
     assert cause is not None
     cure = "raise resources.limits.memory of its container in spec.roles.evaluator.template"
     assert cause.message == f"the container ran out of memory: {cure}{end}"
@@ -107,7 +107,7 @@ def test_a_job_that_is_given_up_for_want_of_memory_says_so_wherever_it_is_read()
 
 
 def test_an_error_before_we_asked_still_counts() -> None:
-    cause = classify(failed(code=10, seconds=3, deleting=at(5)), asked=True)
+    cause = cause_of_end(failed(code=10, seconds=3, deleting=at(5)), stopped=True)
     assert cause is not None
     assert cause.reason is Reason.USER_ERROR
 
@@ -151,4 +151,4 @@ def test_a_broken_evaluator_breaks_nothing_and_is_made_again() -> None:
     assert (story.status.attempt, decision.actions) == (0, ())
     assert decision.wake == at(50)
     assert [action.uid for action in story.see(replica(), broke, seconds=50).actions] == [broke.uid]
-    assert [action.role.value for action in story.see(replica(), seconds=51).actions] == ["evaluator"]
+    assert [action.role for action in story.see(replica(), seconds=51).actions] == ["evaluator"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lifecycle_cases import replica, report, running_story
-
-from muster.api.reports import Report
-from muster.lifecycle.fingerprints import differences
+from muster.lifecycle.recording.ranks import differences
+from muster_contract.notices import NoticeReason
+from muster_contract.reports import Report
+from tests.unit.lifecycle.lifecycle_cases import replica, report, running_story
 
 
 def fingerprint(rank: int, **other: Any) -> dict[str, Any]:
@@ -49,6 +49,8 @@ def test_a_job_is_told_of_a_difference_once_all_its_replicas_have_spoken() -> No
     first = replica(report=report(step=1, fingerprints=[fingerprint(0)]))
     other = report("worker-1", step=1, fingerprints=[fingerprint(1, version="2.14.0")])
     story.see(first, replica("worker-1"), seconds=20)
-    assert story.status.notices == []
+    assert story.status.notices == ()
     story.see(first, replica("worker-1", report=other), seconds=60)
-    assert story.status.notices == ["environments differ: worker-1 (rank 1) has version 2.14.0, worker-0 (rank 0) has 2.15.0"]
+    (notice,) = story.status.notices
+    assert notice.reason is NoticeReason.ENVIRONMENTS_DIFFER
+    assert notice.message == "environments differ: worker-1 (rank 1) has version 2.14.0, worker-0 (rank 0) has 2.15.0"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
 
 from muster.api import grace
-from muster.api.status import CheckpointStatus, Condition, ConditionType, TrainingJobStatus
-from muster.lifecycle import in_place
+from muster.api.status import CheckpointStatus, Condition, ConditionType, GraceStatus, Reason, TrainingJobStatus
 from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.transition.in_place import grace_seconds
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
 
-TIMES = "a save takes up to 65 s, and pods made from now on allow 120 s"
+TIMES = "a save takes up to 65 s, and pods created from now on allow 120 s"
 ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
 
 
@@ -46,7 +46,7 @@ def test_twice_the_newest_save_and_a_little_is_needed_and_never_less_than_the_jo
 def saving(took: float = 30, *, attempt: int = 0, seconds: float = 20, story: Story | None = None) -> Story:
     """A job whose workers run the attempt, and whose newest save took so long."""
     subject = story or running_story()
-    commit = {"step": 7 + attempt, "path": f"step-{7 + attempt}", "committedAt": at(seconds).timestamp(), "seconds": took}
+    commit = {"step": 7 + attempt, "path": f"step-{7 + attempt}", "time": at(seconds).timestamp(), "seconds": took}
     subject.see(*running(attempt=attempt), seconds=seconds)
     told = report(step=8 + attempt, attempt=attempt, checkpoint=commit)
     subject.see(replica("worker-0", attempt=attempt, report=told), replica("worker-1", attempt=attempt), seconds=seconds)
@@ -71,7 +71,7 @@ def test_a_replica_that_is_asked_to_go_with_less_than_a_save_takes_is_named_with
     found = condition(subject)
     assert found
     assert (found.status, found.reason) == ("False", "GraceTooShort")
-    assert found.message == f"attempt 0: worker-1 on node-b was asked to go with 40 s; {TIMES}: {ADVICE}"
+    assert found.message == f"attempt 0: worker-1 on node-b was asked to stop with a grace period of 40 s; {TIMES}: {ADVICE}"
     subject.see(*looks, seconds=31)
     subject.see(replica("worker-0"), asked(40, phase="Failed", finished=at(35), last_words=words(22)), seconds=36)
     assert condition(subject) == found, "known of this attempt, and told"
@@ -130,8 +130,16 @@ def test_an_attempt_that_could_not_save_is_told_though_nobody_knows_how_long_it_
     found = condition(subject)
     assert found
     assert (found.status, found.reason) == ("False", "PreemptedNotSaved")
-    given = " with 90 s" if view.due else ""
-    assert found.message == f"attempt 0: worker-1 on node-b was asked to go{given}, and did not save; {TIMES}: {ADVICE}"
+    recorded = subject.status.grace
+    assert recorded
+    assert (recorded.attempt, recorded.replica, recorded.node, recorded.given_seconds) == (
+        0,
+        "worker-1",
+        "node-b",
+        90 if view.due else None,
+    )
+    given = " with a grace period of 90 s" if view.due else ""
+    assert found.message == f"attempt 0: worker-1 on node-b was asked to stop{given}, and did not save; {TIMES}: {ADVICE}"
 
 
 def test_that_another_than_the_preempted_one_did_not_save_says_nothing_of_its_grace() -> None:
@@ -162,9 +170,22 @@ def test_it_is_sufficient_again_once_a_later_attempt_was_preempted_and_saved() -
     subject.see(*looks, seconds=61)
     found = condition(subject)
     assert found
-    assert (found.status, found.reason, found.message) == ("True", "SavedInTime", "attempt 1: asked to stop, and saved")
+    assert (found.status, found.reason) == ("True", "SavedInTime")
+    assert subject.status.grace == GraceStatus(attempt=1, reason=Reason.SAVED_IN_TIME)
     subject.see(*looks, seconds=62)
     assert condition(subject) == found
+
+
+def test_a_doubt_that_an_older_version_recorded_in_the_condition_alone_ends_too() -> None:
+    subject = saving()
+    subject.see(replica("worker-0"), asked(40), seconds=30)
+    subject.see(replica("worker-0"), asked(40, phase="Failed", finished=at(35), last_words=words(21)), seconds=36)
+    again(subject, 1, seconds=50)
+    subject.job = subject.job.with_status(replace(subject.status, grace=None))
+    subject.see(*running(attempt=1), seconds=51)
+    assert subject.condition("GraceSufficient") == ("False", "GraceTooShort")
+    subject.see(*[failed(f"worker-{index}", 21, seconds=60, attempt=1) for index in range(2)], seconds=61)
+    assert subject.condition("GraceSufficient") == ("True", "SavedInTime")
 
 
 def test_a_drained_replica_that_says_it_saved_counts_whatever_its_pod_says_of_the_drain() -> None:
@@ -193,8 +214,8 @@ def test_the_newest_attempt_that_tells_anything_decides_and_looking_again_change
             expected = f"False, attempt {attempt}"
         elif code == 21 and expected.startswith("False"):
             expected = f"True, attempt {attempt}"
-        found = condition(subject)
-        assert expected == (f"{found.status}, {found.message.partition(':')[0]}" if found else "")
+        found, recorded = condition(subject), subject.status.grace
+        assert expected == (f"{found.status}, attempt {recorded.attempt}" if found and recorded else "")
 
 
 def test_a_job_that_always_saved_in_time_has_no_such_condition() -> None:
@@ -207,7 +228,7 @@ def test_replicas_that_go_on_in_their_pods_get_the_time_that_saves_take() -> Non
     subject = saving(100)
     subject.edit(roles={"worker": {"replicas": 1}})
     subject.see(*running(), seconds=30)
-    assert in_place.grace_seconds(subject.job.spec, subject.status) == 205
+    assert grace_seconds(subject.job.spec, subject.status) == 205
 
 
 def test_how_long_a_save_takes_is_known_still_when_a_commit_is_told_without() -> None:
@@ -226,7 +247,7 @@ def test_a_short_save_halves_at_most_what_is_known_of_long_ones() -> None:
     subject = saving(30)
     known = []
     for step, took in ((20, 1.0), (30, 1.0), (40, 20.0)):
-        commit = {"step": step, "path": f"step-{step}", "committedAt": at(step).timestamp(), "seconds": took}
+        commit = {"step": step, "path": f"step-{step}", "time": at(step).timestamp(), "seconds": took}
         subject.see(replica("worker-0", report=report(step=step, checkpoint=commit)), replica("worker-1"), seconds=10 * step)
         known.append(subject.status.checkpoint and subject.status.checkpoint.measured_seconds)
     assert known == [15, 7.5, 20]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, replica, report, running, running_story
 
 from muster.api.status import Reason
 from muster.lifecycle.policy import Policy
+from tests.unit.lifecycle.lifecycle_cases import Story, at, replica, report, running, running_story
 
 HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100, "evaluationSeconds": 150}}
 
@@ -100,11 +100,15 @@ def test_a_clock_that_jumps_is_no_hang(said: dict[str, Any]) -> None:
     assert subject.status.attempt == 0
 
 
+WAITING = ("all_reduce (torch/distributed/distributed_c10d.py:1)", "step (pytorch/engine.py:2)")
 WAITS = "all_reduce (torch/distributed/distributed_c10d.py:1) < step (pytorch/engine.py:2)"
-ALL_WAIT = [("sleeping", WAITS, True), ("sleeping", WAITS, True), ("sleeping", WAITS, True)]
-STOPPED = [*ALL_WAIT[:2], ("stopped", WAITS, True)]
-READS = [("running", WAITS, True), ("disk-sleep", "read (data.py:7) < take (input.py:8)", False), ("sleeping", WAITS, True)]
-ALONE = [("running", "spin (mine.py:1)", False)]
+Stand = tuple[str, tuple[str, ...], bool]
+"""State, frames, and whether it waits."""
+ALL_WAIT = [("sleeping", WAITING, True), ("sleeping", WAITING, True), ("sleeping", WAITING, True)]
+STOPPED = [*ALL_WAIT[:2], ("stopped", WAITING, True)]
+READS = [("running", WAITING, True), ("disk-sleep", ("read (data.py:7)", "take (input.py:8)"), False), ("sleeping", WAITING, True)]
+UNSEEN = [("sleeping", (), False)]
+ALONE = [("running", ("spin (mine.py:1)",), False)]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +123,10 @@ ALONE = [("running", "spin (mine.py:1)", False)]
             "rank 1: disk-sleep, read (data.py:7) < take (input.py:8)",
         ),
         (ALONE, "", None, "rank 0: running, spin (mine.py:1)"),
+        (UNSEEN, "", None, "rank 0: sleeping, at an unknown place"),
     ],
 )
-def test_stacks_tell_who_is_to_blame(stands: list[tuple[str, str, bool]], verdict: str, who: str | None, first: str) -> None:
+def test_stacks_tell_who_is_to_blame(stands: list[Stand], verdict: str, who: str | None, first: str) -> None:
     subject = running_story(len(stands), recovery=HANG)
     others = [replica_of(index, 80) for index in range(1, len(stands))]
     subject.see(replica(report=report(step=5, idleSeconds=60), reported=at(80)), *others, seconds=80)
@@ -135,12 +140,12 @@ def test_stacks_tell_who_is_to_blame(stands: list[tuple[str, str, bool]], verdic
     assert record.stacks.splitlines()[0] == first
 
 
-def replica_of(index: int, seconds: float, stands: tuple[str, str, bool] | None = None) -> Any:
+def replica_of(index: int, seconds: float, stands: Stand | None = None) -> Any:
     """One that still runs the attempt that hung, or has ended its processes and says where they stood."""
     said: dict[str, Any] = {"inPlace": True}
     if stands:
-        state, stack, waits = stands
-        told = {"attempt": 0, "rank": index, "state": state, "stack": stack, "waits": waits}
+        state, frames, waits = stands
+        told = {"attempt": 0, "rank": index, "state": state, "frames": list(frames), "waits": waits}
         said |= {"attempt": 1, "waiting": True, "phase": "Starting", "stacks": [told]}
     return replica(f"worker-{index}", report=report(f"worker-{index}", **said), reported=at(seconds))
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
-from muster.api.status import FailureClass, Member, Reason
-from muster.control import orders
-from muster.lifecycle import in_place
+from muster.api.status import ConditionType, FailureClass, Member, Reason, TrainingJobStatus
+from muster.control import replies
 from muster.lifecycle.actions import DeleteReplica
 from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.transition.fence import member_to_start
+from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
 
 def alive(label: str, *, attempt: int = 0, **said: Any) -> ReplicaView:
@@ -45,16 +46,16 @@ def test_a_broken_world_goes_on_in_the_pods_that_answer() -> None:
     members = story.status.world.members if story.status.world else []
     assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
     story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
-    assert "worker-0, worker-1 to end what is left of the attempt before" in story.status.message
+    assert "worker-0, worker-1 to end the processes of the attempt before" in story.status.message
 
 
 def test_the_world_is_handed_out_once_all_have_acknowledged() -> None:
     story = broken()
     story.see(ready("worker-0"), spent("worker-1", 137), seconds=22)
-    assert in_place.handed_out(story.status, "worker-0/0") is None
+    assert member_to_start(story.status, "worker-0/0") is None
     decision = story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
     assert (created(decision), deleted(decision)) == ([], [])
-    place = in_place.handed_out(story.status, "worker-1/0")
+    place = member_to_start(story.status, "worker-1/0")
     assert place is not None
     assert (place.role, place.index, story.status.phase) == ("worker", 1, "Running")
     assert story.status.attempts[0].settled
@@ -161,10 +162,10 @@ def test_the_back_off_is_kept_with_the_replicas_standing_by() -> None:
     story = running_story(1)
     story.see(spent("worker-0", 10), seconds=20)
     decision = story.see(ready("worker-0", code=10), seconds=22)
-    assert in_place.handed_out(story.status, "worker-0/0") is None
+    assert member_to_start(story.status, "worker-0/0") is None
     assert decision.wake == story.status.next_attempt_time
     story.see(ready("worker-0", code=10), seconds=31)
-    assert in_place.handed_out(story.status, "worker-0/0") is not None
+    assert member_to_start(story.status, "worker-0/0") is not None
 
 
 def test_what_really_broke_is_told_by_one_that_goes_on() -> None:
@@ -198,7 +199,7 @@ def test_a_world_of_which_a_pod_is_evicted_gets_the_time_to_save_and_one_that_lo
     ):
         story = running_story(2)
         story.see(alive("worker-0"), replica("worker-1", **disruption), seconds=20)
-        assert (story.status.attempt, in_place.grace_seconds(story.job.spec, story.status)) == (1, grace)
+        assert (story.status.attempt, grace_seconds(story.job.spec, story.status)) == (1, grace)
 
 
 def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard_of() -> None:
@@ -247,7 +248,7 @@ def test_a_parameter_server_job_restarts_only_what_must(ends: dict[str, ReplicaV
     assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == spared
     assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - spared
     for view in servers():
-        told = orders.orders(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
+        told = replies.reply_to(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
         assert told == (0 if view.label in spared else 1)
 
 
@@ -273,6 +274,24 @@ def test_those_that_are_spared_train_on_and_one_of_them_that_breaks_later_is_the
     ]
 
 
+def test_a_restart_in_which_the_training_goes_on_is_no_resume() -> None:
+    story = served()
+    story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
+    assert story.status.attempt == 1
+    assert story.status.condition(ConditionType.RESUME_REGRESSION) is None
+    story = Story(story.job.with_status(TrainingJobStatus()))
+    began = alive("chief-0", step=40, resumed={"step": 0, "found": 50})
+    story.see(seconds=0)
+    story.see(*servers(chief_0=began), seconds=10)
+    regressed = story.status.condition(ConditionType.RESUME_REGRESSION)
+    assert regressed is not None
+    assert (regressed.status, regressed.reason) == ("True", Reason.STARTED_OVER)
+    for seconds in (20, 22):
+        story.see(*servers(worker_1=spent("worker-1", 137), chief_0=began), seconds=seconds)
+        assert (story.status.attempt, story.record.step_resumed) == (1, 40)
+        assert story.status.condition(ConditionType.RESUME_REGRESSION) == regressed
+
+
 def test_a_pod_that_is_lost_is_made_anew_beside_those_that_are_spared() -> None:
     story = served()
     left = [view for view in servers() if view.label != "worker-1"]
@@ -296,7 +315,7 @@ def test_scaling_gives_the_processes_time_to_save() -> None:
     story.edit(roles={"worker": {"replicas": 1}})
     decision = story.see(alive("worker-0"), alive("worker-1"), seconds=20)
     assert deleted(decision) == ["worker-1/0"]
-    assert in_place.grace_seconds(story.job.spec, story.status) == 120
+    assert grace_seconds(story.job.spec, story.status) == 120
 
 
 @pytest.mark.parametrize("told", [2, 10**6, 999_999_999])

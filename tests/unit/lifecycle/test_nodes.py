@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_cases import T0, at, failed, job, replica, report, running, running_story
 
 from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobStatus
-from muster.lifecycle import nodes
+from muster.lifecycle.facts.facts import read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
-from muster.lifecycle.situation import Situation
+from muster.lifecycle.transition import nodes
+from tests.unit.lifecycle.lifecycle_cases import T0, at, failed, job, replica, report, running, running_story
 
 INFRASTRUCTURE, PREEMPTION, APPLICATION = FailureClass.INFRASTRUCTURE, FailureClass.PREEMPTION, FailureClass.APPLICATION
 
@@ -23,8 +23,8 @@ def ended(node: str | None, seconds: float, reason: Reason = Reason.PROCESS_KILL
 
 
 def avoided(records: list[AttemptRecord], now: float) -> dict[str, int]:
-    case = Situation(job(), Observed(), at(now), policy=Policy(node_seconds=100))
-    return {node.name: node.deaths for node in nodes.avoided(case, TrainingJobStatus(attempts=records))}
+    facts = read(job(), Observed(), at(now), policy=Policy(node_seconds=100))
+    return {node.name: node.deaths for node in nodes.avoided(TrainingJobStatus(attempts=records), facts)}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_it_is_in_the_status_until_it_expires_and_the_caller_is_woken_then() -> 
     decision = story.see(*running(2, attempt=2), seconds=3700)
     assert decision.wake == at(160 + 3600)
     story.see(*running(2, attempt=2), seconds=160 + 3600)
-    assert story.status.avoided_nodes == []
+    assert story.status.avoided_nodes == ()
 
 
 @pytest.mark.parametrize(("steps", "kept"), [((5, 9), ["worker-0/0", "worker-1/0"]), ((5, 5), ["worker-0/0", ""])])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_cases import Story, at, failed, replica, report, running, running_story
 
 from muster.api.status import Phases
-from muster.control.events import happenings
+from muster.control.events import events_between
+from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, report, running, running_story
 
 
 def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
@@ -39,7 +40,7 @@ def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
 def test_each_phase_has_its_milliseconds(marks: dict[str, float | None], phases: list[float]) -> None:
     found = recovered(marks).record.phases
     assert found
-    assert [seconds for _, seconds in found] == phases
+    assert list(vars(found).values()) == phases
 
 
 @given(st.lists(st.floats(-100, 100), min_size=3, max_size=3), st.floats(11.26, 60))
@@ -50,7 +51,7 @@ def test_the_phases_add_up_whatever_clocks_say(moments: list[float], seen: float
     phases: Any = story.record.phases
     assert phases.total_seconds == pytest.approx((story.status.world.first_step_time - at(10.125)).total_seconds(), abs=0.003)
     assert story.status.world.first_step_time <= story.now
-    assert min(seconds for _, seconds in phases) >= 0
+    assert min(vars(phases).values()) >= 0
 
 
 def test_a_first_attempt_has_them_too_and_no_failure_to_detect() -> None:
@@ -62,12 +63,12 @@ def test_a_first_attempt_has_them_too_and_no_failure_to_detect() -> None:
 
 def test_getting_over_a_failure_is_told_with_its_phases_once() -> None:
     story = recovered({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8})
-    before = story.status.model_copy(update={"attempts": [story.status.attempts[0], story.record.model_copy(update={"phases": None})]})
-    [told] = [happening for happening in happenings(before, story.status) if happening.reason == "Recovered"]
+    before = replace(story.status, attempts=(story.status.attempts[0], replace(story.record, phases=None)))
+    [told] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
     assert told.message == (
         "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
     )
-    assert not [happening for happening in happenings(story.status, story.status) if happening.reason == "Recovered"]
+    assert not [event for event in events_between(story.status, story.status) if event.reason == "Recovered"]
 
 
 def test_getting_over_a_failure_of_a_program_that_reports_no_steps_claims_no_step() -> None:
@@ -76,7 +77,7 @@ def test_getting_over_a_failure_of_a_program_that_reports_no_steps_claims_no_ste
     story.see(seconds=21)
     before = story.status
     story.see(replica(attempt=1), seconds=22.5)
-    [told] = [happening for happening in happenings(before, story.status) if happening.reason == "Recovered"]
+    [told] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
     assert told.message == "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from lifecycle_cases import Story, at, failed, job, replica, report, running_story, words
-
-from muster.api.reports import Evaluation
+from muster.api.status import ConditionType
 from muster.lifecycle.policy import Policy
+from muster_contract.events import Evaluation
+from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story, words
 
 
 def heard(**said: Any) -> Any:
@@ -82,8 +83,8 @@ def test_figures_that_a_status_may_not_hold_are_left_out() -> None:
     story = running_story(1)
     said = report(step=3, evaluation={"step": 3, "metrics": {"accuracy": 0.9}})
     assert said.progress is not None
-    odd = said.progress.model_copy(update={"samples_per_second": float("nan"), "loss": "?" * 99, "epoch": -1, "total_steps": -5})
-    story.see(replica(report=said.model_copy(update={"progress": odd})), seconds=20)
+    odd = replace(said.progress, samples_per_second=float("nan"), loss="?" * 99, epoch=-1, total_steps=-5)
+    story.see(replica(report=replace(said, progress=odd)), seconds=20)
     progress = story.status.progress
     assert progress is not None
     assert (progress.samples_per_second, progress.epoch, progress.total_steps, len(progress.loss or "")) == (None, None, None, 32)
@@ -93,7 +94,7 @@ def test_figures_that_a_status_may_not_hold_are_left_out() -> None:
 def restarted(resumed: dict[str, Any], **spec: Any) -> Story:
     """Attempt 0 did 50 steps and committed 40; attempt 1 says where it resumed."""
     story = running_story(1, **spec)
-    story.see(heard(step=50, checkpoint={"step": 40, "path": "c40", "committedAt": at(30).timestamp()}), seconds=40)
+    story.see(heard(step=50, checkpoint={"step": 40, "path": "c40", "time": at(30).timestamp()}), seconds=40)
     story.see(failed(code=31, seconds=60, step=52), seconds=60)
     story.see(seconds=61)
     story.see(replica(attempt=1, report=report(attempt=1, resumed=resumed)), seconds=70)
@@ -118,6 +119,15 @@ def test_starting_over_though_there_was_a_commit_is_a_regression() -> None:
 
 def test_an_older_commit_without_a_word_is_a_regression() -> None:
     assert restarted({"found": 20, "step": 20, "path": "c20"}).condition("ResumeRegression") == ("True", "StartedOver")
+
+
+def test_a_regression_that_an_older_version_recorded_in_the_condition_alone_stays() -> None:
+    story = restarted({"found": None, "step": 0})
+    regression = story.status.condition(ConditionType.RESUME_REGRESSION)
+    attempts = tuple(replace(record, step_skipped=None) for record in story.status.attempts)
+    story.job = story.job.with_status(replace(story.status, attempts=attempts))
+    story.see(replica(attempt=1, report=report(attempt=1, resumed={"found": None, "step": 0}, step=3)), seconds=120)
+    assert story.status.condition(ConditionType.RESUME_REGRESSION) == regression
 
 
 def test_passing_over_a_damaged_commit_is_none() -> None:
@@ -161,5 +171,6 @@ def test_who_never_resumes_has_no_regression() -> None:
 
 def test_notices_of_the_attempt_are_passed_on() -> None:
     story = running_story(1)
-    story.see(heard(notices=["step-40 is damaged", "step-40 is damaged", "x" * 5000]), seconds=20)
-    assert [len(notice) for notice in story.status.notices] == [18, 1024]
+    damaged = {"reason": "CheckpointDamaged", "message": "step-40 is damaged"}
+    story.see(heard(notices=[damaged, damaged, {"message": "x" * 5000}]), seconds=20)
+    assert [(notice.reason, len(notice.message)) for notice in story.status.notices] == [("CheckpointDamaged", 18), ("Notice", 1024)]

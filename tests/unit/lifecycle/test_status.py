@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lifecycle_cases import Story, at, failed, job, replica, running, running_story
-
 from muster.api.status import ConditionType, Phase
+from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, running, running_story
 
 
 def test_the_phases_of_a_job_that_breaks_once() -> None:
@@ -77,6 +76,20 @@ def test_the_sentence_names_who_is_awaited_and_why() -> None:
     story.see(seconds=0)
     story.see(replica("worker-0"), replica("worker-1", phase="Pending", reason="ImagePullBackOff"), seconds=5)
     assert story.status.message == "attempt 0 waits for worker-1 (1 of 2 run): ImagePullBackOff"
+
+
+def test_the_sentence_names_the_cause_in_short_where_it_is_known() -> None:
+    story = Story(job(workers=2, startupDeadlineSeconds=60))
+    story.see(seconds=0)
+    raw = {"phase": "Pending", "reason": "Unschedulable", "message": "0/4 nodes are available: 4 Insufficient cpu."}
+    waits = "Unschedulable: no node has enough free CPU for a pod"
+    pods = [replica(f"worker-{index}", **raw, waits_for=waits) for index in range(2)]
+    story.see(*pods, seconds=5)
+    assert story.status.message == f"attempt 0 waits for worker-0, worker-1 (0 of 2 run): {waits}"
+    story.see(*pods, seconds=70)
+    assert story.status.message.endswith("Unschedulable: 0/4 nodes are available: 4 Insufficient cpu."), (
+        "the end keeps the scheduler's words"
+    )
 
 
 def test_the_sentence_of_a_recovery_tells_what_happened() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from lifecycle_cases import at, job
 
 from muster.api.status import ConditionType
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed
+from tests.unit.lifecycle.lifecycle_cases import at, job
 
 STORED = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}}
 

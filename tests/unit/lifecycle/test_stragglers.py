@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_cases import Story, at, replica, report, running_story
 
 from muster.api.status import Condition, ConditionType
+from tests.unit.lifecycle.lifecycle_cases import Story, at, replica, report, running, running_story
 
 
 def seen(subject: Story, own: list[float | None], *, seconds: float = 30, step: float = 0.1, attempt: int = 0) -> Condition | None:
@@ -26,18 +27,21 @@ def seen(subject: Story, own: list[float | None], *, seconds: float = 30, step: 
 @pytest.mark.parametrize(
     ("own", "slow"),
     [
-        ([0.02, 0.02, 0.08], ["rank 2 (worker-2)"]),
-        ([0.02, 0.08], ["rank 1 (worker-1)"]),
-        ([0.09, 0.02, 0.02, 0.08], ["rank 0 (worker-0)", "rank 3 (worker-3)"]),
+        ([0.02, 0.02, 0.08], [(2, "worker-2")]),
+        ([0.02, 0.08], [(1, "worker-1")]),
+        ([0.09, 0.02, 0.02, 0.08], [(0, "worker-0"), (3, "worker-3")]),
         ([0.02, 0.02, 0.029], []),  # half more, but nothing beside a step of 0.1 s
         ([0.001, 0.001, 0.008], []),
         ([0.06, 0.06, 0.08], []),
         ([0.02, 0.08, None], []),  # one has not told yet
     ],
 )
-def test_a_rank_is_slow_beside_the_median_of_the_others_where_it_costs_the_step_something(own: list[float | None], slow: list[str]) -> None:
-    found = seen(running_story(len(own)), own)
-    assert [name for name in slow if found and name in found.message] == slow
+def test_a_rank_is_slow_beside_the_median_of_the_others_where_it_costs_the_step_something(
+    own: list[float | None], slow: list[tuple[int, str]]
+) -> None:
+    subject = running_story(len(own))
+    found = seen(subject, own)
+    assert [(each.rank, each.replica) for each in subject.status.stragglers] == slow
     assert (found is not None) is bool(slow)
 
 
@@ -57,12 +61,20 @@ def test_it_is_named_until_it_is_well_below_and_its_figures_alone_write_nothing(
 
 @given(st.lists(st.floats(0.001, 10), min_size=2, max_size=6), st.floats(0.5, 100))
 def test_names_do_not_depend_on_the_unit_and_never_are_all_ranks(own: list[float], factor: float) -> None:
-    step = max(own)
-    here = seen(running_story(len(own)), [*own], step=step)
-    there = seen(running_story(len(own)), [each * factor for each in own], step=step * factor)
-    assert (
-        [part.split(" works ")[0] for part in here.message.split("; ")] == [part.split(" works ")[0] for part in there.message.split("; ")]
-        if here and there
-        else here is there is None
-    )
-    assert here is None or len(here.message.split("; ")) < len(own)
+    step, here, there = max(own), running_story(len(own)), running_story(len(own))
+    seen(here, [*own], step=step)
+    seen(there, [each * factor for each in own], step=step * factor)
+    assert [each.rank for each in here.status.stragglers] == [each.rank for each in there.status.stragglers]
+    assert len(here.status.stragglers) < len(own)
+
+
+def test_a_condition_of_an_older_version_stays_until_the_ranks_are_compared() -> None:
+    """Older versions did not list the stragglers in the status."""
+    subject = running_story(3)
+    old = seen(subject, [0.02, 0.02, 0.08], seconds=30)
+    subject.job = subject.job.with_status(replace(subject.status, stragglers=()))
+    subject.see(*running(3), seconds=60)
+    assert subject.status.condition(ConditionType.STRAGGLING) == old
+    cleared = seen(subject, [0.02, 0.02, 0.02], seconds=90)
+    assert cleared
+    assert (cleared.status, cleared.reason) == ("False", "RanksAreEven")

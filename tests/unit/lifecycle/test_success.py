@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story
 
 from muster.api.status import Phase
 from muster.lifecycle.actions import DeleteReplica
+from muster_contract.events import Commit
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
 
 PS_ROLES = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "ps": {"replicas": 1}}
 
 
-def done(label: str) -> Any:
-    return replica(label, phase="Succeeded", finished=at(50), exit_code=0)
+def done(label: str, **changes: Any) -> Any:
+    return replica(label, phase="Succeeded", finished=at(50), exit_code=0, **changes)
 
 
 def test_the_job_is_done_when_all_workers_are() -> None:
@@ -134,6 +135,42 @@ def test_a_job_that_has_ended_says_which_pods_still_hold_resources_because_nothi
     assert story.condition("Complete") == ("True", "Completed")
     story.see(done("worker-0"), done("worker-1"), seconds=90)
     assert story.status.message == "completed"
+
+
+SCRIPT, BARE_COMMAND = {"script": "train.py"}, {"command": ["train"], "supervisor": "Disabled"}
+WITHOUT_REPORT = "the program ended with exit code 0, and reported no step and no checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "last_words", "reason"),
+    [
+        ({"task": "digits"}, {}, "Completed"),
+        (SCRIPT, {}, "CompletedWithoutReport"),
+        (SCRIPT, {"step": 5}, "Completed"),
+        (SCRIPT, {"commit": Commit(step=5, path="step-5", seconds=0.1)}, "Completed"),
+        (BARE_COMMAND, None, "CompletedWithoutReport"),
+    ],
+)
+def test_a_job_says_so_if_its_program_has_reported_neither_a_step_nor_a_checkpoint(
+    trainer: dict[str, Any], last_words: dict[str, Any] | None, reason: str
+) -> None:
+    story = running_story(1, trainer=trainer)
+    story.see(done("worker-0", last_words=None if last_words is None else words(0, **last_words)), seconds=50)
+    assert (story.status.phase, story.record.reason) == (Phase.SUCCEEDED, "Completed")
+    assert story.condition("Complete") == ("True", reason)
+    assert story.status.message == ("completed" if reason == "Completed" else WITHOUT_REPORT)
+    before = story.status
+    assert story.see(done("worker-0"), seconds=60).status == before
+
+
+def test_a_step_of_an_earlier_attempt_is_a_report() -> None:
+    """The last attempt may find everything done."""
+    story = running_story(1, trainer=SCRIPT)
+    story.see(replica(report=report(step=5), reported=at(20)), seconds=20)
+    story.see(failed("worker-0", 21, seconds=25, step=5), seconds=25)
+    story.see(seconds=30)
+    story.see(done("worker-0", attempt=1), seconds=50)
+    assert story.condition("Complete") == ("True", "Completed")
 
 
 def test_nothing_happens_to_a_job_that_has_ended() -> None:

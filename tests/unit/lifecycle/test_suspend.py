@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running, running_story
-
 from muster.api.status import Phase
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running, running_story
 
 
 def test_suspension_deletes_every_replica_gracefully_and_is_reached_when_none_is_left() -> None:
@@ -13,6 +12,7 @@ def test_suspension_deletes_every_replica_gracefully_and_is_reached_when_none_is
     decision = story.see(*running(2), seconds=20)
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
     assert [action.grace_seconds for action in decision.actions] == [None, None]
+    assert story.condition("Ready")[1] == "Suspended"
     story.see(replica("worker-0", deleting=at(20)), seconds=21)
     assert story.status.phase is not Phase.SUSPENDED
     story.see(seconds=22)
@@ -57,7 +57,7 @@ def test_a_job_that_is_born_suspended_makes_nothing_and_begins_with_attempt_0() 
     story = Story(job(workers=1, suspend=True))
     decision = story.see(seconds=0)
     assert (story.status.phase, decision.actions) == (Phase.SUSPENDED, ())
-    assert story.status.attempts == []
+    assert story.status.attempts == ()
     story.edit(suspend=False)
     assert created(story.see(seconds=60)) == ["worker-0/0"]
 

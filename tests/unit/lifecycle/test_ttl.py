@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lifecycle_cases import at, replica, running, running_story
-
 from muster.lifecycle.actions import DeleteJob
+from tests.unit.lifecycle.lifecycle_cases import at, replica, running, running_story
 
 DONE = replica(phase="Succeeded", exit_code=0)
 

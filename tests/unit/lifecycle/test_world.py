@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
 
 from muster.api.problems import Problem
 from muster.api.status import Phase, Reason
@@ -14,6 +13,7 @@ from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica, Ens
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
 
 
 def test_the_service_is_made_before_the_replicas() -> None:

@@ -19,23 +19,23 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
     jobs = read_comparison(EXAMPLES / "compare-digits.yaml").jobs
     assert list(jobs)[:3] == ["DDP x1", "DDP x2", "FSDP x2"]
-    assert jobs["FSDP x2"].spec.strategy.value == "FSDP"
+    assert jobs["FSDP x2"].spec.strategy == "FSDP"
     assert jobs["FSDP x2"].spec.trainer.config["epochs"] == 8
-    assert jobs["DDP x1"].spec.roles.worker.replicas == 1
+    assert jobs["DDP x1"].spec.roles["worker"].replicas == 1
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("variants: [{strategy: DPP}]", r"variants\[0\].strategy: .* did you mean DDP"),
-        ("variants: [{}, {strategy: DDP, replicas: 64}]", r"variants\[1\].replicas: .* 64 processes, and this machine"),
-        ("- variants", "is no comparison"),
+        ("variants: [{strategy: DPP}]", r"variants\[0\]: spec.strategy: .* did you mean DDP"),
+        ("variants: [{}, {strategy: DDP, replicas: 64}]", r"variants\[1\].replicas: .* 64 processes, but this machine"),
+        ("- variants", "is not a comparison"),
         ("variants: [{workers: 2}]", r"variants\[0\].workers: is no field"),
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
         ("variants: []", "variants: must not be empty$"),
         ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),
-        ("variants: [{name: '--'}]", r"variants\[0\].name: '--' gives its folder no name"),
-        ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: Mirrored takes exactly 1"),
+        ("variants: [{name: '--'}]", r"variants\[0\].name: '--' has no letter or digit"),
+        ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: must be 1 with this strategy"),
         ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
     ],
 )

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_jobs import NOW, job
 
-from muster.api.spec import RoleName
-from muster.local.addresses import addresses_for
+from muster.api.spec import WORKER
 from muster.local.errors import ConfigurationError, FieldError
 from muster.local.launch import Host, Launch, launch_of
 from muster.local.localize import checkpoint_folder, localized, remarks, with_paths, working_directory
 from muster.local.overrides import overridden
+from muster.local.ports import addresses_for
 from muster.local.rundir import RunDirectory, new_run, open_run_directory
 from muster.render.environment import Coordinator
 from muster.render.images import default_images
 from muster.render.manifests import render_replica
 from muster.strategies.registry import strategy_of
+from tests.unit.local.local_jobs import NOW, job
 
 LOCAL = {"MUSTER_POD_NAME": "tiny-worker-0", "MUSTER_POD_UID": "u", "MUSTER_STATE_DIR": "/runs/0", "MUSTER_TENSORBOARD_DIR": "/runs/tb"}
 
@@ -31,7 +31,7 @@ def launched(environ: dict[str, str] | None = None, *, index: int = 0, **spec: A
     with held:
         pod = render_replica(
             wanted,
-            RoleName.WORKER,
+            WORKER,
             index=index,
             attempt=0,
             addresses=addresses,
@@ -138,7 +138,7 @@ def test_an_object_store_is_used_from_here_too(directory: RunDirectory) -> None:
 
 
 def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory) -> None:
-    with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: .* cannot be reached by a local run; write file:///path"):
+    with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: a local run cannot reach .*; write file:///path"):
         checkpoint_folder(job(checkpoint={"storage": {"uri": "file://host/x"}}), directory)
 
 
@@ -228,9 +228,9 @@ def test_fields_given_on_the_command_line_are_laid_over_the_job() -> None:
     [
         ("epochs=3", "write the path of a field"),
         ("spec.suspend", "write the path of a field"),
-        ("spec.suspend=[", "is no YAML value"),
+        ("spec.suspend=[", "is not a YAML value"),
         ("spec.nothing=1", "--set: spec.nothing"),
-        ("spec.strategy.x=1", "strategy holds a value and no fields"),
+        ("spec.strategy.x=1", "strategy is a value and has no fields"),
         ("spec.roles.worker.replicas=-1", "--set: spec.roles.worker.replicas"),
     ],
 )

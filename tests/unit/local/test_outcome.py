@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from local_jobs import NOW, failed
 
 from muster.api.status import CheckpointStatus, Condition, ConditionType, FailureClass, Phase, Progress, Reason, TrainingJobStatus
 from muster.local.outcome import exit_code, stop_code
+from tests.unit.local.local_jobs import NOW, failed
 
 APPLICATION, INFRASTRUCTURE, PREEMPTION = FailureClass.APPLICATION, FailureClass.INFRASTRUCTURE, FailureClass.PREEMPTION
 
@@ -29,17 +29,17 @@ FAILURES = [
 
 @pytest.mark.parametrize(("condition", "reason", "failure_class", "code"), FAILURES)
 def test_the_exit_code_says_what_broke_the_job(condition: Reason, reason: Reason, failure_class: FailureClass, code: int) -> None:
-    conditions = [Condition(type=ConditionType.FAILED, status="True", reason=condition, last_transition_time=NOW)]
-    status = TrainingJobStatus(phase=Phase.FAILED, conditions=conditions, attempts=[failed(0, reason=reason, failure_class=failure_class)])
+    conditions = (Condition(type=ConditionType.FAILED, status="True", reason=condition, last_transition_time=NOW),)
+    status = TrainingJobStatus(phase=Phase.FAILED, conditions=conditions, attempts=(failed(0, reason=reason, failure_class=failure_class),))
     assert exit_code(status) == code
 
 
 def test_success_is_zero_whatever_broke_on_the_way() -> None:
-    assert exit_code(TrainingJobStatus(phase=Phase.SUCCEEDED, attempts=[failed(0)])) == 0
+    assert exit_code(TrainingJobStatus(phase=Phase.SUCCEEDED, attempts=(failed(0),))) == 0
 
 
 def test_a_deadline_without_any_failure_is_the_budgets_code() -> None:
-    conditions = [Condition(type=ConditionType.FAILED, status="True", reason=Reason.ACTIVE_DEADLINE, last_transition_time=NOW)]
+    conditions = (Condition(type=ConditionType.FAILED, status="True", reason=Reason.ACTIVE_DEADLINE, last_transition_time=NOW),)
     assert exit_code(TrainingJobStatus(phase=Phase.FAILED, conditions=conditions)) == 20
 
 
@@ -54,7 +54,7 @@ def test_a_stop_is_saved_only_when_a_replica_saved_and_none_failed_to(codes: lis
 @pytest.mark.parametrize(
     ("codes", "done", "saved", "expected"),
     [
-        pytest.param([], 0, 0, 22, id="nothing ran, nothing was done"),
+        pytest.param([], 0, 0, 21, id="nothing ran, nothing was done"),
         pytest.param([], 40, 40, 21, id="nothing ran, all is saved"),
         pytest.param([], 43, 40, 22, id="nothing ran, three steps are lost"),
         pytest.param([0, 0], 66, 66, 21, id="the trainer came to its end"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import timedelta
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_jobs import NOW, failed, job
 
 from muster.api.job import TrainingJob
-from muster.api.status import Phase, Progress, Reason, Restarts, TrainingJobStatus
+from muster.api.status import Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
 from muster.local.errors import ConfigurationError, FieldError, StorageError
-from muster.local.outcome import ExitCode
 from muster.local.rundir import RunDirectory, continued, new_run, open_run_directory
 from muster.local.start import Start, open_run, reopened
+from muster_contract.codes import ExitCode
+from muster_contract.notices import NoticeReason
+from tests.unit.local.local_jobs import NOW, failed, job
 
 
 def start(path: Path, wanted: TrainingJob | None = None, **flags: bool) -> Start:
@@ -39,6 +41,15 @@ def test_job_and_status_are_read_back_as_they_were_written(tmp_path: Path) -> No
     directory.write_job(written)
     directory.write_status(written.status)
     assert directory.load() == written
+
+
+def test_notices_that_an_older_version_wrote_as_texts_are_read(tmp_path: Path) -> None:
+    directory = open_run_directory(tmp_path / "run")
+    directory.write_job(new_run(job(), NOW))
+    (directory.path / "status.json").write_text(json.dumps({"phase": "Running", "notices": ["summaries cannot be written"]}))
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.status.notices == (Notice(reason=NoticeReason.NOTICE, message="summaries cannot be written"),)
 
 
 def test_only_what_the_user_wrote_stands_in_the_job_file_of_the_run(tmp_path: Path) -> None:
@@ -75,7 +86,7 @@ def test_a_directory_in_use_is_refused_with_the_pid_of_its_user(tmp_path: Path) 
 
 def test_a_directory_that_holds_a_run_is_refused_without_a_flag(tmp_path: Path) -> None:
     left_by(tmp_path / "r", phase=Phase.RUNNING, progress=Progress(step=40, total_steps=100, updated_at=NOW))
-    with pytest.raises(ConfigurationError, match=r"unfinished at step 40 of 100; go on with it: muster run job.yaml --resume"):
+    with pytest.raises(ConfigurationError, match=r"unfinished at step 40 of 100; continue it with: muster run job.yaml --resume"):
         start(tmp_path / "r")
     start(tmp_path / "r", resume=True).directory.release()  # the refusal has let go of the lock
 
@@ -86,7 +97,10 @@ def test_resume_keeps_identity_and_goes_on_from_the_attempt(tmp_path: Path) -> N
         phase=Phase.RUNNING,
         attempt=2,
         admitted_time=NOW,
-        attempts=[failed(1), failed(2, end_time=None, failure_class=None)],
+        attempts=(
+            failed(1),
+            failed(2, end_time=None, failure_class=None),
+        ),
     )
     begun = start(tmp_path / "r", resume=True)
     assert begun.job.metadata.uid == run.metadata.uid
@@ -95,8 +109,17 @@ def test_resume_keeps_identity_and_goes_on_from_the_attempt(tmp_path: Path) -> N
     assert begun.job.status.attempts[-1].end_time == NOW
 
 
-def test_resume_of_nothing_is_a_new_run(tmp_path: Path) -> None:
-    assert start(tmp_path / "r", resume=True).job.metadata.uid
+def test_resume_without_a_run_names_the_runs_that_exist_and_makes_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        start(tmp_path / "typo", resume=True)
+    assert str(error.value) == (f"{tmp_path}/typo: does not exist, so it has no run to resume; start a new run with: muster run job.yaml")
+    left_by(tmp_path / "r", phase=Phase.RUNNING)
+    with pytest.raises(ConfigurationError, match=f"name one of these with --run-dir: {tmp_path}/r; or start a new run with: muster run"):
+        start(tmp_path / "typo", resume=True)
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}/empty: has no run to resume"):
+        start(tmp_path / "empty", resume=True)
 
 
 def test_resume_of_a_finished_run_has_nothing_to_do_unless_the_job_has_grown(tmp_path: Path) -> None:
@@ -152,8 +175,17 @@ def test_replicas_epochs_and_learning_rate_may_change() -> None:
 
 
 def test_a_run_taken_up_again_has_its_budgets_whole_and_keeps_its_history() -> None:
-    restarts = Restarts(total=4, infrastructure=[NOW], infrastructure_count=4, without_progress=3, best_step=70)
-    before = TrainingJobStatus(phase=Phase.FAILED, attempt=4, attempts=[failed(3), failed(4)], restarts=restarts, completion_time=NOW)
+    restarts = Restarts(total=4, infrastructure=(NOW,), infrastructure_count=4, without_progress=3, best_step=70)
+    before = TrainingJobStatus(
+        phase=Phase.FAILED,
+        attempt=4,
+        attempts=(
+            failed(3),
+            failed(4),
+        ),
+        restarts=restarts,
+        completion_time=NOW,
+    )
     after = reopened(before)
     assert after.phase is Phase.SUSPENDED
     assert (after.restarts.total, after.restarts.best_step, after.restarts.infrastructure_count) == (4, 70, 0)

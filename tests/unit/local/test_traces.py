@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-from local_jobs import NOW, job
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, CheckpointStatus, Goodput, Phase, Progress, Reason, TrainingJobStatus, World
 from muster.local.rundir import new_run, open_run_directory
 from muster.local.start import open_run
 from muster.local.traces import traces_of
+from tests.unit.local.local_jobs import NOW, job
 
 LAST = NOW + timedelta(seconds=30)
 
@@ -38,7 +38,7 @@ def killed(run: Path) -> TrainingJob:
         world=World(attempt=0, size=2, created_time=NOW, ready_time=NOW, first_step_time=NOW),
         progress=Progress(step=20, total_steps=100, updated_at=NOW),
         checkpoint=CheckpointStatus(step=10, path="c10", committed_at=NOW),
-        attempts=[AttemptRecord(attempt=0, start_time=NOW, step_resumed=0, steps_lost=0)],
+        attempts=(AttemptRecord(attempt=0, start_time=NOW, step_resumed=0, steps_lost=0),),
         goodput=Goodput(productive_seconds=20, productive_steps=20),
     )
     directory = open_run_directory(run)
@@ -90,19 +90,19 @@ def test_where_nothing_was_left_the_attempt_ended_when_the_status_was_last_writt
 
 def test_a_stop_that_nobody_saw_the_end_of_is_caught_up_on_too(tmp_path: Path) -> None:
     run = killed(tmp_path)
-    asked = run.status.attempts[0].model_copy(update={"end_time": NOW, "reason": Reason.SUSPENDED, "settled": True, "last_step": 20})
+    asked = replace(run.status.attempts[0], end_time=NOW, reason=Reason.SUSPENDED, settled=True, last_step=20)
     directory = open_run_directory(tmp_path)
-    directory.write_status(run.status.model_copy(update={"attempts": [asked]}))
+    directory.write_status(replace(run.status, attempts=(asked,)))
     directory.release()
     left(tmp_path, event("step", 21, step=21))
-    assert resumed(tmp_path).attempts[0] == asked.model_copy(update={"last_step": 21})
+    assert resumed(tmp_path).attempts[0] == replace(asked, last_step=21)
 
 
 def test_events_count_for_their_attempt_in_whatever_folder_they_are(tmp_path: Path) -> None:
     left(tmp_path, event("step", 1, step=9), event("step", 5, step=4, attempt=1), code=21, attempt=1, step=5)
     left(tmp_path, event("step", 2, step=8), folder="attempts/0/worker-1", code=21, attempt=0, step=8)
     found = traces_of(tmp_path, 1)
-    assert found.seen == NOW + timedelta(seconds=5)
+    assert found.last_event == NOW + timedelta(seconds=5)
     [view] = found.replicas
     assert view.report is not None
     assert view.report.progress is not None
@@ -117,5 +117,5 @@ def test_events_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
     assert view.report is not None
     assert view.report.progress is not None
     assert (view.report.progress.step, view.report.checkpoint) == (9, None)
-    assert traces_of(tmp_path, 1).seen is None
+    assert traces_of(tmp_path, 1).last_event is None
     assert view.finished == datetime.fromtimestamp((NOW + timedelta(seconds=4)).timestamp(), UTC)

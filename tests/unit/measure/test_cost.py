@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.api.spec import StrategyName
 from muster.measure.advice import Advice, advise
 from muster.measure.cost import VOTES, Costs, Line, all_reduce, predict, share_for
-from muster.strategies.base import Framework
+from muster.strategies.registry import STRATEGIES
 
 MEGA = 10**6
 COSTS = st.floats(1e-6, 1e3)
@@ -84,8 +83,11 @@ def test_the_share_that_is_advised_is_the_least_that_keeps_the_overhead(
     assert share <= 1 or spent(share - 1) >= overhead - 1e-9
 
 
-def advised(measured: Costs, *, framework: Framework = Framework.PYTORCH, memory: float | None = None) -> Advice:
-    return advise(measured, [1, 2, 4], samples=64, framework=framework, machine_bytes=memory)
+MEASURED = {name: strategy.measured for name, strategy in STRATEGIES.items() if strategy.measured}
+
+
+def advised(measured: Costs, *, strategy: str = "DDP", memory: float | None = None) -> Advice:
+    return advise(measured, [1, 2, 4], samples=64, measured=MEASURED[strategy], machine_bytes=memory)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def advised(measured: Costs, *, framework: Framework = Framework.PYTORCH, memory
 def test_a_world_is_advised_where_it_is_worth_its_processes(slope: float, latency: float, processors: int | None, processes: int) -> None:
     advice = advised(costs(slope=slope, link=Line(latency, 1e-9), processors=processors))
     assert advice.chosen is not None
-    assert (advice.chosen.strategy, advice.chosen.world.processes) == (StrategyName.DDP, processes)
+    assert (advice.chosen.strategy, advice.chosen.world.processes) == ("DDP", processes)
     assert advice.distribute == (processes > 1)
     assert ("Do not distribute" in advice.sentence) == (processes == 1)
     if processes == 1:
@@ -111,11 +113,11 @@ def test_what_does_not_fit_into_one_process_is_sharded_or_refused() -> None:
     measured = costs(slope=1e-2, state=900 * MEGA)
     sharded = advised(measured, memory=700 * MEGA)
     assert sharded.chosen is not None
-    assert (sharded.chosen.strategy, sharded.chosen.world.processes) == (StrategyName.FSDP, 4)
+    assert (sharded.chosen.strategy, sharded.chosen.world.processes) == ("FSDP", 4)
     assert [one.fits for one in sharded.candidates] == [False, True, True]
     assert advised(measured, memory=50 * MEGA).chosen is None
     assert "No world" in advised(measured, memory=50 * MEGA).sentence
-    assert advised(measured, framework=Framework.TENSORFLOW, memory=700 * MEGA).chosen is None
+    assert advised(measured, strategy="Mirrored", memory=700 * MEGA).chosen is None
 
 
 def test_on_one_machine_processes_share_its_memory() -> None:

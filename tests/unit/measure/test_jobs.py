@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +17,7 @@ from muster.measure import collectives_page
 from muster.measure.jobs import collectives_job, fits, link_job, rehearsal_job
 from muster.measure.readings import collectives, costs, in_log, link_of, socket
 from muster.report.page import as_text
+from muster_contract.events import CollectiveMeasurement, LinkMeasurement, StepMeasurement, encode_event
 
 EXAMPLES = sorted(set(Path("examples").glob("*.yaml")) - set(Path("examples").glob("compare-*.yaml")))
 DDP = Path("examples/digits-ddp.yaml")
@@ -47,18 +47,22 @@ def test_a_rehearsal_has_the_task_of_the_job_and_its_config() -> None:
 
 def test_a_world_far_larger_than_the_machine_is_refused() -> None:
     fits(8, processors=2)
-    with pytest.raises(InvalidJobError, match="a world of 9 processes, and this machine has 2 processors; make it at most 8"):
+    with pytest.raises(InvalidJobError, match="the world has 9 processes, but this machine has 2 processors; use at most 8 processes"):
         fits(9, processors=2)
 
 
 @pytest.mark.parametrize(
     ("command", "changes", "said"),
     [
-        ("plan", {"task: digits": "command: [python, train.py]"}, "spec.trainer.command: is started as it is"),
-        ("plan", {"replicas: 2": "replicas: 4000", "globalSize: 64": "globalSize: 4000"}, "a world of 4000 processes"),
+        (
+            "plan",
+            {"task: digits": "command: [python, train.py]"},
+            "spec.trainer.command: the steps of a program of your own cannot be measured",
+        ),
+        ("plan", {"replicas: 2": "replicas: 4000", "globalSize: 64": "globalSize: 4000"}, "the world has 4000 processes"),
         ("plan", {"strategy: DDP": "strategy: DPP"}, "did you mean DDP"),
         ("bench-collectives", {"replicas: 2": "replicas: 1"}, "spec.roles.worker.replicas: a world of one process"),
-        ("bench-collectives", {"strategy: DDP": "strategy: RPC"}, "spec.strategy: RPC adds up no gradients"),
+        ("bench-collectives", {"strategy: DDP": "strategy: RPC"}, "spec.strategy: RPC has no collectives to measure"),
     ],
 )
 def test_what_cannot_be_measured_ends_with_one_message(
@@ -75,13 +79,13 @@ def test_what_cannot_be_measured_ends_with_one_message(
     assert said in capsys.readouterr().err
 
 
-def measured(operation: str, size: int, seconds: float, *, own: bool = False, world: int = 4) -> dict[str, Any]:
+def measured(operation: str, size: int, seconds: float, *, own: bool = False, world: int = 4) -> CollectiveMeasurement:
     name, _, variant = operation.partition(" ")
-    interval = {"median": seconds, "low": 0.9 * seconds, "high": 1.1 * seconds, "count": 9}
-    return {"what": "collective", "operation": name, "variant": variant, "own": own, "bytes": size, "world": world, **interval}
+    interval = {"median": seconds, "low": 0.9 * seconds, "high": 1.1 * seconds}
+    return CollectiveMeasurement(operation=name, variant=variant, own=own, bytes=size, world=world, **interval)
 
 
-LINK = [{"what": "link", "bytes": size, "median": seconds} for size, seconds in ((0, 5e-5), (2**20, 1e-3))]
+LINK = [LinkMeasurement(bytes=size, median=seconds) for size, seconds in ((0, 5e-5), (2**20, 1e-3))]
 FOUND = [
     measured("AllReduce", 2**10, 1e-4, own=True),
     measured("AllReduce Ring", 2**10, 2e-4),
@@ -110,7 +114,7 @@ def test_bandwidths_are_those_of_nccl_tests_and_held_against_the_socket() -> Non
 def test_the_log_of_a_pod_tells_the_same_as_the_events_of_a_run(tmp_path: Path) -> None:
     lines = [
         "some words",
-        *(f"2026-11-22T00:00:00Z measurement {json.dumps(one)}" for one in (*LINK, *FOUND)),
+        *(f"2026-11-22T00:00:00Z measurement {json.dumps(encode_event(one))}" for one in (*LINK, *FOUND)),
         'measurement {"what": "coll',
     ]
     assert in_log(lines) == [*LINK, *FOUND]
@@ -131,7 +135,7 @@ def test_the_manifest_for_a_cluster_is_a_job_that_is_accepted() -> None:
 
 def test_costs_are_read_of_what_was_measured() -> None:
     steps = [
-        {"what": "step", "samples": n, "median": 0.01 + 0.001 * n, "peakBytes": 100 + n, "gradientBytes": 8, "stateBytes": 24}
+        StepMeasurement(samples=n, processes=1, median=0.01 + 0.001 * n, peak_bytes=100 + n, gradient_bytes=8, state_bytes=24)
         for n in (8, 16, 32)
     ]
     link = link_of([measured("AllReduce", 1000, 0.002, world=2), measured("AllReduce", 3000, 0.004, world=2)])

@@ -74,7 +74,7 @@ def test_validate_says_what_world_a_job_makes(job_file: Path) -> None:
     [
         (JOB.replace("DDP", "DPP"), ["spec.strategy", "DDP"]),
         (JOB.replace("replicas: 2", "replicas: -1"), ["spec.roles.worker.replicas"]),
-        (JOB.replace("worker:", "ps:"), ["spec.roles.ps", "DDP has no role ps; remove it"]),
+        (JOB.replace("worker:", "ps:"), ["spec.roles", "only worker with this strategy; remove all other roles"]),
         (JOB.replace("task: digits", "task: digits, image: ''"), ["spec.trainer.image"]),
         (JOB + "  communication: NCCL\n", ["spec.communication", "write Auto"]),
         ("[", []),

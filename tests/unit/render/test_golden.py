@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jobs
 import pytest
 import yaml
 
-from muster.api.spec import StrategyName
+from muster.admission.validate import problems
 from muster.cli.render import as_yaml
-from muster.strategies.registry import strategy_of
+from muster.strategies.registry import STRATEGIES
+from tests.support import golden_jobs as jobs
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADER = """\
-# The job is in ../jobs.py. Written by: pytest tests/unit/render/test_golden.py --update-golden
+# The job is in tests/support/golden_jobs.py. Written by: pytest tests/unit/render/test_golden.py --update-golden
 # Read the difference before it is committed.
 """
 
@@ -32,9 +32,9 @@ def test_the_manifests_are_those_that_were_reviewed(name: str, request: pytest.F
 
 
 def test_every_strategy_has_a_golden_file_and_its_job_is_valid() -> None:
-    specs = [jobs.job_of(spec).spec for spec in jobs.JOBS.values()]
-    assert {spec.strategy for spec in specs} == set(StrategyName)
-    assert [list(strategy_of(spec.strategy).problems(spec)) for spec in specs] == [[]] * len(specs)
+    golden = [jobs.job_of(spec) for spec in jobs.JOBS.values()]
+    assert {job.spec.strategy for job in golden} == set(STRATEGIES)
+    assert [problems(job) for job in golden] == [[]] * len(golden)
     assert {file.stem for file in GOLDEN.iterdir()} == set(jobs.JOBS)
 
 

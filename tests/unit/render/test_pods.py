@@ -1,4 +1,4 @@
-"""What a pod and the headless service have, written by hand from docs/architecture.md."""
+"""What a pod and the headless service have, written by hand from docs/architecture."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from jobs import CLAIM, IMAGES, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
 
 from muster.api.problems import InvalidJobError
-from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, RoleName, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.form import form_of
 from muster.render.manifests import render_replica
+from muster.strategies.registry import strategy_of
+from muster_contract.strategy import StrategyRuntime
+from muster_contract.trainer_spec import TrainerSpec
+from muster_contract.wire import decode
+from tests.support.golden_jobs import CLAIM, IMAGES, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
 
 DIGITS = {"task": "digits"}
 OWNER = {
@@ -107,6 +111,8 @@ def test_the_contract_of_a_replica() -> None:
         "MUSTER_COORDINATOR": "https://muster.muster-system.svc:8443",
         "MUSTER_TOKEN_FILE": "/var/run/secrets/muster/token",
         "MUSTER_COORDINATOR_AUTHORITY": "PEM",
+        "MUSTER_WORLD_SIZE": "2",
+        "MUSTER_WORLD_ADDRESS": "worker-0.job.ns.svc:29500",
         "MUSTER_FIRST_RANK": "1",
         "PET_NNODES": "2",
         "PET_NPROC_PER_NODE": "1",
@@ -120,18 +126,17 @@ def test_the_contract_of_a_replica() -> None:
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    assert decode(StrategyRuntime, trainer.pop("strategy")) == strategy_of("DDP").runtime
     assert trainer == {
         "task": "digits",
         "config": {"epochs": 5, "seed": 0},
         "batch": {"globalSize": 1024, "accumulationSteps": 1, "learningRateScaling": "Linear"},
-        "input": {"workers": None, "prefetch": None, "shard": "Data", "cache": None},
-        "options": {},
+        "input": {"shard": "Data"},
         "communication": "Auto",
         "checkpoint": {
             "directory": "/checkpoints/ns/job",
             "resume": "Auto",
             "everySteps": 100,
-            "everySeconds": None,
             "keep": 3,
             "async": True,
         },
@@ -178,8 +183,8 @@ def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
 )
 def test_a_job_saves_in_a_folder_of_its_own(checkpoint: dict[str, Any], directory: str | None) -> None:
     [pod] = pods_of(ddp(checkpoint=checkpoint)).values()
-    rendered = json.loads(environment_of(pod)["MUSTER_TRAINER"])["checkpoint"]
-    assert (rendered and rendered["directory"]) == directory
+    checkpoint_spec = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).checkpoint
+    assert (checkpoint_spec and checkpoint_spec.directory) == directory
 
 
 def test_credentials_come_from_the_secret_and_into_the_trainer_alone() -> None:
@@ -196,13 +201,15 @@ def test_credentials_come_from_the_secret_and_into_the_trainer_alone() -> None:
 )
 def test_a_job_saves_every_100_steps_unless_it_says_otherwise(asked: dict[str, int], steps: int | None, seconds: int | None) -> None:
     [pod] = pods_of(ddp(checkpoint={**CLAIM, **asked})).values()
-    rendered = json.loads(environment_of(pod)["MUSTER_TRAINER"])["checkpoint"]
-    assert (rendered["everySteps"], rendered["everySeconds"]) == (steps, seconds)
+    checkpoint = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.every_steps, checkpoint.every_seconds) == (steps, seconds)
 
 
 def test_options_hold_what_the_user_set_and_no_defaults() -> None:
     options = {
-        name: json.loads(environment_of(next(iter(pods_of(spec).values())))["MUSTER_TRAINER"])["options"] for name, spec in JOBS.items()
+        name: TrainerSpec.from_json(environment_of(next(iter(pods_of(spec).values())))["MUSTER_TRAINER"]).options
+        for name, spec in JOBS.items()
     }
     assert options["mirrored"] == {}
     assert options["central-storage"] == {"loop": "Fit", "logicalDevices": 2}
@@ -371,7 +378,7 @@ def test_the_image_that_was_pinned_is_used_whatever_the_installation_has_now() -
 @pytest.mark.parametrize(("took", "granted"), [(None, 120), (10, 120), (200, 405)])
 def test_pods_get_more_time_to_save_than_the_job_allows_where_saves_were_measured_to_take_it(took: float | None, granted: int) -> None:
     checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "measuredSeconds": took}
-    job = job_of(ddp(checkpoint=CLAIM)).with_status(TrainingJobStatus.model_validate({"checkpoint": checkpoint}))
+    job = job_of(ddp(checkpoint=CLAIM)).with_status(TrainingJobStatus.from_wire({"checkpoint": checkpoint}))
     pod = manifests_of(job)[1]
     assert pod["spec"]["terminationGracePeriodSeconds"] == granted + 15
     assert json.loads(environment_of(pod)["MUSTER_TRAINER"])["graceSeconds"] == granted
@@ -442,11 +449,11 @@ def test_a_template_that_cannot_be_laid_over_is_refused_with_its_field(template:
 def test_one_replica_is_rendered_as_in_the_whole() -> None:
     job = job_of(JOBS["rpc"])
     addresses = ClusterAddresses("job", "ns")
-    alone = render_replica(job, RoleName.PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
+    alone = render_replica(job, PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
     together = {pod["metadata"]["name"]: pod for pod in manifests_of(job)}["job-ps-0"]
     assert environment_of(alone).items() <= environment_of(together).items()
     with pytest.raises(LookupError, match="ns/job has no replica ps-1"):
-        render_replica(job, RoleName.PS, index=1, attempt=2, addresses=addresses, images=IMAGES)
+        render_replica(job, PS, index=1, attempt=2, addresses=addresses, images=IMAGES)
 
 
 class Loopback:
@@ -456,12 +463,12 @@ class Loopback:
         return "127.0.0.1"
 
     def port(self, role: RoleName, index: int, name: str) -> int:
-        return 40000 + 100 * list(RoleName).index(role) + index
+        return 40000 + 100 * (WORKER, PS, CHIEF, EVALUATOR).index(role) + index
 
 
 def test_ports_come_from_the_addresses_so_that_replicas_can_share_a_machine() -> None:
     job = job_of(JOBS["parameter-server"])
-    pod = render_replica(job, RoleName.WORKER, index=1, attempt=0, addresses=Loopback(), images=IMAGES)
+    pod = render_replica(job, WORKER, index=1, attempt=0, addresses=Loopback(), images=IMAGES)
     cluster = json.loads(environment_of(pod)["TF_CONFIG"])["cluster"]
     assert cluster == {"chief": ["127.0.0.1:40200"], "worker": ["127.0.0.1:40000", "127.0.0.1:40001"], "ps": ["127.0.0.1:40100"]}
     assert trainer_of(pod)["ports"] == [{"name": "tensorflow", "containerPort": 40001}]
@@ -475,7 +482,7 @@ def test_a_pod_wishes_for_other_nodes_than_those_that_are_avoided_beside_what_it
     job = job_of(worker({"spec": {"affinity": own}}))
     plain = manifests_of(job)[1]["spec"]
     nodes = [{"name": name, "deaths": 2, "until": "2026-11-21T12:00:00Z"} for name in ("a", "b")]
-    spec = manifests_of(job.with_status(TrainingJobStatus.model_validate({"avoidedNodes": nodes})))[1]["spec"]
+    spec = manifests_of(job.with_status(TrainingJobStatus.from_wire({"avoidedNodes": nodes})))[1]["spec"]
     wishes = spec["affinity"]["nodeAffinity"][WISHES]
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
     assert wishes[-1] == {"weight": 100, "preference": {"matchFields": fields}}

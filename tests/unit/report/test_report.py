@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from muster.api.status import TrainingJobStatus
 from muster.measure.figures import figures_of
 from muster.report.curves import compare
-from muster.report.history import Commit, History, ReportError, Step, read_history
+from muster.report.history import History, ReportError, read_history
 from muster.report.page import as_html
 from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
+from muster_contract.events import Commit, Step
 
 BEGIN = 1_795_260_000.0
 
 
 def step(number: int, *, attempt: int = 0, end: float, seconds: float = 1.0, loss: float = 0.5) -> Step:
-    return Step(attempt=attempt, step=number, time=end, seconds=seconds, loss=loss, loss_hex=loss.hex(), samples=64)
+    return Step(attempt=attempt, step=number, time=end, seconds=seconds, loss=str(loss), loss_hex=loss.hex(), samples=64)
 
 
 def history(steps: list[Step], *, commits: list[Commit] | None = None, spans: dict[int, tuple[float, float]]) -> History:
@@ -32,7 +33,7 @@ def history(steps: list[Step], *, commits: list[Commit] | None = None, spans: di
 
 BROKEN = history(
     [step(1, end=3), step(2, end=4.5), step(2, attempt=1, end=9), step(3, attempt=1, end=10)],
-    commits=[Commit(attempt=0, time=3.5, seconds=0.25, blocked_seconds=0.25)],
+    commits=[Commit(attempt=0, step=2, time=3.5, seconds=0.25, blocked_seconds=0.25)],
     spans={0: (1, 4.5), 1: (7, 11)},
 )
 
@@ -158,7 +159,7 @@ def run_dir(tmp_path: Path) -> Path:
             {"attempt": 1, "startTime": "2026-11-21T10:00:10Z"},
         ],
     }
-    (directory / "status.json").write_text(TrainingJobStatus.model_validate(status).model_dump_json(by_alias=True))
+    (directory / "status.json").write_text(json.dumps(TrainingJobStatus.from_wire(status).wire()))
     (directory / "job.yaml").write_text("kind: TrainingJob\n")
     return directory
 
@@ -194,7 +195,7 @@ def test_an_attempt_of_a_few_steps_has_a_throughput_that_shows(run_dir: Path) ->
 
 
 def test_the_story_names_what_was_passed_over(run_dir: Path) -> None:
-    assert any("passed over: step-00000003-x" in line for line in story(read_run(run_dir)))
+    assert any("skipped checkpoint step-00000003-x" in line for line in story(read_run(run_dir)))
 
 
 def test_a_folder_without_events_is_no_run(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_folder_without_events_is_no_run(tmp_path: Path) -> None:
 def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
     for path in run_dir.glob("attempts/*/*/events.jsonl"):
         path.write_text(path.read_text().splitlines()[0] + "\n")
-    with pytest.raises(ReportError, match="no training step was done"):
+    with pytest.raises(ReportError, match="the run did no training step"):
         read_run(run_dir)
 
 
@@ -329,5 +330,5 @@ def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
 
 def test_a_run_without_status_is_named(run_dir: Path) -> None:
     (run_dir / "status.json").write_text("{")
-    with pytest.raises(ReportError, match="not a whole run directory"):
+    with pytest.raises(ReportError, match="the run directory is not complete"):
         read_run(run_dir)

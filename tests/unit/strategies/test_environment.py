@@ -1,4 +1,4 @@
-"""The environment of every replica of every strategy, written by hand from the rules of docs/architecture.md."""
+"""The environment of every replica of every strategy, written by hand from the rules of docs/architecture/processes.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.render.addresses import ClusterAddresses
-from muster.strategies.base import Framework
+from muster.render.environment import world_environment
+from muster.strategies.base import RoleRule, Strategy
 from muster.strategies.registry import STRATEGIES, strategy_of
+from muster_contract.strategy import Framework, StrategyRuntime
 
 W = ["worker-0.job.ns.svc:2222", "worker-1.job.ns.svc:2222"]
-CHIEF, PS, EVALUATOR = ["chief-0.job.ns.svc:2222"], ["ps-0.job.ns.svc:2222"], ["evaluator-0.job.ns.svc:2222"]
+CHIEFS, SERVERS, EVALUATORS = ["chief-0.job.ns.svc:2222"], ["ps-0.job.ns.svc:2222"], ["evaluator-0.job.ns.svc:2222"]
 
 
 def spec_of(strategy: str, roles: dict[str, Any], **more: Any) -> TrainingJobSpec:
@@ -25,7 +27,20 @@ def environments(spec: TrainingJobSpec) -> dict[str, dict[str, str]]:
     strategy = strategy_of(spec.strategy)
     plan = strategy.plan(spec)
     addresses = ClusterAddresses("job", "ns")
-    return {f"{each.role.value}-{each.index}": dict(strategy.environment(spec, plan, each, addresses)) for each in plan.replicas}
+    return {f"{each.role}-{each.index}": dict(strategy.environment(spec, plan, each, addresses)) for each in plan.replicas}
+
+
+def first_ranks(spec: TrainingJobSpec) -> dict[str, str | None]:
+    """The variable MUSTER_FIRST_RANK of each replica, by role-index."""
+    strategy = strategy_of(spec.strategy)
+    plan = strategy.plan(spec)
+    addresses = ClusterAddresses("job", "ns")
+    return {
+        f"{each.role}-{each.index}": world_environment(spec, each, strategy=strategy, plan=plan, attempt=0, addresses=addresses).get(
+            "MUSTER_FIRST_RANK"
+        )
+        for each in plan.replicas
+    }
 
 
 def tf_configs(spec: TrainingJobSpec) -> dict[str, Any]:
@@ -58,20 +73,20 @@ def test_only_the_evaluator_stands_in_the_evaluators_cluster() -> None:
     assert tf_configs(spec) == {
         "worker-0": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 0}},
         "worker-1": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 1}},
-        "evaluator-0": {"cluster": {"worker": W, "evaluator": EVALUATOR}, "task": {"type": "evaluator", "index": 0}},
+        "evaluator-0": {"cluster": {"worker": W, "evaluator": EVALUATORS}, "task": {"type": "evaluator", "index": 0}},
     }
     assert strategy_of(spec.strategy).plan(spec).size == 2
 
 
 def test_the_coordinator_of_a_parameter_server_job_is_its_chief() -> None:
     spec = spec_of("ParameterServer", {"chief": {}, "worker": {"replicas": 2}, "ps": {}, "evaluator": {}})
-    cluster = {"chief": CHIEF, "worker": W, "ps": PS}
+    cluster = {"chief": CHIEFS, "worker": W, "ps": SERVERS}
     assert tf_configs(spec) == {
         "chief-0": {"cluster": cluster, "task": {"type": "chief", "index": 0}},
         "worker-0": {"cluster": cluster, "task": {"type": "worker", "index": 0}},
         "worker-1": {"cluster": cluster, "task": {"type": "worker", "index": 1}},
         "ps-0": {"cluster": cluster, "task": {"type": "ps", "index": 0}},
-        "evaluator-0": {"cluster": {**cluster, "evaluator": EVALUATOR}, "task": {"type": "evaluator", "index": 0}},
+        "evaluator-0": {"cluster": {**cluster, "evaluator": EVALUATORS}, "task": {"type": "evaluator", "index": 0}},
     }
     assert {env["GRPC_FAIL_FAST"] for env in environments(spec).values()} == {"use_caller"}
 
@@ -84,7 +99,7 @@ def test_the_hosts_of_a_tpu_slice_get_the_variables_of_gke() -> None:
         "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://worker-0.job.ns.svc:8470,grpc://worker-1.job.ns.svc:8470",
     }
     assert environments(spec) == {"worker-0": {"TPU_WORKER_ID": "0", **shared}, "worker-1": {"TPU_WORKER_ID": "1", **shared}}
-    placement = strategy_of(spec.strategy).placement(spec, RoleName.WORKER)
+    placement = strategy_of(spec.strategy).placement(spec, WORKER)
     assert dict(placement.node_selector) == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
@@ -95,7 +110,7 @@ def test_the_hosts_of_a_tpu_slice_get_the_variables_of_gke() -> None:
 def test_a_tpu_slice_of_one_host_is_local() -> None:
     spec = spec_of("TPU", {}, options={"tpu": {"accelerator": "tpu-v5-lite-podslice", "topology": "2x4"}})
     assert environments(spec) == {"worker-0": {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "worker-0.job.ns.svc", "TPU_NAME": "local"}}
-    assert dict(strategy_of(spec.strategy).placement(spec, RoleName.WORKER).limits) == {"google.com/tpu": "8"}
+    assert dict(strategy_of(spec.strategy).placement(spec, WORKER).limits) == {"google.com/tpu": "8"}
 
 
 @pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
@@ -112,8 +127,8 @@ def test_a_pytorch_replica_runs_a_process_for_each_of_its_gpus(strategy: str) ->
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     assert environments(spec) == {
-        "worker-0": {**shared, "PET_NODE_RANK": "0", "MUSTER_FIRST_RANK": "0"},
-        "worker-1": {**shared, "PET_NODE_RANK": "1", "MUSTER_FIRST_RANK": "4"},
+        "worker-0": {**shared, "PET_NODE_RANK": "0"},
+        "worker-1": {**shared, "PET_NODE_RANK": "1"},
     }
 
 
@@ -126,13 +141,26 @@ def test_rank_is_set_where_a_replica_runs_one_process() -> None:
     ]
 
 
+def test_a_jax_replica_runs_one_process_for_all_of_its_gpus() -> None:
+    spec = spec_of("JAX", {"worker": {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": "4"}}}})
+    shared = {"JAX_COORDINATOR_ADDRESS": "worker-0.job.ns.svc:8476", "JAX_NUM_PROCESSES": "2"}
+    assert environments(spec) == {
+        "worker-0": {**shared, "JAX_PROCESS_ID": "0"},
+        "worker-1": {**shared, "JAX_PROCESS_ID": "1"},
+    }
+    assert strategy_of("JAX").data_parallel(spec) == 8
+
+
+def test_the_evaluator_of_a_jax_job_joins_no_world() -> None:
+    found = environments(spec_of("JAX", {"worker": {"replicas": 2}, "evaluator": {}}))
+    assert found["evaluator-0"] == {}
+    assert found["worker-1"]["JAX_NUM_PROCESSES"] == "2"
+
+
 def test_processes_per_replica_overrule_the_number_of_gpus() -> None:
     worker = {"replicas": 2, "processesPerReplica": 2, "resources": {"limits": {"amd.com/gpu": 8}}}
     envs = environments(spec_of("DDP", {"worker": worker}))
-    assert [(env["PET_NPROC_PER_NODE"], env["WORLD_SIZE"], env["MUSTER_FIRST_RANK"]) for env in envs.values()] == [
-        ("2", "4", "0"),
-        ("2", "4", "2"),
-    ]
+    assert [(env["PET_NPROC_PER_NODE"], env["WORLD_SIZE"]) for env in envs.values()] == [("2", "4"), ("2", "4")]
 
 
 def test_gpus_of_the_users_template_count_as_those_of_the_role() -> None:
@@ -153,10 +181,10 @@ def test_an_rpc_world_ranks_its_chief_then_its_workers_then_its_servers() -> Non
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     assert environments(spec_of("RPC", {"ps": {}, "worker": worker, "chief": {}})) == {
-        "chief-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0", "MUSTER_FIRST_RANK": "0", "RANK": "0"},
-        "worker-0": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "MUSTER_FIRST_RANK": "1"},
-        "worker-1": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "2", "MUSTER_FIRST_RANK": "3"},
-        "ps-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "3", "MUSTER_FIRST_RANK": "5", "RANK": "5"},
+        "chief-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0", "RANK": "0"},
+        "worker-0": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1"},
+        "worker-1": {**shared, "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "2"},
+        "ps-0": {**shared, "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "3", "RANK": "5"},
     }
 
 
@@ -178,32 +206,55 @@ TABLE = {
     "TensorParallel": ("PyTorch", "worker", True, False, "worker", None),
     "Pipeline": ("PyTorch", "worker", True, False, "worker", None),
     "RPC": ("PyTorch", "chief worker ps", False, False, "chief", None),
+    "JAX": ("JAX", "worker evaluator", True, True, "worker", None),
 }
 
 
 def test_the_registry_has_every_strategy_of_the_design() -> None:
     found = {
-        strategy.name.value: (
-            strategy.framework.value,
-            " ".join(role.value for role in strategy.roles),
-            strategy.is_synchronous(spec_of(strategy.name.value, {})),
+        strategy.name: (
+            strategy.framework.name,
+            " ".join(role for role in strategy.roles),
+            strategy.is_synchronous(spec_of(strategy.name, {})),
             strategy.elastic,
-            strategy.decisive.value,
-            strategy.restarts_with(RoleName.WORKER),
+            strategy.decisive,
+            strategy.restarts_with(WORKER),
         )
         for strategy in STRATEGIES.values()
     }
     assert found == TABLE
-    assert {strategy.framework for strategy in STRATEGIES.values()} == set(Framework)
-    assert all(strategy.summary.endswith(".") for strategy in STRATEGIES.values())
+    assert {strategy.framework.name for strategy in STRATEGIES.values()} == {"JAX", "PyTorch", "TensorFlow"}
 
 
 def test_a_lost_parameter_server_takes_the_chief_with_it_and_a_lost_chief_nobody() -> None:
     strategy = strategy_of(spec_of("ParameterServer", {}).strategy)
-    assert strategy.restarts_with(RoleName.PS) == {RoleName.CHIEF}
-    assert strategy.restarts_with(RoleName.CHIEF) == frozenset()
+    assert strategy.restarts_with(PS) == {CHIEF}
+    assert strategy.restarts_with(CHIEF) == frozenset()
 
 
-@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer", "JAX"])
 def test_a_broken_evaluator_restarts_alone(strategy: str) -> None:
-    assert strategy_of(spec_of(strategy, {}).strategy).restarts_with(RoleName.EVALUATOR) == frozenset()
+    assert strategy_of(spec_of(strategy, {}).strategy).restarts_with(EVALUATOR) == frozenset()
+
+
+def test_ranks_are_global_for_every_strategy() -> None:
+    gpus = {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    assert first_ranks(spec_of("DDP", {"worker": gpus})) == {"worker-0": "0", "worker-1": "2"}
+    assert first_ranks(spec_of("JAX", {"worker": gpus})) == {"worker-0": "0", "worker-1": "1"}
+    rpc = first_ranks(spec_of("RPC", {"worker": gpus}))
+    assert rpc == {"chief-0": "0", "worker-0": "1", "worker-1": "3", "ps-0": "5"}
+    servers = first_ranks(spec_of("ParameterServer", {"worker": {"replicas": 2}, "evaluator": {}}))
+    assert servers == {"chief-0": "0", "worker-0": "1", "worker-1": "2", "ps-0": "3", "evaluator-0": None}
+
+
+def test_ranks_are_global_for_a_strategy_that_sets_no_environment() -> None:
+    descriptor = Strategy(
+        runtime=StrategyRuntime("Own", Framework("Own", package="own")),
+        roles={"driver": RoleRule(maximum=1, single_process=True, decides_success=True), "worker": RoleRule()},
+        data_parallel=lambda spec: 1,
+    )
+    spec = spec_of("Own", {"worker": {"replicas": 2, "processesPerReplica": 2}})
+    plan = descriptor.plan(spec)
+    addresses = ClusterAddresses("job", "ns")
+    environments = [world_environment(spec, each, strategy=descriptor, plan=plan, attempt=0, addresses=addresses) for each in plan.replicas]
+    assert [(each["MUSTER_FIRST_RANK"], each["MUSTER_PROCESSES"]) for each in environments] == [("0", "1"), ("1", "2"), ("3", "2")]

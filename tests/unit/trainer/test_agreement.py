@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.agreement import agree, gather, leave
-from muster_trainer.contract import BadConfiguration, PeerLost, UserError
+from muster_contract.errors import BadConfiguration, PeerLost, UserError
+from muster_trainer.training.agreement import agree, gather, leave
 
 
 @dataclass
@@ -34,7 +34,7 @@ def _refused() -> None:
     raise BadConfiguration("seven is too much")
 
 
-def test_what_all_know_takes_one_meeting() -> None:
+def test_an_agreement_takes_one_collective() -> None:
     first, second = Rank(0), Rank(1)
     assert (agree(first, lambda: 1), agree(second, _refused)) == (1, 2)
     assert gather(first, lambda: 1) == [1, 2]
@@ -44,7 +44,7 @@ def test_what_all_know_takes_one_meeting() -> None:
 @pytest.mark.parametrize("call", [agree, gather])
 @pytest.mark.parametrize("left", [1, 9])
 @pytest.mark.parametrize("rank", [Rank(0), Rank(1, other='{"code": 11, "message": "seven is too much"}')])
-def test_an_error_of_all_is_raised_when_they_have_met_once_more(call: Any, left: int, rank: Rank) -> None:
+def test_an_error_of_all_ranks_is_raised_after_one_more_collective(call: Any, left: int, rank: Rank) -> None:
     # who goes at once could take with it what the other still reads; one that is gone by then had read it
     rank.met, rank.left = 0, left
     with pytest.raises(BadConfiguration, match="seven is too much"):
@@ -52,12 +52,12 @@ def test_an_error_of_all_is_raised_when_they_have_met_once_more(call: Any, left:
     assert rank.met == min(2, left)
 
 
-def test_a_peer_lost_before_is_told() -> None:
+def test_a_peer_that_is_lost_during_an_agreement_is_reported() -> None:
     with pytest.raises(PeerLost):
         agree(Rank(1, left=0), lambda: 1)
     leave(Rank(1, left=0))
 
 
-def test_an_error_without_a_code_of_its_own_is_the_users() -> None:
+def test_an_error_without_a_known_code_is_a_user_error() -> None:
     with pytest.raises(UserError, match="no such code"):
         agree(Rank(1, other='{"code": 77, "message": "no such code"}'), lambda: 1)

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from muster_contract.errors import PeerLost
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, files, select
-from muster_trainer.contract import CheckpointSpec, PeerLost
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 STEP = 10
@@ -62,7 +63,7 @@ class Attempts(RuleBasedStateMachine):
 
     def _begin_attempt(self, number: int) -> None:
         fence = Fence(CREATED, number)
-        selection = select(CheckpointSpec(self.directory), fence)
+        selection = select(CheckpointSpec(str(self.directory)), fence)
         self.stale, self.stale_step = self.store, self.step
         self.store, self.step = Store(self.directory, fence, keep=2), selection.step
         self.number = number
@@ -165,7 +166,7 @@ class Attempts(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_good_checkpoint_is_chosen_whole(self) -> None:
-        selection = select(CheckpointSpec(self.directory), Fence(CREATED, self.number + 1))
+        selection = select(CheckpointSpec(str(self.directory)), Fence(CREATED, self.number + 1))
         if not self.good:
             assert selection.commit is None
             return

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, read_verified
-from muster_trainer.contract import BadConfiguration, CheckpointDamaged, CheckpointSpec, StorageUnavailable
-from muster_trainer.objects import ObjectPath
+from muster_trainer.checkpoint.objects import ObjectPath
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 OTHER_NAMES = [
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def store(directory: Path, attempt: int = 0, *, resume: str = "Auto") -> Store:
     made = Store(directory, Fence(CREATED, attempt), keep=2)
-    made.register(select(CheckpointSpec(directory, resume=resume), made.fence))
+    made.register(select(CheckpointSpec(str(directory), resume=resume), made.fence))
     return made
 
 
@@ -63,7 +64,7 @@ def changed(path: Path, **fields: Any) -> None:
 
 def chosen(directory: Path) -> tuple[int, str]:
     """The step that training goes on from, and why the newest was passed over."""
-    selection = select(CheckpointSpec(directory), Fence(CREATED, 9))
+    selection = select(CheckpointSpec(str(directory)), Fence(CREATED, 9))
     return selection.step, " ".join(reason for _, reason in selection.skipped)
 
 
@@ -126,7 +127,7 @@ def test_a_manifest_lists_no_file_below_another_file(tmp_path: Path, name: str) 
     assert "below the file" in reason
 
 
-def test_a_link_in_the_place_of_a_checkpoint_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_instead_of_a_checkpoint_is_removed_and_its_target_stays(tmp_path: Path) -> None:
     elsewhere = save(tmp_path / "other", 20)
     store = Store(tmp_path / "own", Fence(CREATED, 0), keep=2)
     (tmp_path / "own").mkdir()
@@ -147,7 +148,7 @@ def test_a_loop_of_links_is_damage(tmp_path: Path) -> None:
     assert step == 10
 
 
-def test_a_file_of_another_folder_is_not_read_by_way_of_a_link(tmp_path: Path) -> None:
+def test_a_file_of_another_folder_is_not_read_through_a_link(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "weights").write_text("weights of 20")
@@ -217,7 +218,7 @@ def test_no_entry_of_a_file_raises_out_of_the_selection(value: Any) -> None:
 
 
 @given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps({"resumedStep": value}).encode()))
-def test_a_registration_of_any_shape_stops_nobody(content: bytes) -> None:
+def test_a_registration_of_any_shape_stops_no_job(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         save(directory, 10)
@@ -227,7 +228,7 @@ def test_a_registration_of_any_shape_stops_nobody(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [fifo, device, link, Path.mkdir])
-def test_a_registration_that_is_no_file_counts_for_nothing(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_registration_that_is_not_a_file_is_ignored(tmp_path: Path, make: Callable[[Path], None]) -> None:
     save(tmp_path, 10)
     (tmp_path / "attempts").mkdir()
     make(tmp_path / "attempts" / f"{Fence(CREATED, 1)}.json")
@@ -248,13 +249,13 @@ def test_a_registration_from_the_future_ends_the_job_with_its_path_and_removes_n
     assert (chosen(tmp_path)[0], path.is_dir()) == (10, True)
 
 
-def test_a_job_that_a_slow_clock_sees_in_the_future_is_no_forgery(tmp_path: Path) -> None:
+def test_a_job_that_a_slow_clock_sees_in_the_future_may_save(tmp_path: Path) -> None:
     made = Store(tmp_path, Fence(datetime.now(UTC).replace(microsecond=0) + timedelta(days=300), 0), keep=2)
-    made.register(select(CheckpointSpec(tmp_path), made.fence))
+    made.register(select(CheckpointSpec(str(tmp_path)), made.fence))
     made.begin(10)
 
 
-def test_a_link_to_a_folder_is_no_checkpoint_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_to_a_folder_is_not_a_checkpoint_and_its_target_stays(tmp_path: Path) -> None:
     elsewhere = save(tmp_path / "elsewhere", 30)
     made = store(tmp_path / "store")
     save(tmp_path / "store", 10)
@@ -273,7 +274,7 @@ def test_a_marker_that_is_a_folder_does_not_keep_its_checkpoint_from_being_remov
 
 
 @pytest.mark.parametrize("make", [fifo, link])
-def test_what_is_written_goes_where_its_name_says(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_registration_is_not_written_through_a_link_or_a_pipe(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "attempts").mkdir()
     make(tmp_path / "attempts" / f"{Fence(CREATED, 0)}.json")
     with pytest.raises(StorageUnavailable, match="attempts/"):
@@ -298,7 +299,7 @@ def newer(directory: Path, step: int) -> Path:
 
 
 @pytest.mark.parametrize(("write", "version"), [(outdated, "an older version of Muster"), (newer, "a newer version of Muster")])
-def test_a_checkpoint_of_another_version_is_refused_with_the_remedies_and_never_passed_over(
+def test_a_checkpoint_of_another_version_is_refused_with_remedies_and_never_skipped(
     tmp_path: Path, write: Callable[[Path, int], Path], version: str
 ) -> None:
     save(tmp_path, 10)
@@ -307,10 +308,10 @@ def test_a_checkpoint_of_another_version_is_refused_with_the_remedies_and_never_
         with pytest.raises(BadConfiguration, match=rf"{path} was written by {version}.*checkpoint.name.*resume: Never"):
             store(tmp_path, 1, resume=resume)
     assert path.is_dir()
-    assert not (tmp_path / "attempts").exists()  # nobody has said that it begins below
+    assert not (tmp_path / "attempts").exists()  # no attempt is registered below it
 
 
-def test_one_of_another_version_that_is_damaged_is_passed_over_as_any_other(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_of_another_version_is_skipped(tmp_path: Path) -> None:
     save(tmp_path, 10)
     (outdated(tmp_path, 20) / "weights").write_text("other weights")
     assert chosen(tmp_path)[0] == 10
@@ -328,7 +329,8 @@ def test_a_named_checkpoint_with_a_hostile_manifest_is_damaged(tmp_path: Path) -
 
 @pytest.fixture
 def bucket() -> ObjectPath:
-    fsspec = pytest.importorskip("fsspec")
+    import fsspec
+
     fsspec.filesystem("memory").store.clear()
     return ObjectPath("memory://bucket/step-00000010-20261121T111614Z-0000")
 

@@ -9,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.checkpoint.selection import valid_commits
-from muster_trainer.contract import (
-    BadConfiguration,
-    CheckpointDamaged,
-    CheckpointSpec,
-    PeerLost,
-    StorageUnavailable,
-)
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
@@ -45,7 +40,7 @@ def manifest(step: int, **identity: object) -> Manifest:
 
 def begin_attempt(directory: Path, attempt: int, *, later: int = 0, resume: str = "Auto", keep: int = 2) -> Store:
     store = Store(directory, fence(attempt, later=later), keep)
-    store.register(select(CheckpointSpec(directory, resume=resume), store.fence))
+    store.register(select(CheckpointSpec(str(directory), resume=resume), store.fence))
     return store
 
 
@@ -61,11 +56,11 @@ def commit(store: Store, path: Path, step: int) -> None:
 
 
 def chosen(directory: Path, attempt: int = 9, *, resume: str = "Auto", later: int = 0) -> tuple[int, list[str]]:
-    selection = select(CheckpointSpec(directory, resume=resume), fence(attempt, later=later))
+    selection = select(CheckpointSpec(str(directory), resume=resume), fence(attempt, later=later))
     return selection.step, [reason for _, reason in selection.skipped]
 
 
-def test_a_commit_is_named_by_step_and_fence_and_lists_its_files(tmp_path: Path) -> None:
+def test_the_name_of_a_commit_has_step_and_fence_and_its_manifest_lists_the_files(tmp_path: Path) -> None:
     path = save(begin_attempt(tmp_path, 2), 120)
     assert path.name == "step-00000120-20261121T111614Z-0002"
     document = json.loads((path / "manifest.json").read_bytes())
@@ -92,7 +87,7 @@ def test_without_the_marker_a_checkpoint_does_not_exist(tmp_path: Path) -> None:
         ("COMMITTED", lambda content: b"", "not the one that was committed"),
     ],
 )
-def test_a_damaged_newest_is_passed_over_with_the_reason(tmp_path, name, damage, reason) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_newest_commit_is_skipped_with_the_reason(tmp_path, name, damage, reason) -> None:  # type: ignore[no-untyped-def]
     store = begin_attempt(tmp_path, 0)
     save(store, 10)
     file = save(store, 20) / name
@@ -100,19 +95,19 @@ def test_a_damaged_newest_is_passed_over_with_the_reason(tmp_path, name, damage,
         file.unlink()
     else:
         file.write_bytes(damage(file.read_bytes()))
-    step, (said,) = chosen(tmp_path)
+    step, (message,) = chosen(tmp_path)
     assert step == 10
-    assert reason in said
+    assert reason in message
 
 
-def test_storage_that_does_not_answer_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_does_not_answer_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(begin_attempt(tmp_path, 0), 10)
     monkeypatch.setattr("muster_trainer.checkpoint.files.sha256", _fail(OSError(5, "Input/output error")))
     with pytest.raises(StorageUnavailable, match="Input/output error"):
         chosen(tmp_path)
 
 
-def test_what_an_older_world_writes_late_is_void(tmp_path: Path) -> None:
+def test_a_late_commit_of_an_older_world_is_void(tmp_path: Path) -> None:
     old = begin_attempt(tmp_path, 0)
     save(old, 10)
     path = old.begin(20)
@@ -126,7 +121,7 @@ def test_what_an_older_world_writes_late_is_void(tmp_path: Path) -> None:
         old.begin(30)
 
 
-def test_a_job_applied_again_goes_on_and_outranks_every_attempt_before(tmp_path: Path) -> None:
+def test_a_job_that_is_created_again_resumes_and_has_a_higher_fence(tmp_path: Path) -> None:
     before = begin_attempt(tmp_path, 7)
     save(before, 10)
     again = begin_attempt(tmp_path, 0, later=60)
@@ -137,7 +132,7 @@ def test_a_job_applied_again_goes_on_and_outranks_every_attempt_before(tmp_path:
     assert chosen(tmp_path, 1, later=60)[0] == 20
 
 
-def test_never_starts_over_once_and_then_goes_on_from_its_own(tmp_path: Path) -> None:
+def test_never_starts_over_once_and_later_attempts_resume_from_their_own_commits(tmp_path: Path) -> None:
     save(begin_attempt(tmp_path, 0), 50)
     fresh = begin_attempt(tmp_path, 0, later=60, resume="Never")
     assert chosen(tmp_path, 0, later=60, resume="Never")[0] == 0
@@ -146,7 +141,7 @@ def test_never_starts_over_once_and_then_goes_on_from_its_own(tmp_path: Path) ->
     assert chosen(tmp_path, 1, later=60)[0] == 10  # the 50 of the run before is void
 
 
-def test_a_named_checkpoint_is_taken_first_and_the_jobs_own_afterwards(tmp_path: Path) -> None:
+def test_a_named_checkpoint_is_for_the_first_attempt_and_later_ones_use_their_own(tmp_path: Path) -> None:
     named = save(begin_attempt(tmp_path / "other", 0), 40)
     directory = tmp_path / "this"
     store = begin_attempt(directory, 0, later=5, resume=str(named))

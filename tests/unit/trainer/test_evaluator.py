@@ -1,4 +1,4 @@
-"""Which commits the evaluator measures, and when it ends; an engine that only notes what it is told computes."""
+"""Which commits the evaluator measures, and when it ends; a fake engine only records its calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster_trainer import evaluator
+from muster_contract.codes import ExitCode
+from muster_contract.events import encode_event
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
-from muster_trainer.contract import CheckpointSpec, ExitCode
+from muster_trainer.training import evaluator
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 PERIODIC = Manifest(0, 0, 0, 0, 1, "ParameterServer", 0, {}, {}, "Periodic", "2026-11-21T11:16:14+00:00")
@@ -23,30 +25,35 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[str, dict[str, Any]]] = []
         self.stop = SimpleNamespace(requested=False, training=False)
         self.on_load = lambda path: None
-        self.checkpoint: CheckpointSpec | None = CheckpointSpec(directory)
+        self.checkpoint: CheckpointSpec | None = CheckpointSpec(str(directory))
         self.test: Any = [0, 1, 2]
 
     def commit(self, step: int, reason: str = "Periodic", *, earlier: int = 0) -> Path:
         store = Store(self.directory, Fence(CREATED - timedelta(seconds=earlier), 0), keep=9)
         if not list(self.directory.glob(f"attempts/{store.fence}.json")):
-            store.register(select(CheckpointSpec(self.directory), store.fence))
+            store.register(select(CheckpointSpec(str(self.directory)), store.fence))
         path = store.begin(step)
         (path / "weights").write_text(str(step))
         store.commit(path, replace(PERIODIC, step=step, reason=reason, files=store.flush(path, ["weights"], path)))
         return path
 
     def tell(self, event: str, **fields: Any) -> None:
-        self.told.append((event, fields))
+        self.sent.append((event, fields))
 
     def run(self) -> ExitCode:
-        events = SimpleNamespace(emit=self.tell, notice=lambda message: self.tell("notice", message=message), say=lambda text: None)
+        events = SimpleNamespace(
+            emit=lambda event: self.sent.append((event.event, encode_event(event))),
+            phase=lambda phase: self.tell("phase", phase=phase),
+            notice=lambda reason, message: self.tell("notice", reason=reason, message=message),
+            say=lambda text: None,
+        )
         engine = SimpleNamespace(load=lambda path: self.on_load(path), evaluate=lambda batches: {"samples": sum(map(len, batches))})
         return evaluator.Evaluator(
             spec=SimpleNamespace(checkpoint=self.checkpoint, batch=SimpleNamespace(global_size=2)),  # type: ignore[arg-type]
-            env=SimpleNamespace(created=CREATED, tensorboard_dir=None, attempt=0),  # type: ignore[arg-type]
+            env=SimpleNamespace(job_created=CREATED, tensorboard_dir=None, attempt=0),  # type: ignore[arg-type]
             task=SimpleNamespace(title="task", test=self.test),  # type: ignore[arg-type]
             engine=engine,  # type: ignore[arg-type]
             events=events,  # type: ignore[arg-type]
@@ -54,7 +61,7 @@ class Stage:
         ).run()
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        return [fields for event, fields in self.told if event == kind]
+        return [fields for event, fields in self.sent if event == kind]
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path)
 
 
-def test_commits_are_measured_in_their_order_as_they_come_until_the_final_one(stage: Stage) -> None:
+def test_commits_are_measured_in_their_order_until_the_final_one(stage: Stage) -> None:
     stage.commit(10)
     following = {10: (20, "Periodic"), 20: (30, "Final")}
 
@@ -77,14 +84,14 @@ def test_commits_are_measured_in_their_order_as_they_come_until_the_final_one(st
     assert [(event["step"], event["metrics"]) for event in stage.of("evaluation")] == [(step, {"samples": 3}) for step in (10, 20, 30)]
 
 
-def test_commits_of_an_earlier_job_are_none_of_its_business(stage: Stage) -> None:
+def test_commits_of_an_earlier_job_are_ignored(stage: Stage) -> None:
     stage.commit(10, "Final", earlier=100)
     stage.commit(20, "Final")
     assert stage.run() is ExitCode.COMPLETED
     assert [event["step"] for event in stage.of("evaluation")] == [20]
 
 
-def test_a_damaged_commit_is_passed_over_and_the_user_is_told_while_a_removed_one_is_not_missed(stage: Stage) -> None:
+def test_a_damaged_commit_is_skipped_with_a_notice_and_a_removed_one_without(stage: Stage) -> None:
     (stage.commit(10) / "weights").write_text("else")
     removed = stage.commit(20)
     stage.commit(30, "Final")
@@ -100,11 +107,12 @@ def test_a_damaged_commit_is_passed_over_and_the_user_is_told_while_a_removed_on
     assert stage.run() is ExitCode.COMPLETED
     assert [event["step"] for event in stage.of("evaluation")] == [30]
     (notice,) = stage.of("notice")
+    assert notice["reason"] == "EvaluationSkipped"
     assert "step-00000010" in notice["message"]
     assert "4 bytes in place of 2" in notice["message"]
 
 
-def test_asked_to_stop_it_measures_the_newest_commit_and_ends(stage: Stage) -> None:
+def test_after_a_stop_request_it_measures_the_newest_commit_and_ends(stage: Stage) -> None:
     for step in (10, 20, 30):
         stage.commit(step)
     stage.stop.requested = True
@@ -112,8 +120,10 @@ def test_asked_to_stop_it_measures_the_newest_commit_and_ends(stage: Stage) -> N
     assert [event["step"] for event in stage.of("evaluation")] == [30]
 
 
-@pytest.mark.parametrize(("lacking", "said"), [("test", "no test set"), ("checkpoint", "no checkpoint storage")])
-def test_with_nothing_to_measure_it_says_so_and_ends_well(stage: Stage, lacking: str, said: str) -> None:
+@pytest.mark.parametrize(("lacking", "message"), [("test", "no test set"), ("checkpoint", "no checkpoint storage")])
+def test_with_nothing_to_measure_it_sends_a_notice_and_succeeds(stage: Stage, lacking: str, message: str) -> None:
     setattr(stage, lacking, None)
     assert stage.run() is ExitCode.COMPLETED
-    assert said in stage.of("notice")[0]["message"]
+    (notice,) = stage.of("notice")
+    assert notice["reason"] == "NothingToEvaluate"
+    assert message in notice["message"]

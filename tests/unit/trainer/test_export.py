@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from muster_contract.errors import BadConfiguration, StorageUnavailable, UserError
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer import export
-from muster_trainer.contract import BadConfiguration, StorageUnavailable, TrainerSpec, UserError
 from muster_trainer.export import Export
 from muster_trainer.tasks.module import load_task
+from tests.support import descriptors
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
@@ -36,32 +37,38 @@ class Exporter:
 
 
 def exporting(directory: Path) -> Export:
-    document = {"task": "digits", "config": {"export": "model"}, "batch": {}, "checkpoint": {"directory": str(directory)}}
-    spec = TrainerSpec.from_json(json.dumps(document))
-    found = Export.of(load_task(spec, "torch"), spec, "DDP")
+    document = {
+        "strategy": descriptors.document(),
+        "task": "digits",
+        "config": {"export": "model"},
+        "batch": {},
+        "checkpoint": {"directory": str(directory)},
+    }
+    spec = TrainerSpec.from_json(json.dumps({"strategy": descriptors.document(), **document}))
+    found = Export.of(load_task(spec), spec)
     assert found is not None
     return found
 
 
 def written(wanted: Export, exporter: Exporter, monkeypatch: pytest.MonkeyPatch, *, trained: float) -> str:
-    monkeypatch.setattr(export, "_exporter", lambda framework: exporter)
+    monkeypatch.setattr(export, "module_of", lambda framework, name: exporter)
     return wanted.write(Path("step-1"), step=1, trained={"loss": trained}, devices="cpu")[0]
 
 
 @pytest.mark.parametrize(
-    ("exporter", "kind", "said"),
+    ("exporter", "kind", "message"),
     [
         (Exporter(0.51), UserError, "model has the loss 0.51 on 64 samples, where the trained model has 0.5"),
         (Exporter(0.5, RuntimeError("no such device")), UserError, "the trained model cannot be exported: RuntimeError: no such device"),
         (Exporter(0.5, OSError(errno.ENOSPC, "full")), StorageUnavailable, "no space is left"),
     ],
 )
-def test_an_export_that_fails_leaves_the_older_one_and_nothing_of_its_own(
-    exporter: Exporter, kind: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_export_leaves_only_the_older_one(
+    exporter: Exporter, kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = exporting(tmp_path)
     assert "as the trained model does: loss 0.7000" in written(wanted, Exporter(0.7), monkeypatch, trained=0.7)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         written(wanted, exporter, monkeypatch, trained=0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "model").read_text() == "0.7"
@@ -69,11 +76,11 @@ def test_an_export_that_fails_leaves_the_older_one_and_nothing_of_its_own(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_model_that_has_become_no_number_is_exported_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_nan_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "loss nan" in written(exporting(tmp_path), Exporter(float("nan")), monkeypatch, trained=float("nan"))
 
 
-def test_what_is_no_export_is_neither_written_over_nor_checked(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_export_is_neither_overwritten_nor_checked(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with pytest.raises(BadConfiguration, match="is there, and is no export; name another folder"):
         exporting(tmp_path).claim()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from muster_trainer.pytorch.parameter_server import ParameterServer, keep, place  # noqa: E402
+from muster_trainer.pytorch.parameter_server import ParameterServer, assign_parameters, keep_parameters
 
 pytestmark = pytest.mark.torch
 
@@ -19,14 +18,14 @@ def model(layers: int) -> torch.nn.Sequential:
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 1000), min_size=1), st.integers(1, 4))
 def test_every_parameter_is_placed_and_no_server_holds_more_than_its_part_and_one(sizes: dict[str, int], servers: int) -> None:
-    owners = place(sizes, range(servers))
+    owners = assign_parameters(sizes, range(servers))
     assert owners.keys() == sizes.keys()
     held = [sum(size for name, size in sizes.items() if owners[name] == server) for server in range(servers)]
     assert max(held) <= sum(sizes.values()) / servers + max(sizes.values())
 
 
 def test_a_server_keeps_its_parameters_under_their_names() -> None:
-    assert list(keep(model(2), ["2.bias"]).state_dict()) == ["2.bias"]
+    assert list(keep_parameters(model(2), ["2.bias"]).state_dict()) == ["2.bias"]
 
 
 def server() -> ParameterServer:

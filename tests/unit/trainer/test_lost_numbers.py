@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
-from muster_trainer.loop import against_lost_numbers
-from muster_trainer.tasks.config import COMMON_KEYS, read_config
+from muster_contract.config import COMMON_KEYS
+from muster_contract.errors import BadConfiguration
+from muster_trainer.tasks.config import read_config
+from muster_trainer.training.loop import against_lost_numbers
 
 
-def test_all_that_helps_is_advised_where_all_is_taken() -> None:
-    said = against_lost_numbers(frozenset())
-    assert all(word in said for word in ("learningRate", "gradientClipNorm", "bad sample", "nanLoss: Skip", "nanLoss: Continue"))
+def test_all_remedies_are_named_if_the_engine_accepts_them() -> None:
+    remedies = against_lost_numbers(frozenset())
+    assert all(word in remedies for word in ("learningRate", "gradientClipNorm", "bad sample", "nanLoss: Skip", "nanLoss: Continue"))
 
 
 @pytest.mark.torch
-def test_pipedream_is_not_advised_what_it_refuses() -> None:
-    pytest.importorskip("torch")
-    from muster_trainer.pytorch.pipedream import PipeDream, refuse
+def test_remedies_that_pipedream_refuses_are_not_named() -> None:
+    from muster_trainer.pytorch.pipedream import PipeDreamModel, refuse
 
-    spec = TrainerSpec.from_json('{"task": "digits", "batch": {"globalSize": 4}}')
-    said = against_lost_numbers(PipeDream.refuses)
-    assert "nanLoss: Continue goes on" in said
+    remedies = against_lost_numbers(PipeDreamModel.refuses)
+    assert "nanLoss: Continue goes on" in remedies
     for values in ({"gradientClipNorm": 1.0}, {"nanLoss": "Skip"}):
         with pytest.raises(BadConfiguration):
-            refuse(spec, read_config(values, COMMON_KEYS, others_allowed=False), ways=1)
-    assert "gradientClipNorm" not in said
-    assert "Skip" not in said
+            refuse(read_config(values, COMMON_KEYS, others_allowed=False))
+    assert "gradientClipNorm" not in remedies
+    assert "Skip" not in remedies

@@ -1,4 +1,4 @@
-"""How durations are taken, and what is told of them."""
+"""How durations are measured, and their median with its interval."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from muster_trainer.measuring import Timing, durations, timed
+from muster_trainer.measure.measuring import Timing, durations, timed
 
 
-def test_the_interval_holds_the_true_median_about_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_true_median_with_its_confidence() -> None:
     draw = random.Random(7)
     for count in (7, 20, 101):
         timings = [Timing.of([draw.expovariate(1.0) for _ in range(count)]) for _ in range(2000)]
@@ -25,7 +25,7 @@ def test_the_interval_is_that_of_the_tables_of_the_sign_test(count: int, low: in
     assert (timing.low, timing.high, timing.count) == (low, high, count)
 
 
-def test_only_the_call_counts_and_neither_warming_up_nor_what_prepares_it() -> None:
+def test_only_the_call_is_timed_without_warm_up_and_preparation() -> None:
     calls: list[str] = []
 
     def call() -> None:
@@ -42,13 +42,13 @@ def test_only_the_call_counts_and_neither_warming_up_nor_what_prepares_it() -> N
     assert calls == ["prepare", "synchronised", "call", "synchronised"] * 8
 
 
-def test_a_call_is_repeated_as_often_as_fits_and_as_all_ranks_agree() -> None:
-    asked: list[int] = []
+def test_a_call_is_repeated_as_often_as_all_ranks_agree() -> None:
+    counts: list[int] = []
 
     def agree(count: int) -> int:
-        asked.append(count)
+        counts.append(count)
         return 3
 
     assert len(durations(lambda: None, agree=agree, most=50)) == 3
-    assert asked == [50]
+    assert counts == [50]
     assert len(durations(lambda: time.sleep(0.02), seconds=0.0, least=4)) == 4

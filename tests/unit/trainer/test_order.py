@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.data import Order, permutation, portions, weighted_share
+from muster_contract.batch import split
+from muster_trainer.data import Order, permutation, weighted_share
 
 SIZES = st.integers(1, 300)
 BATCHES = st.integers(1, 350)
@@ -26,7 +27,7 @@ def test_an_epoch_takes_each_sample_once(seed: int, size: int, batch: int, epoch
 
 
 @given(seed=SEEDS, size=SIZES, batch=BATCHES, runs=st.integers(1, 12), epoch=st.integers(0, 3))
-def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_neighbours_alone(
+def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_only_its_own_run(
     seed: int, size: int, batch: int, runs: int, epoch: int
 ) -> None:
     order = Order(seed, size, batch, runs)
@@ -34,14 +35,14 @@ def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_neig
     steps = [order.batch_indices(step) for step in range(first, first + order.steps_per_epoch)]
     assert [len(step) for step in steps] == [len(Order(seed, size, batch).batch_indices(step)) for step in range(len(steps))]
     assert sorted(np.concatenate(steps)) == list(range(size))
-    own = [np.concatenate([portions(step, runs)[device] for step in steps]) for device in range(runs)]
+    own = [np.concatenate([np.array_split(step, runs)[device] for step in steps]) for device in range(runs)]
     assert list(np.concatenate([np.sort(run) for run in own])) == list(range(size))
 
 
-def test_sharded_by_file_each_epoch_and_each_device_has_an_order_of_its_own() -> None:
+def test_sharded_by_file_each_epoch_and_each_device_has_its_own_order() -> None:
     order = Order(5, 400, 40, 2)
-    runs = [np.concatenate([portions(order.batch_indices(step), 2)[device] for step in range(10)]) for device in (0, 1)]
-    later = np.concatenate([portions(order.batch_indices(step), 2)[0] for step in range(10, 20)])
+    runs = [np.concatenate([np.array_split(order.batch_indices(step), 2)[device] for step in range(10)]) for device in (0, 1)]
+    later = np.concatenate([np.array_split(order.batch_indices(step), 2)[0] for step in range(10, 20)])
     assert list(runs[0]) != list(later)
     assert list(runs[0]) != list(runs[1] - 200)
     assert list(runs[0]) != sorted(runs[0])
@@ -54,21 +55,16 @@ def test_the_samples_before_a_step_are_those_that_the_steps_took(size: int, batc
 
 
 @given(size=SIZES, world=st.integers(1, 40))
-def test_the_shares_of_any_world_are_the_batch_and_as_even_as_can_be(size: int, world: int) -> None:
+def test_the_shares_of_any_world_make_up_the_batch_and_are_even(size: int, world: int) -> None:
     indices = permutation(3, 0, size)
     shares = [weighted_share(indices, world, position) for position in range(world)]
     counted = [share[weights > 0] for share, weights in shares]
     assert list(np.concatenate(counted)) == list(indices)
     lengths = [len(share) for share in counted]
     assert max(lengths) - min(lengths) <= 1
-    assert lengths == sorted(lengths, reverse=True)
+    assert tuple(lengths) == split(size, world), "the contract shares a batch out in another way"
     assert all(len(share) == len(weights) >= 1 for share, weights in shares)
     assert sum(weights.sum() for _, weights in shares) == size
-
-
-@given(size=SIZES, parts=st.integers(1, 40))
-def test_portions_lose_nothing_and_keep_the_order(size: int, parts: int) -> None:
-    assert list(np.concatenate(portions(np.arange(size), parts))) == list(range(size))
 
 
 def test_epochs_and_seeds_differ() -> None:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from muster_trainer.checkpoint.cuts import kept_cut  # noqa: E402
-from muster_trainer.contract import BadConfiguration, UserError  # noqa: E402
-from muster_trainer.pytorch.pipeline_costs import Profile, layers_of, profile  # noqa: E402
+from muster_contract.errors import BadConfiguration, UserError
+from muster_trainer.checkpoint.cuts import saved_cut
+from muster_trainer.pytorch.pipeline_costs import Profile, layers_of, profile
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +49,7 @@ def test_measuring_leaves_the_model_as_it_was() -> None:
 
 def test_shapes_and_costs_come_through_json_as_they_were() -> None:
     found = measured(nn.Embedding(9, 3), nn.Flatten(), inputs=torch.zeros(SAMPLES, 2, dtype=torch.int64))
-    again = Profile.of(found.told())
+    again = Profile.of(found.to_document())
     assert again.layers == found.layers
     assert [(one.shape, one.dtype) for one in again.shapes] == [
         ((SAMPLES, 2), torch.int64),
@@ -135,23 +134,23 @@ def test_a_layer_that_comes_twice_stays_twice() -> None:
     assert [name for name, _ in layers_of(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), title="task t")] == list("0123")
 
 
-def cut_kept(directory: Path | None, decided: list[int]) -> tuple[list[int], bool]:
-    return kept_cut(directory, {"stages": len(decided)}, lambda: decided, stages=len(decided), layers=7)
+def cut_of(directory: Path | None, decided: list[int]) -> tuple[list[int], bool]:
+    return saved_cut(directory, {"stages": len(decided)}, lambda: decided, stages=len(decided), layers=7)
 
 
 def test_a_cut_is_kept_for_worlds_of_its_shape_alone(tmp_path: Path) -> None:
-    assert cut_kept(tmp_path, [3, 4]) == ([3, 4], False)
-    assert cut_kept(tmp_path, [4, 3]) == ([3, 4], True)
-    assert cut_kept(tmp_path, [2, 2, 3]) == ([2, 2, 3], False)
+    assert cut_of(tmp_path, [3, 4]) == ([3, 4], False)
+    assert cut_of(tmp_path, [4, 3]) == ([3, 4], True)
+    assert cut_of(tmp_path, [2, 2, 3]) == ([2, 2, 3], False)
     for file in tmp_path.iterdir():
         file.write_text(file.read_text()[:5])  # a crash tore them
-    assert cut_kept(tmp_path, [1, 6]) == ([1, 6], False)
-    assert cut_kept(None, [5, 2]) == ([5, 2], False)
+    assert cut_of(tmp_path, [1, 6]) == ([1, 6], False)
+    assert cut_of(None, [5, 2]) == ([5, 2], False)
 
 
 @pytest.mark.parametrize("layers", [[0, 7], [-1, 8], [3, 5], [7], [3.0, 4.0], [True, 6], "34", {"3": 4}, None, [10**30, 4]])
 def test_a_kept_cut_that_is_none_of_this_model_is_made_anew(tmp_path: Path, layers: object) -> None:
-    cut_kept(tmp_path, [3, 4])
+    cut_of(tmp_path, [3, 4])
     (file,) = tmp_path.iterdir()
     file.write_text(json.dumps({"layers": layers}))
-    assert cut_kept(tmp_path, [4, 3]) == ([4, 3], False)
+    assert cut_of(tmp_path, [4, 3]) == ([4, 3], False)

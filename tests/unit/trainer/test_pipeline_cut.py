@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.contract import BadConfiguration
-from muster_trainer.pipeline_cut import MIB, Costs, Held, Layer, cut_by_cost, cut_evenly, held
+from muster_contract.errors import BadConfiguration
+from muster_trainer.pytorch.pipeline_cut import MIB, Costs, Held, Layer, cut_by_cost, cut_evenly, held
 
 SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "PipeDream")
 size = st.integers(0, 40).map(lambda mib: mib * MIB)

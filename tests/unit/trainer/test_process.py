@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import descriptors
+
 BASE = {
     "MUSTER_JOB": "default/digits",
     "MUSTER_JOB_UID": "uid",
@@ -23,8 +25,10 @@ BASE = {
     "MUSTER_POD_NAME": "digits-worker-0",
     "MUSTER_POD_UID": "uid",
 }
-TRAINER = {"task": "digits", "config": {}, "batch": {"globalSize": 64}}
-FIT = TRAINER | {"options": {"loop": "Fit"}}
+TRAINER = {"strategy": descriptors.document(), "task": "digits", "config": {}, "batch": {"globalSize": 64}}
+ABSENT = {"name": "Other", "framework": {"name": "Other", "package": "not_there"}, "engine": "not_there.engine:Engine"}
+TORCH = descriptors.document()["framework"]
+NO_TASKS = {"name": "Other", "package": "email.mime"}
 
 
 def run(trainer: dict[str, Any], folder: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -39,29 +43,35 @@ def run(trainer: dict[str, Any], folder: Path | None = None, **env: str) -> subp
 
 
 @pytest.mark.parametrize(
-    ("trainer", "env", "code", "said"),
+    ("trainer", "env", "code", "message"),
     [
-        (TRAINER | {"options": {"loop": "Fit"}}, {"MUSTER_STRATEGY": "TPU"}, 11, "spec.options.loop: Keras fits with OneDevice"),
+        (TRAINER | {"task": "collectives", "strategy": descriptors.document("RPC")}, {}, 11, "RPC has no collectives"),
+        (TRAINER | {"strategy": None}, {}, 11, "MUSTER_TRAINER.strategy"),
+        (TRAINER | {"strategy": ABSENT}, {}, 11, "Other needs the module not_there: No module named 'not_there'"),
+        (TRAINER | {"strategy": ABSENT | {"framework": TORCH, "engine": "os.path"}}, {}, 11, "not the form package.module:name"),
+        (TRAINER | {"strategy": ABSENT | {"framework": TORCH, "engine": "os.path:Engine"}}, {}, 11, "os.path of this image has no Engine"),
+        (TRAINER | {"strategy": ABSENT | {"framework": TORCH, "engine": None}}, {}, 11, "Other trains no tasks"),
+        (TRAINER | {"task": "gpt", "strategy": ABSENT | {"framework": NO_TASKS}}, {}, 11, "Other has no task gpt"),
         (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
         (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
-        ({"module": "nowhere.at_all", "batch": {"globalSize": 1}}, {}, 11, "there is no module nowhere"),
+        (TRAINER | {"task": None, "module": "nowhere.at_all"}, {}, 11, "there is no module nowhere"),
         (TRAINER, {"MUSTER_JOB_CREATED": "yesterday"}, 11, "MUSTER_JOB_CREATED"),
     ],
 )
-def test_a_wrong_job_ends_with_one_line(trainer: dict[str, Any], env: dict[str, str], code: int, said: str) -> None:
+def test_an_invalid_job_ends_with_one_line(trainer: dict[str, Any], env: dict[str, str], code: int, message: str) -> None:
     ended = run(trainer, **env)
     assert ended.returncode == code
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert "Traceback" not in ended.stderr
 
 
-def test_nothing_is_imported_from_the_working_directory_but_for_a_module_of_the_user(tmp_path: Path) -> None:
+def test_only_modules_of_the_user_are_imported_from_the_working_directory(tmp_path: Path) -> None:
     for name in ("json", "psutil", "numpy", "torch", "sklearn", "mine"):
         (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\nPath('imported-{name}').touch()\nraise ImportError('from here')")
     assert run(TRAINER | {"config": {"epoch": 1}}, tmp_path).returncode == 11
     assert [path.name for path in tmp_path.glob("imported-*")] == []
-    assert "from here" in run({"module": "mine", "batch": {"globalSize": 1}}, tmp_path).stderr
+    assert "from here" in run(TRAINER | {"task": None, "module": "mine"}, tmp_path).stderr
     assert (tmp_path / "imported-mine").exists()
 
 
@@ -74,7 +84,7 @@ def test_an_error_is_reported_to_the_supervisor_too() -> None:
     with os.fdopen(reader) as lines:
         subprocess.run(
             [sys.executable, "-m", "muster_trainer.process"],
-            env={**os.environ, **BASE, "MUSTER_TRAINER": "{", "MUSTER_EVENTS_FD": str(writer), "RANK": "3"},
+            env={**os.environ, **BASE, "MUSTER_TRAINER": "{", "MUSTER_EVENTS_FD": str(writer), "MUSTER_RANK": "3"},
             capture_output=True,
             pass_fds=[writer],
             timeout=60,
@@ -87,7 +97,7 @@ def test_an_error_is_reported_to_the_supervisor_too() -> None:
 
 def test_summaries_do_not_import_tensorflow(tmp_path) -> None:  # type: ignore[no-untyped-def]
     program = (
-        "import sys; from pathlib import Path; from muster_trainer.summaries import Summaries;"
+        "import sys; from pathlib import Path; from muster_trainer.training.summaries import Summaries;"
         f"s = Summaries(Path({str(tmp_path)!r}), attempt=0, first_step=1, notice=print); s.write(1, {{'loss': 1.0}}); s.close();"
         "print('tensorflow' in sys.modules)"
     )

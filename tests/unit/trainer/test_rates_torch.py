@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from muster_trainer.contract import BadConfiguration  # noqa: E402
-from muster_trainer.pytorch.rates import set_rates  # noqa: E402
+from muster_contract.errors import BadConfiguration
+from muster_trainer.pytorch.optimizers import set_rates
 
 pytestmark = pytest.mark.torch
 REFUSED = r"set by a scheduler, which no checkpoint holds; .* define schedule\(step, config\)"

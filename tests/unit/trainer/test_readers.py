@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster_trainer.contract import InputSpec, UserError
+from muster_contract.errors import UserError
+from muster_contract.trainer_spec import InputSpec
 from muster_trainer.data.files import Column, open_files, workers_for
 
 TASK: Any = SimpleNamespace(title="task", config=SimpleNamespace(seed=3))
@@ -35,7 +36,8 @@ class Noisy:
         return {"number": index, "drawn": self._drawn() if self.draws else 0.0}, index / 7
 
     def _drawn(self) -> np.ndarray:
-        torch = pytest.importorskip("torch")
+        import torch
+
         return np.array([random.random(), np.random.rand(), torch.rand(()).item()])
 
 
@@ -48,7 +50,6 @@ def torch_batches(workers: int, data: Any) -> list[Any]:
 
 
 def test_pytorch_reads_the_same_with_any_number_of_workers_random_numbers_too() -> None:
-    pytest.importorskip("torch")
     in_line = torch_batches(0, Noisy())
     for workers in (1, 3):
         for one, other in zip(in_line, torch_batches(workers, Noisy()), strict=True):
@@ -61,7 +62,6 @@ def test_pytorch_reads_the_same_with_any_number_of_workers_random_numbers_too() 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pytorch_tells_of_a_failure_at_its_step_in_one_line(workers: int) -> None:
-    pytest.importorskip("torch")
     from muster_trainer.pytorch.input import batches_of
 
     requests = ((step, samples_of(step)) for step in STEPS)
@@ -85,7 +85,6 @@ def test_pytorch_tells_of_a_failure_at_its_step_in_one_line(workers: int) -> Non
     ids=lambda error: type(error).__name__,
 )
 def test_a_reader_that_is_gone_is_told_in_the_same_words_whenever_it_went(found: Exception) -> None:
-    pytest.importorskip("torch")
     from muster_trainer.pytorch.input import watched
 
     def answers() -> Any:
@@ -100,7 +99,6 @@ def test_a_reader_that_is_gone_is_told_in_the_same_words_whenever_it_went(found:
 
 @pytest.mark.parametrize("workers", [None, 0, 1, 4, 99])
 def test_tensorflow_reads_the_same_with_any_number_of_lanes(workers: int | None) -> None:
-    pytest.importorskip("tensorflow")
     from muster_trainer.tensorflow.input import Reading
 
     def share(step: int) -> tuple[np.ndarray, np.ndarray]:

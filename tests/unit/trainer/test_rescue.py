@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.contract import PeerLost, StorageUnavailable
-from muster_trainer.loop import Training
+from muster_contract.errors import PeerLost, StorageUnavailable
+from muster_contract.notices import NoticeReason
+from muster_trainer.training.loop import Training
 
 
 class Left:
@@ -20,9 +21,9 @@ class Left:
         self.engine = SimpleNamespace(rank=rank, rescues=rescues)
         self.done = done
         self.saver: Any = SimpleNamespace(step=step, seconds=seconds, reached=time.monotonic() - 10, rescue=self._save)
-        self.events = SimpleNamespace(emit=lambda *_, **__: None, notice=self._notice)
+        self.events = SimpleNamespace(emit=lambda event: None, phase=lambda phase: None, notice=self._notice)
         self.saved: list[Any] = []
-        self.notices: list[str] = []
+        self.notices: list[tuple[NoticeReason, str]] = []
         self.error: Exception | None = None
 
     def _manifest(self, step: int, reason: str) -> tuple[int, str]:
@@ -33,8 +34,8 @@ class Left:
             raise self.error
         self.saved.append(manifest)
 
-    def _notice(self, message: str) -> None:
-        self.notices.append(message)
+    def _notice(self, reason: NoticeReason, message: str) -> None:
+        self.notices.append((reason, message))
 
     def _train(self) -> None:
         raise PeerLost("rank 0: connection closed")
@@ -44,7 +45,7 @@ class Left:
 
 
 @pytest.mark.parametrize("left", [Left(), Left(seconds=0.0), Left(step=None), Left(seconds=4.9)])
-def test_steps_that_are_in_no_commit_are_saved_and_the_peer_is_lost_all_the_same(left: Left) -> None:
+def test_uncommitted_steps_are_saved_and_the_lost_peer_is_still_the_error(left: Left) -> None:
     with pytest.raises(PeerLost, match="connection closed"):
         Training.run(left)  # type: ignore[arg-type]
     assert left.saved == [(13, "PeerLost")]
@@ -61,19 +62,19 @@ def test_steps_that_are_in_no_commit_are_saved_and_the_peer_is_lost_all_the_same
         pytest.param(Left(seconds=5.1), id="longer than it is given"),
     ],
 )
-def test_what_has_no_need_or_no_time_to_be_saved_is_not(left: Left) -> None:
+def test_no_rescue_without_new_steps_or_without_time(left: Left) -> None:
     left._rescue()
     assert left.saved == []
 
 
-def test_what_is_sooner_done_again_than_saved_is_not_saved() -> None:
+def test_no_rescue_if_repeating_the_steps_is_faster() -> None:
     left = Left(seconds=2.0)
     left.saver.reached = time.monotonic() - 1
     left._rescue()
     assert left.saved == []
 
 
-def test_without_storage_there_is_nothing_to_do() -> None:
+def test_no_rescue_without_storage() -> None:
     left = Left()
     left.saver = None
     left._rescue()
@@ -81,16 +82,17 @@ def test_without_storage_there_is_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "cause"),
     [
         (StorageUnavailable("no space is left"), "no space is left$"),
         (RuntimeError("aborted"), r"RuntimeError: aborted \(.*test_rescue.py, line \d+\)$"),
     ],
 )
-def test_what_could_not_be_saved_is_told_and_hides_nothing(error: Exception, said: str) -> None:
+def test_a_failed_rescue_is_reported_and_the_lost_peer_is_still_the_error(error: Exception, cause: str) -> None:
     left = Left()
     left.error = error
     with pytest.raises(PeerLost):
         Training.run(left)  # type: ignore[arg-type]
-    (notice,) = left.notices
-    assert re.match(f"the peers are gone, and step 13 could not be saved: {said}", notice)
+    ((reason, message),) = left.notices
+    assert reason is NoticeReason.RESCUE_FAILED
+    assert re.match(f"the peers are gone, and step 13 could not be saved: {cause}", message)

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
+from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError
+from muster_contract.events import Event, PhaseEvent, encode_event
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import read_verified
 from muster_trainer.checkpoint.selection import valid_commits
-from muster_trainer.contract import CheckpointSpec, PeerLost, StorageUnavailable, TrainerError
-from muster_trainer.engine import Part
-from muster_trainer.memory import spare_bytes
-from muster_trainer.saving import Saver
+from muster_trainer.host.memory import spare_bytes
+from muster_trainer.training.engine import Part
+from muster_trainer.training.saving import Saver
+from tests.support.waiting import wait_until
 
 PATIENCE = 30
 FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
@@ -39,7 +42,7 @@ class Rank:
     error: Exception | None = None
     bytes: int = 1
     whole: bool = True
-    told: list[dict[str, Any]] = field(default_factory=list)
+    sent: list[dict[str, Any]] = field(default_factory=list)
 
     def gather(self, text: str) -> list[str]:
         self.texts[self.rank] = text
@@ -61,8 +64,8 @@ class Rank:
             (directory / f"part-{self.rank}").write_text(str(held if copied else self.state))
             return [f"part-{self.rank}"], held
 
-        def finish(told: list[int]) -> list[str]:
-            (directory / "index").write_text(str(told))
+        def finish(details: list[int]) -> list[str]:
+            (directory / "index").write_text(str(details))
             return ["index"]
 
         return Part(copied, write, finish)
@@ -70,20 +73,23 @@ class Rank:
     def rescue(self, directory: Path) -> Part | None:
         return self.snapshot(directory, room=0) if self.whole else None
 
-    def emit(self, event: str, **fields: Any) -> None:
-        self.told.append({"event": event, **fields})
+    def emit(self, event: Event) -> None:
+        self.sent.append(encode_event(event))
+
+    def phase(self, phase: str) -> None:
+        self.emit(PhaseEvent(phase=phase))
 
     def say(self, text: str) -> None:
         pass
 
 
-class World:
+class TwoRanks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         texts, together = ["", ""], threading.Barrier(2)
         self.ranks = [Rank(rank, texts, together) for rank in (0, 1)]
         store = Store(directory, FENCE, keep=2)
-        store.register(select(CheckpointSpec(directory), FENCE))
+        store.register(select(CheckpointSpec(str(directory)), FENCE))
         self.savers = [Saver(store, rank, rank) for rank in self.ranks]
         self.pool = ThreadPoolExecutor(2)
 
@@ -108,6 +114,9 @@ class World:
         for rank in ranks:
             self.ranks[rank].may_write.set()
 
+    def wait_for_writers(self, *ranks: int) -> None:
+        wait_until(lambda: not any(self.savers[rank].busy for rank in ranks), f"the writers of {ranks}", PATIENCE)
+
     def step_until_idle(self) -> list[Any]:
         """Steps of a training, at which the ranks vote; ends when nothing is in flight, or a rank raises."""
         limit = threading.Event()
@@ -125,19 +134,18 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> TwoRanks:
+    return TwoRanks(tmp_path)
 
 
-def test_training_goes_on_and_the_save_counts_when_every_rank_has_written_what_it_held(world: World) -> None:
+def test_training_continues_during_a_save_that_commits_when_every_rank_has_written(world: TwoRanks) -> None:
     for rank in world.ranks:
         rank.state = 7
     assert world.begin(10) == [None, None]
     for rank in world.ranks:
         rank.state = 8
     world.let_write(0)
-    while world.savers[0].busy:
-        pass
+    world.wait_for_writers(0)
     assert world.savers[1].busy
     assert world.steps == []
     world.let_write(1)
@@ -145,12 +153,12 @@ def test_training_goes_on_and_the_save_counts_when_every_rank_has_written_what_i
     (commit,) = valid_commits(world.directory)
     manifest = read_verified(commit.path)
     assert {name: (commit.path / name).read_text() for name in manifest.files} == {"part-0": "7", "part-1": "7", "index": "[7, 7]"}
-    (told,) = (event for event in world.ranks[0].told if event["event"] == "commit")
-    assert (told["step"], told["reason"], world.savers[1].step) == (10, "Periodic", 10)
-    assert 0 < told["blockedSeconds"] < told["seconds"]
+    (commit,) = (event for event in world.ranks[0].sent if event["event"] == "commit")
+    assert (commit["step"], commit["reason"], world.savers[1].step) == (10, "Periodic", 10)
+    assert 0 < commit["blockedSeconds"] < commit["seconds"]
 
 
-def test_a_save_waits_for_the_one_in_flight(world: World) -> None:
+def test_a_save_waits_for_the_save_in_flight(world: TwoRanks) -> None:
     world.begin(10)
     second = ThreadPoolExecutor(1).submit(world.begin, 20)
     assert not second.done()
@@ -161,7 +169,7 @@ def test_a_save_waits_for_the_one_in_flight(world: World) -> None:
     assert world.steps == [10, 20]
 
 
-def test_a_rank_without_memory_for_a_copy_writes_before_it_goes_on(world: World) -> None:
+def test_a_rank_without_memory_for_a_copy_writes_before_it_continues(world: TwoRanks) -> None:
     world.ranks[1].bytes = sys.maxsize
     begun = ThreadPoolExecutor(1).submit(world.begin, 10)
     world.let_write(0)
@@ -176,13 +184,15 @@ def test_a_rank_without_memory_for_a_copy_writes_before_it_goes_on(world: World)
     ("machine", "limit", "spare"),
     [("MemAvailable:   1000 kB", "max", 819_200), ("MemAvailable: 1000 kB", "500000", 320_000), ("", "500000", 320_000)],
 )
-def test_spare_memory_is_that_of_machine_and_container_less_a_fifth(tmp_path: Path, machine: str, limit: str, spare: int) -> None:
+def test_spare_memory_is_four_fifths_of_the_free_memory_of_machine_and_container(
+    tmp_path: Path, machine: str, limit: str, spare: int
+) -> None:
     for name, text in {"meminfo": machine, "memory.max": limit, "memory.current": "200000", "memory.stat": "inactive_file 100000"}.items():
         (tmp_path / name).write_text(f"{text}\n")
     assert spare_bytes(tmp_path / "meminfo", tmp_path) == spare
 
 
-def test_a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_counts(world: World) -> None:
+def test_a_rank_that_cannot_write_fails_the_save_on_every_rank_without_a_commit(world: TwoRanks) -> None:
     world.begin(10)
     world.ranks[1].error = StorageUnavailable("no space is left")
     world.let_write(0, 1)
@@ -191,48 +201,46 @@ def test_a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_count
     assert world.steps == []
 
 
-def test_a_stop_lands_what_is_in_flight_and_saves_only_what_that_has_not(world: World) -> None:
+def test_a_stop_finishes_the_save_in_flight_and_saves_only_newer_steps(world: TwoRanks) -> None:
     world.begin(10)
     world.let_write(0, 1)
     assert world.save(10) == [None, None]
     assert world.save(13) == [None, None]
     assert world.steps == [10, 13]
-    commits = [event["reason"] for event in world.ranks[0].told if event["event"] == "commit"]
+    commits = [event["reason"] for event in world.ranks[0].sent if event["event"] == "commit"]
     assert commits == ["Periodic", "Stop"]
 
 
-def test_a_stop_saves_though_the_save_in_flight_has_failed(world: World) -> None:
+def test_a_stop_saves_after_the_save_in_flight_has_failed(world: TwoRanks) -> None:
     world.begin(10)
     world.ranks[0].error = StorageUnavailable("a moment's fault")
     world.let_write(0, 1)
-    while world.savers[0].busy:
-        pass
+    world.wait_for_writers(0)
     world.ranks[0].error = None
     assert world.save(13) == [None, None]
     assert world.steps == [13]
 
 
-def test_a_world_that_was_replaced_while_it_wrote_does_not_commit(world: World) -> None:
+def test_a_world_that_was_replaced_during_a_save_does_not_commit(world: TwoRanks) -> None:
     world.begin(10)
     newer = Fence(FENCE.created, 1)
-    Store(world.directory, newer, keep=2).register(select(CheckpointSpec(world.directory), newer))
+    Store(world.directory, newer, keep=2).register(select(CheckpointSpec(str(world.directory)), newer))
     world.let_write(0, 1)
     assert [type(failure) for failure in world.step_until_idle()] == [PeerLost, PeerLost]
     assert world.steps == []
     assert not list(world.directory.glob("step-*/COMMITTED"))
 
 
-def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: World) -> None:
+def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: TwoRanks) -> None:
     world.begin(10)
     world.let_write(0, 1)
-    while any(saver.busy for saver in world.savers):
-        pass
+    world.wait_for_writers(0, 1)
     next(world.directory.glob("step-*/part-1")).unlink()
     failures = world.step_until_idle()
     assert all(isinstance(failure, StorageUnavailable) and "ReadWriteMany" in str(failure) for failure in failures)
 
 
-def test_how_long_all_of_it_would_take_is_reckoned_by_what_this_rank_wrote(world: World) -> None:
+def test_the_time_to_write_all_parts_is_estimated_from_the_part_of_this_rank(world: TwoRanks) -> None:
     world.begin(10)
     begun = time.monotonic()
     world.let_write(0, 1)
@@ -241,22 +249,22 @@ def test_how_long_all_of_it_would_take_is_reckoned_by_what_this_rank_wrote(world
     assert world.savers[0].reached < begun
 
 
-def rescue(world: World, step: int) -> None:
+def rescue(world: TwoRanks, step: int) -> None:
     world.savers[0].rescue(replace(MANIFEST, step=step, reason="PeerLost"))
 
 
-def test_rank_0_saves_alone_what_it_has_when_its_peers_are_gone(world: World) -> None:
+def test_rank_0_saves_its_state_alone_when_its_peers_are_gone(world: TwoRanks) -> None:
     world.let_write(0)
     world.ranks[0].state = 7
     rescue(world, 13)
     (commit,) = valid_commits(world.directory)
     manifest = read_verified(commit.path)
     assert {name: (commit.path / name).read_text() for name in manifest.files} == {"part-0": "7", "index": "[7]"}
-    (told,) = (event for event in world.ranks[0].told if event["event"] == "commit")
-    assert (told["step"], told["reason"], manifest.reason) == (13, "PeerLost", "PeerLost")
+    (commit,) = (event for event in world.ranks[0].sent if event["event"] == "commit")
+    assert (commit["step"], commit["reason"], manifest.reason) == (13, "PeerLost", "PeerLost")
 
 
-def test_a_save_in_flight_when_the_peers_go_counts_no_more(world: World) -> None:
+def test_a_rescue_abandons_the_save_in_flight(world: TwoRanks) -> None:
     for rank in world.ranks:
         rank.state = 7
     world.begin(10)
@@ -267,13 +275,13 @@ def test_a_save_in_flight_when_the_peers_go_counts_no_more(world: World) -> None
     assert (commit.step, (commit.path / "part-0").read_text(), (commit.path / "index").read_text()) == (10, "8", "[8]")
 
 
-def test_nothing_is_left_of_a_state_that_was_not_whole(world: World) -> None:
+def test_a_rescue_of_an_incomplete_state_leaves_no_files(world: TwoRanks) -> None:
     world.ranks[0].whole = False
     rescue(world, 13)
     assert (world.steps, list(world.directory.glob("step-*"))) == ([], [])
 
 
-def test_nothing_is_left_of_a_state_that_could_not_be_written(world: World) -> None:
+def test_a_rescue_that_cannot_write_leaves_no_files(world: TwoRanks) -> None:
     world.let_write(0)
     world.ranks[0].error = StorageUnavailable("no space is left")
     with pytest.raises(StorageUnavailable, match="no space"):
@@ -281,9 +289,9 @@ def test_nothing_is_left_of_a_state_that_could_not_be_written(world: World) -> N
     assert (world.steps, list(world.directory.glob("step-*"))) == ([], [])
 
 
-def test_a_rank_of_an_older_world_rescues_nothing(world: World) -> None:
+def test_a_rank_of_an_older_world_does_not_rescue(world: TwoRanks) -> None:
     newer = Store(world.directory, replace(FENCE, attempt=1), keep=2)
-    newer.register(select(CheckpointSpec(world.directory), newer.fence))
+    newer.register(select(CheckpointSpec(str(world.directory)), newer.fence))
     world.let_write(0)
     with pytest.raises(PeerLost, match="has taken over"):
         rescue(world, 13)

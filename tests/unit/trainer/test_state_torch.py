@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from muster_trainer.checkpoint import Manifest, files  # noqa: E402
-from muster_trainer.contract import BadConfiguration, StorageUnavailable  # noqa: E402
-from muster_trainer.engine import Part  # noqa: E402
-from muster_trainer.pytorch import export, state  # noqa: E402
+from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_trainer.checkpoint import Manifest, files
+from muster_trainer.pytorch import export, state
+from muster_trainer.training.engine import Part
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -29,7 +28,7 @@ def world_of_one() -> Iterator[None]:
 
 def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, given: state.Groups = ()) -> None:
     directory.mkdir(exist_ok=True)
-    write(directory, state.snapshot(directory, model, optimizer, given=given, room=0))
+    write(directory, state.snapshot(directory, model, optimizer, initial_numbers=given, room=0))
 
 
 def write(directory: Path, part: Part) -> None:

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.contract import BadConfiguration, CheckpointSpec, ExitCode, InputSpec, TrainerSpec, reason_of
+from muster_contract.codes import ExitCode, reason_of
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import CheckpointSpec, InputSpec, TrainerSpec
+from tests.support import descriptors
 
 EXAMPLE: dict[str, Any] = {
+    "strategy": descriptors.document(),
     "task": "digits",
     "config": {"epochs": 5},
     "batch": {"globalSize": 64, "accumulationSteps": 2, "learningRateScaling": "Linear"},
@@ -25,7 +29,7 @@ def test_the_documented_example_is_read() -> None:
     assert (spec.entry_point, spec.task, spec.config) == ("task", "digits", {"epochs": 5})
     assert (spec.batch.global_size, spec.batch.accumulation_steps, spec.batch.learning_rate_scaling) == (64, 2, "Linear")
     assert spec.input == InputSpec(0, 3, "File", Path("/dev/shm/c"))
-    assert spec.checkpoint == CheckpointSpec(Path("/c/d"), "Auto", 100, None, 3, asynchronous=False)
+    assert spec.checkpoint == CheckpointSpec("/c/d", "Auto", 100, None, 3, asynchronous=False)
     assert spec.grace_seconds == 30.0
 
 
@@ -34,7 +38,7 @@ def test_the_documented_example_is_read() -> None:
     [
         ({"task": None}, "exactly one of task, module, script, command is needed, found none"),
         ({"script": "x.py"}, "found task and script"),
-        ({"task": None, "command": []}, r"MUSTER_TRAINER\.command: a list of texts"),
+        ({"task": None, "command": []}, r"MUSTER_TRAINER\.command: a list that is not empty"),
         ({"task": None, "command": "ls"}, r"MUSTER_TRAINER\.command"),
         ({"task": 3}, r"MUSTER_TRAINER\.task: a text that is not empty is needed, found 3"),
         ({"batch": None}, r"MUSTER_TRAINER\.batch: an object is needed, found nothing"),

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.contract import BadConfiguration, BatchSpec, InputSpec, ReplicaEnv, TrainerSpec
-from muster_trainer.supervisor.environment import Launch, expanded, plan
+from muster_contract.environment import ReplicaEnvironment, expanded
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import BatchSpec, InputSpec, TrainerSpec
+from muster_trainer.supervisor.environment import Launch, plan
+from tests.support import descriptors
 
 BASE = {
     "MUSTER_JOB": "default/digits",
     "MUSTER_JOB_UID": "uid",
     "MUSTER_JOB_CREATED": "2026-11-21T11:16:14Z",
     "MUSTER_STRATEGY": "DDP",
+    "MUSTER_TRAINER": "{}",
     "MUSTER_ROLE": "worker",
     "MUSTER_INDEX": "0",
     "MUSTER_ATTEMPT": "0",
@@ -25,6 +29,8 @@ BASE = {
     "OWN": "kept",
 }
 TORCH = {
+    "MUSTER_FIRST_RANK": "0",
+    "MUSTER_WORLD_SIZE": "2",
     "PET_NNODES": "2",
     "PET_NPROC_PER_NODE": "1",
     "PET_NODE_RANK": "0",
@@ -34,10 +40,18 @@ TORCH = {
     "MASTER_PORT": "29500",
     "WORLD_SIZE": "2",
 }
+TWO_OF_FOUR = {
+    "MUSTER_PROCESSES": "2",
+    "MUSTER_FIRST_RANK": "2",
+    "MUSTER_WORLD_SIZE": "4",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_NODE_RANK": "1",
+    "WORLD_SIZE": "4",
+}
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def spec(**entry: Any) -> TrainerSpec:
+def spec(strategy: str, **entry: Any) -> TrainerSpec:
     nothing: dict[str, Any] = {"task": None, "module": None, "script": None, "command": None}
     return TrainerSpec(
         **{**nothing, **(entry or {"task": "digits"})},
@@ -48,25 +62,30 @@ def spec(**entry: Any) -> TrainerSpec:
         communication="Auto",
         checkpoint=None,
         grace_seconds=30,
+        strategy=descriptors.runtime(strategy),
     )
 
 
 def launches(environ: Mapping[str, str], **entry: Any) -> list[Launch]:
-    return plan(environ, ReplicaEnv.from_environment(environ), spec(**entry))
+    return plan(environ, ReplicaEnvironment.from_environment(environ), spec(environ["MUSTER_STRATEGY"], **entry))
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         pytest.param({}, [("0", "0", "2", "1", "0", "10.0.0.1", "29500")], id="one process, first node"),
-        pytest.param({"PET_NODE_RANK": "1"}, [("1", "0", "2", "1", "1", "10.0.0.1", "29500")], id="one process, second node"),
         pytest.param(
-            {"MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "WORLD_SIZE": "4"},
+            {"PET_NODE_RANK": "1", "MUSTER_FIRST_RANK": "1"},
+            [("1", "0", "2", "1", "1", "10.0.0.1", "29500")],
+            id="one process, second node",
+        ),
+        pytest.param(
+            TWO_OF_FOUR,
             [("2", "0", "4", "2", "1", "10.0.0.1", "29500"), ("3", "1", "4", "2", "1", "10.0.0.1", "29500")],
             id="two processes, second node",
         ),
         pytest.param(
-            {"MUSTER_PROCESSES": "2", "PET_NODE_RANK": "1", "WORLD_SIZE": "7", "MUSTER_FIRST_RANK": "5"},
+            {**TWO_OF_FOUR, "WORLD_SIZE": "7", "MUSTER_WORLD_SIZE": "7", "MUSTER_FIRST_RANK": "5"},
             [("5", "0", "7", "2", "1", "10.0.0.1", "29500"), ("6", "1", "7", "2", "1", "10.0.0.1", "29500")],
             id="nodes of different sizes",
         ),
@@ -76,12 +95,6 @@ def test_pytorch_processes_get_what_torchrun_would_set(changes: dict[str, str], 
     found = launches({**BASE, **TORCH, **changes})
     assert [tuple(launch.env[name] for name in TORCHRUN) for launch in found] == expected
     assert [launch.rank for launch in found] == [int(row[0]) for row in expected]
-
-
-def test_the_pet_address_serves_where_no_master_address_is_set() -> None:
-    environ = {name: value for name, value in {**BASE, **TORCH}.items() if not name.startswith("MASTER_")}
-    (launch,) = launches(environ)
-    assert (launch.env["MASTER_ADDR"], launch.env["MASTER_PORT"]) == ("10.0.0.1", "29500")
 
 
 def test_a_task_starts_the_bundled_trainer_with_the_users_own_variables_kept() -> None:
@@ -116,7 +129,7 @@ def test_a_command_is_started_once_and_as_it_is_whatever_the_number_of_processes
 def test_pytorch_processes_know_that_an_elastic_launcher_started_them(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "WORLD_SIZE": "4"}
+    environ = {**BASE, **TORCH, **TWO_OF_FOUR}
     for launch in launches({**environ, "MUSTER_ATTEMPT": "7"}, script=str(script)):
         assert launch.env["TORCHELASTIC_RUN_ID"] == "uid"
         assert launch.env["TORCHELASTIC_RESTART_COUNT"] == "7"
@@ -193,12 +206,11 @@ def test_the_words_of_a_script_see_the_variables_of_each_process(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE"),
-        ({"WORLD_SIZE": ""}, "WORLD_SIZE"),
-        ({"PET_NODE_RANK": "-1"}, "PET_NODE_RANK"),
-        ({"PET_NODE_RANK": "2"}, "WORLD_SIZE: 2 is too small"),
-        ({"MASTER_ADDR": "", "PET_MASTER_ADDR": ""}, "MASTER_ADDR"),
-        ({"MUSTER_STRATEGY": "Magic"}, "MUSTER_STRATEGY: 'Magic' is no strategy"),
+        ({"MUSTER_WORLD_SIZE": "two"}, "MUSTER_WORLD_SIZE"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is not set; PyTorch needs it for ROLE_WORLD_SIZE"),
+        ({"MUSTER_FIRST_RANK": "-1"}, "MUSTER_FIRST_RANK"),
+        ({"MUSTER_FIRST_RANK": "2"}, "MUSTER_WORLD_SIZE: 2 is too small"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
         ({"MUSTER_PROCESSES": "0"}, "MUSTER_PROCESSES"),
         ({"MUSTER_JOB_CREATED": "yesterday"}, "MUSTER_JOB_CREATED"),
     ],

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_contract.events import Evaluation, Fingerprint, decode_event
+from muster_contract.reports import Progress, Report
+from muster_contract.run_state import RunState, apply, with_state
+from muster_contract.wire import decode, encode
 from muster_trainer.supervisor.events import EventReader
-from muster_trainer.supervisor.observations import Observations
+from muster_trainer.supervisor.replica import commit_reasons
 
 
 @contextmanager
@@ -25,19 +29,19 @@ def pipe() -> Iterator[tuple[EventReader, int]]:
         os.close(write)
 
 
-def observed(*events: dict[str, Any], ranks: tuple[int, ...] = (0,), stop_asked: bool = False) -> Observations:
-    observations = Observations(list(ranks))
+def state_of(*events: dict[str, Any]) -> RunState:
+    state = RunState(first_rank=0)
     for event in events:
-        observations.apply({"time": 100.0, "rank": ranks[0], **event}, stop_asked=stop_asked)
-    return observations
+        state = apply(state, decode_event({"time": 100.0, "rank": 0, **event}))
+    return state
 
 
 def test_all_is_saved_while_no_step_was_told_beyond_the_newest_commit() -> None:
     step, commit = {"event": "step", "step": 4}, {"event": "commit", "step": 4, "path": "p"}
-    assert observed(step, commit).saved
-    assert not observed(step, commit, {**step, "step": 5}).saved
-    assert not observed(step).saved
-    assert not observed(commit).saved  # it may have gone on and told nothing
+    assert state_of(step, commit).is_saved
+    assert not state_of(step, commit, {**step, "step": 5}).is_saved
+    assert not state_of(step).is_saved
+    assert not state_of(commit).is_saved  # it may have gone on and told nothing
 
 
 def test_an_event_is_read_whole_however_it_arrives() -> None:
@@ -46,41 +50,42 @@ def test_an_event_is_read_whole_however_it_arrives() -> None:
         os.write(write, line[:10])
         assert reader.read() == []
         os.write(write, line[10:] + line)
-        assert [event["step"] for event in reader.read()] == [3, 3]
+        assert [line.document["step"] for line in reader.read()] == [3, 3]
         assert reader.malformed == 0
 
 
 @pytest.mark.parametrize(
-    ("line", "speaks"),
+    ("line", "uses_contract"),
     [(b'{"event": "step", "step": 1}', True), (b'{"event": "greeting"}', False), (b"step 1", False), (b'{"event": "step"', False)],
 )
-def test_a_process_speaks_the_contract_once_it_has_sent_an_event_of_it(line: bytes, speaks: bool) -> None:
+def test_a_process_uses_the_contract_once_it_has_sent_an_event_of_it(line: bytes, uses_contract: bool) -> None:
     with pipe() as (reader, write):
         os.write(write, line + b"\n")
         reader.read()
-        assert reader.speaks is speaks
+        assert reader.uses_contract is uses_contract
 
 
 def test_rank_and_time_are_filled_in_where_a_script_leaves_them_out() -> None:
     with pipe() as (reader, write):
         os.write(write, b'{"event": "notice", "message": "x"}\n')
-        (event,) = reader.read()
-    assert event["rank"] == 7
-    assert isinstance(event["time"], float)
+        (line,) = reader.read()
+    assert line.event.rank == line.document["rank"] == 7
+    assert line.event.time == line.document["time"] > 0
 
 
 def test_not_a_number_becomes_null_since_json_has_none() -> None:
     with pipe() as (reader, write):
-        os.write(write, b'{"event": "evaluation", "metrics": {"loss": NaN}}\n')
-        (event,) = reader.read()
-    assert event["metrics"] == {"loss": None}
+        os.write(write, b'{"event": "evaluation", "step": 3, "metrics": {"loss": NaN, "accuracy": 0.5}}\n')
+        (line,) = reader.read()
+    assert line.document["metrics"] == {"loss": None, "accuracy": 0.5}
+    assert line.event == Evaluation(time=line.event.time, rank=7, step=3, metrics={"accuracy": 0.5})
 
 
 @given(st.binary(max_size=2000).map(lambda data: data.replace(b"\n", b" ")))
 def test_garbage_is_counted_and_the_next_event_still_arrives(garbage: bytes) -> None:
     with pipe() as (reader, write):
         os.write(write, b"?" + garbage + b'\n{"event": "notice", "message": "after"}\n')
-        assert [event["message"] for event in reader.drain()] == ["after"]
+        assert [line.document["message"] for line in reader.drain()] == ["after"]
         assert reader.malformed == 1
 
 
@@ -95,28 +100,49 @@ def test_a_line_without_end_is_dropped_and_not_collected_for_ever() -> None:
 
 def test_progress_has_the_rate_of_recent_steps() -> None:
     steps = [{"event": "step", "step": n, "totalSteps": 9, "epoch": 1, "loss": "nan", "samples": 64, "seconds": 0.5} for n in (1, 2)]
-    assert observed(*steps).progress == {
-        "step": 2,
-        "totalSteps": 9,
-        "epoch": 1,
-        "loss": "nan",
-        "samplesPerSecond": 128.0,
-        "updatedAt": 100.0,
-    }
+    progress = Progress(step=2, total_steps=9, epoch=1, loss="nan", samples_per_second=128.0, updated_at=100.0)
+    assert state_of(*steps).progress == progress
 
 
 def test_a_save_costs_the_time_in_which_training_waited_for_it() -> None:
     commit = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic", "seconds": 2.0}
-    assert observed({**commit, "blockedSeconds": 0.25}).saved_seconds == 0.25
-    assert observed(commit).saved_seconds == 2.0
+    assert state_of({**commit, "blockedSeconds": 0.25}).saved_seconds == 0.25
+    assert state_of(commit).saved_seconds == 2.0
 
 
 def test_commits_count_as_saved_on_request_only_when_they_came_after_it_or_say_so() -> None:
     periodic = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic"}
-    assert observed(periodic).commit == (5, "p")
-    assert observed(periodic).commit_reasons == set()
-    assert observed(periodic, stop_asked=True).commit_reasons == {"Periodic"}
-    assert observed({**periodic, "reason": "Stop"}).commit_reasons == {"Stop"}
+    assert commit_reasons(decode_event(periodic), stop_requested=False) == set()
+    assert commit_reasons(decode_event(periodic), stop_requested=True) == {"Periodic"}
+    assert commit_reasons(decode_event({**periodic, "reason": "Stop"}), stop_requested=False) == {"Stop"}
+
+
+@pytest.mark.parametrize("step", [{}, {"step": None}, {"step": -1}, {"step": "5"}])
+def test_a_commit_without_a_step_still_counts_as_a_save(step: dict[str, Any]) -> None:
+    commit = {"event": "commit", "path": "p", "reason": "Final", "seconds": 2.0, **step}
+    state = state_of({**commit, "step": 3}, commit)
+    assert state.saved_seconds == 4.0
+    assert state.checkpoint is not None
+    assert state.checkpoint.step == 3
+    assert commit_reasons(decode_event(commit), stop_requested=False) == {"Final"}
+    assert commit_reasons(decode_event({"event": "commit", **step}), stop_requested=True) == {"Periodic"}
+
+
+def test_properties_of_any_simple_type_are_texts() -> None:
+    found = decode_event({"event": "fingerprint", "python": 3.12, "threads": 4, "devices": "cpu", "libraries": {"numpy": 2}})
+    assert found == Fingerprint(python="3.12", threads="4", devices=("cpu",), libraries={"numpy": "2"})
+
+
+def test_the_number_of_ranks_notices_and_the_size_of_texts_are_bounded() -> None:
+    events = [{"event": kind, "rank": rank, "message": f"{rank}" * 5000} for rank in range(200) for kind in ("pace", "error", "notice")]
+    state = state_of(*events)
+    assert (len(state.ranks), len(state.errors), len(state.notices)) == (64, 64, 50)
+    assert {len(notice.message) for notice in state.notices} == {1024}
+
+
+def test_the_phase_is_that_of_the_first_rank() -> None:
+    state = state_of({"event": "phase", "phase": "Restoring"}, {"event": "phase", "phase": "Saving", "rank": 1, "time": 200.0})
+    assert (state.phase, state.marks.restoring) == ("Restoring", 100.0)
 
 
 NAMES = ["step", "path", "reason", "metrics", "phase", "loss", "samples", "seconds", "message", "libraries", "skipped"]
@@ -128,6 +154,5 @@ VALUES: list[Any] = [None, True, -1, 3, 10**400, 1e308, 0.5, "text", "\ud800", [
     st.sampled_from(["step", "commit", "resumed", "evaluation", "fingerprint", "notice", "error", "phase", "other"]),
 )
 def test_fields_of_any_type_do_no_harm(fields: dict[str, Any], name: str) -> None:
-    observations = observed({**fields, "event": name})
-    json.dumps(observations.as_report())
-    assert observations.step is None or observations.step >= 0
+    report = with_state(Report(job="j", pod="p", role="worker", index=0, attempt=0), state_of({**fields, "event": name}))
+    assert decode(Report, json.loads(json.dumps(encode(report)))) == report

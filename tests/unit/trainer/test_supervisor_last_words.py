@@ -1,97 +1,115 @@
 """The line in the termination log."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.contract import BadConfiguration, reason_of
-from muster_trainer.supervisor.last_words import LONGEST, LastWords, encode, write
+from muster_contract.codes import reason_of
+from muster_contract.errors import BadConfiguration
+from muster_contract.events import Commit, Evaluation, Resumed
+from muster_contract.reports import MAX_LAST_WORDS, LastWords, Progress
+from muster_contract.run_state import RunState
+from muster_contract.wire import parse
+from muster_trainer.supervisor.last_words import last_words, last_words_of, to_line, write
 
 counts = st.none() | st.integers(min_value=0, max_value=2**53)
 anything = st.text() | st.text(alphabet="\U0001f600\0\n\u2028é", min_size=3000, max_size=5000)
 
 
-@given(
-    st.builds(
-        LastWords,
-        code=st.sampled_from([0, 10, 11, 20, 21, 22, 30, 31, 137]),
-        message=anything,
-        attempt=counts,
-        rank=counts,
-        step=counts,
-        commit=st.none() | st.tuples(st.integers(0, 2**53), anything),
-        resumed_step=counts,
-        exit_code=counts,
-        signal=counts,
-    )
+texts = st.text(max_size=64) | st.just("\U0001f600" * 64)
+metrics = st.just({"accuracy": 0.5}) | st.just({f"{number}" + "\U0001f600" * 8: number / 7 for number in range(64)})
+states = st.builds(
+    RunState,
+    progress=st.none() | st.builds(Progress, step=st.integers(0, 2**53), loss=texts),
+    checkpoint=st.none() | st.builds(Commit, step=st.integers(0, 2**53), path=anything, reason=texts, role=texts),
+    evaluation=st.none() | st.builds(Evaluation, step=st.integers(0, 2**53), metrics=metrics, role=texts),
+    resumed=st.none() | st.builds(Resumed, step=st.integers(0, 2**53)),
 )
-def test_last_words_are_one_line_of_json_that_kubernetes_keeps_whole(words: LastWords) -> None:
-    line = encode(words)
-    assert len(line) <= LONGEST
+
+
+@given(
+    code=st.sampled_from([0, 10, 11, 20, 21, 22, 30, 31, 137]),
+    message=anything,
+    attempt=counts,
+    state=states,
+    ends=st.fixed_dictionaries({"rank": counts, "exit_code": counts}),
+)
+def test_last_words_are_one_line_of_json_that_kubernetes_keeps_whole(
+    code: int, message: str, attempt: int | None, state: RunState, ends: dict[str, int | None]
+) -> None:
+    words = replace(last_words(code, message, attempt, state), **ends)
+    line = to_line(words)
+    assert len(line) <= MAX_LAST_WORDS
     assert line.endswith(b"\n")
     assert len(line.decode().splitlines()) == 1
     document = json.loads(line)
     assert document["code"] == words.code
     assert document["reason"] == reason_of(words.code)
-    assert document["message"] == words.message or words.message.startswith(document["message"].removesuffix("…"))
-    assert document["step"] == words.step
+    message = document.get("message", "")
+    assert message == words.message or words.message.startswith(message.removesuffix("…"))
+    assert document.get("step") == words.step
+
+
+def test_the_newest_commit_outlives_what_is_left_out_where_all_is_too_long() -> None:
+    wide = "\U0001f600" * 64
+    commit = Commit(step=320, path="\U0001f600" * 200, reason=wide)
+    evaluation = Evaluation(step=330, metrics={f"{number}" + "\U0001f600" * 8: number / 7 for number in range(64)})
+    state = RunState(progress=Progress(step=340, loss=wide), checkpoint=commit, evaluation=evaluation)
+    line = to_line(last_words(20, "peer lost " * 100, 3, state))
+    assert len(line) <= MAX_LAST_WORDS
+    found = parse(LastWords, line)
+    assert (found.step, found.commit, found.evaluation) == (340, commit, None)
+    assert found.message.startswith("peer lost")
+    farther = replace(commit, role="\U0001f600" * 253)
+    least = parse(LastWords, to_line(last_words(20, "peer lost", 3, replace(state, checkpoint=farther))))
+    assert (least.message, least.step, least.loss, least.commit, least.evaluation) == ("peer lost", 340, None, None, None)
 
 
 def test_a_message_is_cut_no_more_than_needed() -> None:
-    line = encode(LastWords(code=10, message="x" * 10_000, attempt=0))
-    assert LONGEST - 6 <= len(line) <= LONGEST
+    line = to_line(last_words(10, "x" * 10_000, 0))
+    assert MAX_LAST_WORDS - 6 <= len(line) <= MAX_LAST_WORDS
 
 
 def test_the_fields_are_those_of_the_contract() -> None:
-    words = LastWords(
+    commit, evaluation = Commit(step=320, path="step-00000320-x", time=5.0), Evaluation(step=330, metrics={"accuracy": 0.95}, time=6.0)
+    state = RunState(progress=Progress(step=340, loss="0.3"), checkpoint=commit, resumed=Resumed(step=0), evaluation=evaluation)
+    words = replace(last_words(20, "rank 0: gone", 2, state), rank=0, exit_code=1)
+    assert parse(LastWords, to_line(words)) == LastWords(
         code=20,
+        reason="PeerLost",
         message="rank 0: gone",
         attempt=2,
         rank=0,
-        step=340,
-        commit=(320, "step-00000320-x"),
-        resumed_step=0,
         exit_code=1,
+        step=340,
         loss="0.3",
-        evaluation=(330, {"accuracy": 0.95}),
+        resumed_step=0,
+        commit=commit,
+        evaluation=evaluation,
     )
-    assert json.loads(encode(words)) == {
-        "code": 20,
-        "reason": "PeerLost",
-        "message": "rank 0: gone",
-        "rank": 0,
-        "step": 340,
-        "commit": {"step": 320, "path": "step-00000320-x"},
-        "resumedStep": 0,
-        "attempt": 2,
-        "exitCode": 1,
-        "signal": None,
-        "endedAt": None,
-        "loss": "0.3",
-        "evaluation": {"step": 330, "metrics": {"accuracy": 0.95}},
-    }
 
 
 def test_metrics_are_told_as_far_as_there_is_room_for_a_message() -> None:
     many = {f"größe-{number:03}-" + "x" * 40: number / 7 for number in range(100)}
-    words = LastWords(code=10, message="why", attempt=0, commit=(320, "ä" * 300), evaluation=(330, many))
-    line = encode(words)
+    state = RunState(checkpoint=Commit(step=320, path="ä" * 300), evaluation=Evaluation(step=330, metrics=many))
+    line = to_line(last_words(10, "why", 0, state))
     told = json.loads(line)
-    assert len(line) <= LONGEST
+    assert len(line) <= MAX_LAST_WORDS
     assert told["message"] == "why"
     assert 10 < len(told["evaluation"]["metrics"]) < 100
 
 
 def test_new_words_replace_older_longer_ones(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert write(LastWords(code=10, message="long " * 100, attempt=0), log) is None
-    assert write(LastWords.of_error(BadConfiguration("short"), None), log) is None
+    assert write(last_words(10, "long " * 100, 0), log) is None
+    assert write(last_words_of(BadConfiguration("short"), None), log) is None
     assert json.loads(log.read_text())["message"] == "short"
 
 
 def test_a_log_that_cannot_be_written_is_reported_with_its_path(tmp_path: Path) -> None:
-    problem = write(LastWords(code=0, message="", attempt=0), tmp_path / "absent" / "log")
+    problem = write(last_words(0, "", 0), tmp_path / "absent" / "log")
     assert problem is not None
     assert str(tmp_path / "absent" / "log") in problem

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.contract import ExitCode
+from muster_contract.codes import ExitCode
 from muster_trainer.supervisor.misfit import misfit
 from muster_trainer.supervisor.outcome import End, describe, meaning
-from muster_trainer.supervisor.output_tail import read_tail
+from muster_trainer.supervisor.output_tail import NEVER, read_tail
 
 ARGPARSE = (
     "import argparse\nparser = argparse.ArgumentParser(prog='train.py')\nparser.add_argument('--lr', type=float)\nparser.parse_args()\n"
@@ -25,7 +25,7 @@ CAUGHT = "try:\n    import missing_one\nexcept ImportError:\n    raise SystemExi
 def end_of(*command: str, folder: Path, starting: bool = True) -> End:
     """How a real process ends."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    return End(0, done.returncode, None, asked=False, tail=(done.stdout + done.stderr).splitlines(), starting=starting)
+    return End(0, done.returncode, None, requested=False, tail=(done.stdout + done.stderr).splitlines(), starting=starting)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_under_torchrun_the_workers_exit_code_counts() -> None:
         "  exitcode  : 2 (pid: 4440) ",
         "=" * 60,
     ]
-    end = End(0, 1, None, asked=False, tail=lines, starting=True)
+    end = End(0, 1, None, requested=False, tail=lines, starting=True)
     assert meaning(end) == ExitCode.BAD_CONFIGURATION
     assert describe(end) == "rank 1: train.py does not take these arguments: unrecognized arguments: --bad 1"
 
@@ -105,5 +105,5 @@ LINES = st.lists(st.text(max_size=60) | st.sampled_from(["usage: x", "x: error: 
 
 @given(LINES, st.integers(-64, 255))
 def test_any_output_can_be_judged(lines: Sequence[str], code: int) -> None:
-    sentence = misfit(read_tail(lines), code)
+    sentence = misfit(read_tail(lines, NEVER), code)
     assert sentence is None or sentence

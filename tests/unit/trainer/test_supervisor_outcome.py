@@ -1,30 +1,42 @@
 """What the ends of a replica's processes mean."""
 
+import re
+import time
+
 import pytest
 
-from muster_trainer.contract import ExitCode
+from muster_contract.codes import ExitCode
+from muster_contract.events import ErrorEvent
 from muster_trainer.supervisor.outcome import End, Outcome, judge, meaning
+from muster_trainer.supervisor.output import Tail
+from muster_trainer.supervisor.output_tail import peer_lost_pattern
+from tests.support import descriptors
 
+PEER_LOST = peer_lost_pattern(descriptors.runtime().framework.peer_lost)
 GLOO = "RuntimeError: [pair.cc:538] Connection closed by peer [127.0.0.1]:31415"
 TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', "    boom()"]
 
 
-def ended(code: int, rank: int = 0, *, asked: bool = False, tail: tuple[str, ...] = (), speaks: bool = True) -> End:
+def ended(
+    code: int, rank: int = 0, *, requested: bool = False, tail: tuple[str, ...] = (), uses_contract: bool = True, error: str = ""
+) -> End:
     """`code` as subprocess gives it: negative where a signal ended the process."""
     return End(
         rank=rank,
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
-        asked=asked,
+        requested=requested,
         tail=tail,
-        speaks=speaks,
+        uses_contract=uses_contract,
+        error=ErrorEvent(code=code, message=error) if error else None,
+        peer_lost=PEER_LOST,
     )
 
 
 def outcome(
     *ends: End, stop: bool = False, overdue: bool = False, own: bool = False, commits: tuple[str, ...] = (), saved: bool = False
 ) -> Outcome:
-    return judge(ends, stop_asked=stop, overdue=overdue, own_program=own, commits=frozenset(commits), saved=saved)
+    return judge(ends, stop_requested=stop, overdue=overdue, own_program=own, commits=frozenset(commits), saved=saved)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +48,10 @@ def outcome(
         (ended(255), 10),
         (ended(1, tail=(GLOO,)), 20),
         (ended(10, tail=(GLOO,)), 10),
+        (ended(10, error=f"the training code failed: {GLOO}"), 20),
+        (ended(10, error="the training code failed: ValueError: x"), 10),
+        (ended(11, error=GLOO), 11),
+        (ended(10, error=GLOO, uses_contract=False), 10),
         (ended(-9), 137),
         (ended(-11), 139),
         (ended(-15), 143),
@@ -53,21 +69,21 @@ def test_an_end_has_one_meaning(end: End, code: int) -> None:
 
 @pytest.mark.parametrize("code", [int(code) for code in ExitCode if code])
 def test_a_code_of_the_contract_is_an_application_failure_where_the_process_does_not_speak_it(code: int) -> None:
-    end = ended(code, speaks=False)
+    end = ended(code, uses_contract=False)
     assert meaning(end) == 10
     assert outcome(end, own=True).code == 10
     assert f"exit code {code}" in outcome(end, own=True).message
-    said = outcome(ended(code, speaks=False, tail=("curl: the requested URL returned an error",)), own=True).message
+    said = outcome(ended(code, uses_contract=False, tail=("curl: the requested URL returned an error",)), own=True).message
     assert f"exit code {code}" in said
     assert "the requested URL" in said
 
 
 def test_a_lost_peer_is_still_read_from_the_output_where_the_code_does_not_count() -> None:
-    assert meaning(ended(21, speaks=False, tail=(GLOO,))) == 20
+    assert meaning(ended(21, uses_contract=False, tail=(GLOO,))) == 20
 
 
 def test_a_program_that_does_not_speak_the_contract_has_not_saved_because_it_ends_with_21() -> None:
-    assert outcome(ended(21, asked=True, speaks=False), stop=True, own=True).code == 22
+    assert outcome(ended(21, requested=True, uses_contract=False), stop=True, own=True).code == 22
 
 
 def test_all_zero_is_completed() -> None:
@@ -75,7 +91,7 @@ def test_all_zero_is_completed() -> None:
 
 
 def test_the_first_failure_decides_and_not_the_siblings_that_were_ended_for_it() -> None:
-    found = outcome(ended(31, 1), ended(10, 0), ended(-15, 2, asked=True))
+    found = outcome(ended(31, 1), ended(10, 0), ended(-15, 2, requested=True))
     assert (found.code, found.culprit and found.culprit.rank) == (31, 1)
 
 
@@ -85,24 +101,24 @@ def test_a_lost_peer_gives_way_to_the_failure_it_is_the_echo_of() -> None:
 
 
 def test_a_failure_before_the_stop_is_not_hidden_by_it() -> None:
-    assert outcome(ended(10), ended(21, 1, asked=True), stop=True).code == 10
+    assert outcome(ended(10), ended(21, 1, requested=True), stop=True).code == 10
 
 
 @pytest.mark.parametrize(
     ("ends", "commits", "own", "code"),
     [
-        pytest.param([ended(21, asked=True), ended(21, 1, asked=True)], [], False, 21, id="both say that they saved"),
-        pytest.param([ended(21, asked=True), ended(0, 1, asked=True)], [], False, 21, id="one saved, one was done"),
-        pytest.param([ended(0, asked=True)], [], False, 0, id="the trainer completed after all"),
-        pytest.param([ended(0, asked=True)], ["Stop"], False, 21, id="stop commit and 0"),
-        pytest.param([ended(-15, asked=True)], ["Stop"], True, 21, id="saved, then died of the signal"),
-        pytest.param([ended(-15, asked=True)], [], True, 22, id="died of the signal"),
-        pytest.param([ended(22, asked=True)], [], False, 22, id="says that it could not save"),
-        pytest.param([ended(31, asked=True)], [], False, 22, id="storage failed while saving"),
-        pytest.param([ended(21, asked=True), ended(-9, 1, asked=True)], [], False, 22, id="one had to be killed"),
-        pytest.param([ended(0, asked=True)], [], True, 22, id="a script's 0 alone proves nothing"),
-        pytest.param([ended(0, asked=True)], ["Final"], True, 0, id="a script that says it finished"),
-        pytest.param([ended(0, asked=True)], ["Periodic"], True, 21, id="a script that saved after the request"),
+        pytest.param([ended(21, requested=True), ended(21, 1, requested=True)], [], False, 21, id="both say that they saved"),
+        pytest.param([ended(21, requested=True), ended(0, 1, requested=True)], [], False, 21, id="one saved, one was done"),
+        pytest.param([ended(0, requested=True)], [], False, 0, id="the trainer completed after all"),
+        pytest.param([ended(0, requested=True)], ["Stop"], False, 21, id="stop commit and 0"),
+        pytest.param([ended(-15, requested=True)], ["Stop"], True, 21, id="saved, then died of the signal"),
+        pytest.param([ended(-15, requested=True)], [], True, 22, id="died of the signal"),
+        pytest.param([ended(22, requested=True)], [], False, 22, id="says that it could not save"),
+        pytest.param([ended(31, requested=True)], [], False, 22, id="storage failed while saving"),
+        pytest.param([ended(21, requested=True), ended(-9, 1, requested=True)], [], False, 22, id="one had to be killed"),
+        pytest.param([ended(0, requested=True)], [], True, 22, id="a script's 0 alone proves nothing"),
+        pytest.param([ended(0, requested=True)], ["Final"], True, 0, id="a script that says it finished"),
+        pytest.param([ended(0, requested=True)], ["Periodic"], True, 21, id="a script that saved after the request"),
     ],
 )
 def test_after_a_request_to_stop_what_was_saved_decides(ends: list[End], commits: list[str], own: bool, code: int) -> None:
@@ -111,10 +127,15 @@ def test_after_a_request_to_stop_what_was_saved_decides(ends: list[End], commits
 
 @pytest.mark.parametrize("own", [False, True])
 def test_one_that_was_killed_in_an_evaluation_has_saved_when_its_last_step_was_or_all_are_done(own: bool) -> None:
-    killed = ended(-9, asked=True)
+    killed = ended(-9, requested=True)
     assert outcome(killed, stop=True, overdue=True, own=own, saved=True).code == 21
     assert outcome(killed, stop=True, overdue=True, own=own, commits=("Final",)).code == 21
     assert outcome(killed, stop=True, overdue=True, own=own, commits=("Periodic",)).code == 22
+
+
+def test_one_that_dies_of_the_request_before_its_first_step_loses_none() -> None:
+    found = outcome(ended(-15, requested=True), stop=True, saved=True)
+    assert (found.code, found.message) == (21, "asked to stop, and no step is lost")
 
 
 def test_that_all_is_saved_does_not_make_a_failure_before_the_stop_a_stop() -> None:
@@ -128,7 +149,7 @@ def test_a_replica_whose_world_was_stopped_elsewhere_is_preempted_too() -> None:
 
 
 def test_a_process_killed_when_the_grace_was_over_says_so() -> None:
-    found = outcome(ended(-9, asked=True), stop=True, overdue=True)
+    found = outcome(ended(-9, requested=True), stop=True, overdue=True)
     assert (found.code, found.message) == (
         22,
         "asked to stop, and did not save: killed when the grace period was over",
@@ -136,13 +157,62 @@ def test_a_process_killed_when_the_grace_was_over_says_so() -> None:
 
 
 def test_the_error_event_of_a_rank_is_its_message() -> None:
-    end = End(rank=3, exit_code=31, signal=None, asked=False, tail=["noise"], error={"message": "disk full"}, speaks=True)
+    end = End(rank=3, exit_code=31, signal=None, requested=False, tail=["noise"], error=ErrorEvent(message="disk full"), uses_contract=True)
     assert outcome(end).message == "rank 3: disk full"
 
 
 def test_a_silent_failure_still_gets_a_message() -> None:
-    assert outcome(ended(3)).message == "rank 0: ended with exit code 3 and said nothing"
+    assert outcome(ended(3)).message == "rank 0: ended with exit code 3 and printed nothing"
 
 
 def test_the_last_line_of_the_traceback_is_the_message() -> None:
     assert outcome(ended(1, tail=(*TRACEBACK, "KeyError: 'lr'"))).message == "rank 0: KeyError: 'lr'"
+
+
+HOSTILE = (
+    *("gloo ", "gloo connect ", "client socket has timed out after ", "error reported from ", "coordination service ", "Connection "),
+    *("a: ", "sh: ", "a: line 1: '", "python", "python: can't open file '", "aA.", "a.AError", "x: error: ", "usage: ", "[", "E1111 1 1 /"),
+    *('  File "', "UnavailableError ", "errors_impl.", "  exitcode  : ", " ", "x", "="),
+)
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored", "JAX"])
+def test_a_mebibyte_of_hostile_output_takes_little_time(strategy: str) -> None:
+    """One of several times must be short, because other programs use the machine too."""
+    pattern = peer_lost_pattern(descriptors.runtime(strategy).framework.peer_lost)
+    slow = {}
+    for word in HOSTILE:
+        for code in (1, 2, 126, 127):
+            seconds = [_seconds_to_judge(word, code, pattern)]
+            while seconds[-1] >= 0.1 and len(seconds) < 10:
+                seconds.append(_seconds_to_judge(word, code, pattern))
+            if seconds[-1] >= 0.1:
+                slow[word, code] = min(seconds)
+    assert slow == {}
+
+
+def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float:
+    hostile = (word * (5000 // len(word))).encode()
+    lines = [*[hostile] * 210, b"usage: x", TRACEBACK[0].encode(), hostile]
+    begun = time.process_time()
+    tail = Tail()
+    for line in lines:
+        tail.add(line)
+    end = End(rank=0, exit_code=code, signal=None, requested=False, tail=tail.lines(0), starting=True, peer_lost=peer_lost)
+    outcome(end, own=True)
+    return time.process_time() - begun
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        ("muster_contract.errors.PeerLost: rank 0 is gone", 1, ExitCode.PEER_LOST),
+        ("muster_contract.errors.StorageUnavailable: checkpoint storage /c: no space is left", 1, ExitCode.STORAGE_UNAVAILABLE),
+        ("muster_contract.errors.BadConfiguration: spec.batch.globalSize is null", 1, ExitCode.BAD_CONFIGURATION),
+        ("muster_contract.errors.UserError: no rank has written a file", 1, ExitCode.USER_ERROR),
+        ("muster_contract.errors.StorageUnavailable: no space is left", 3, ExitCode.USER_ERROR),  # caught, and another end
+        ("ValueError: muster_contract.errors.StorageUnavailable: ", 1, ExitCode.USER_ERROR),
+    ],
+)
+def test_an_exception_of_the_library_that_ends_a_program_has_its_meaning(error: str, code: int, expected: ExitCode) -> None:
+    assert meaning(ended(code, tail=(*TRACEBACK, error), uses_contract=False)) == expected

@@ -1,38 +1,60 @@
 """What the end of a process's output tells."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_trainer.supervisor.output_tail import RootCause, read_tail
+from muster_contract.errors import BadConfiguration
+from muster_trainer.supervisor import output_tail
+from muster_trainer.supervisor.launchers import RootCause
+from muster_trainer.supervisor.output_tail import Reading, peer_lost_pattern
+from tests.support import descriptors
 
 HEADER = "Traceback (most recent call last):"
 FRAME = ['  File "train.py", line 9, in <module>', "    loss.backward()"]
 
 
+def read_tail(lines: Sequence[str], strategy: str = "DDP") -> Reading:
+    return output_tail.read_tail(lines, peer_lost_pattern(descriptors.runtime(strategy).framework.peer_lost))
+
+
 @pytest.mark.parametrize(
-    "line",
+    ("strategy", "line"),
     [
-        "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:31415",
-        "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Read error [10.0.0.1]:9: Connection reset by peer",
-        "RuntimeError: [/x/gloo/transport/tcp/device.cc:1] connect [10.0.0.1]:9: Connection refused",
-        "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation",
-        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
-        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
-        "RuntimeError: [1] is setting up NCCL communicator: Connection was likely closed. Did the remote server shutdown or crash?",
-        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (a, 1)",
-        "tensorflow.python.framework.errors_impl.UnavailableError: {{function_node x}} failed to connect",
-        "UnavailableError: Collective ops is aborted by: failed to connect to all addresses",
-        "2026-11-21 E tensorflow: /job:worker/task:1 unhealthy (stopped sending heartbeats)",
-        "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded",
+        ("DDP", "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:31415"),
+        ("DDP", "RuntimeError: [/x/gloo/transport/tcp/pair.cc:538] Read error [10.0.0.1]:9: Connection reset by peer"),
+        ("DDP", "RuntimeError: [/x/gloo/transport/tcp/device.cc:1] connect [10.0.0.1]:9: Connection refused"),
+        ("DDP", "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation"),
+        ("DDP", "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."),
+        ("DDP", "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1."),
+        (
+            "DDP",
+            "RuntimeError: [1] setting up NCCL: Connection was likely closed. Did the remote server shutdown or crash?",
+        ),
+        ("DDP", "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (a, 1)"),
+        ("MultiWorkerMirrored", "tensorflow.python.framework.errors_impl.UnavailableError: {{function_node x}} failed to connect"),
+        ("MultiWorkerMirrored", "UnavailableError: Collective ops is aborted by: failed to connect to all addresses"),
+        ("MultiWorkerMirrored", "2026-11-21 E tensorflow: /job:worker/task:1 unhealthy (stopped sending heartbeats)"),
+        (
+            "JAX",
+            "jax.errors.JaxRuntimeError: UNKNOWN: Gloo all-reduce failed: [pair.cc:538] Read error [127.0.0.1]:1: Connection reset by peer",
+        ),
+        (
+            "JAX",
+            "F1123 client.h:80] Terminating process because the JAX distributed service detected fatal errors. This most likely indicates",
+        ),
+        ("MultiWorkerMirrored", "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded"),
     ],
 )
-def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(line: str) -> None:
-    assert read_tail([line]).peer_lost
-    assert read_tail([HEADER, *FRAME, line]).peer_lost
-    assert line[:40] in read_tail([HEADER, *FRAME, line, "", "[W] destroy_process_group() was not called"]).message
+def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(strategy: str, line: str) -> None:
+    assert read_tail([line], strategy).peer_lost
+    assert read_tail([HEADER, *FRAME, line], strategy).peer_lost
+    assert line[:40] in read_tail([HEADER, *FRAME, line, "", "[W] destroy_process_group() was not called"], strategy).message
 
 
+@pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored"])
 @pytest.mark.parametrize(
     "line",
     [
@@ -44,9 +66,15 @@ def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(line: str) -> Non
         "torch.OutOfMemoryError: CUDA out of memory.",
     ],
 )
-def test_other_failures_are_not_taken_for_a_lost_peer(line: str) -> None:
-    reading = read_tail([HEADER, *FRAME, line])
+def test_other_failures_are_not_taken_for_a_lost_peer(strategy: str, line: str) -> None:
+    reading = read_tail([HEADER, *FRAME, line], strategy)
     assert (reading.peer_lost, reading.message) == (False, line)
+
+
+@pytest.mark.parametrize("patterns", [["("], ["x" * 301], ["x"] * 51])
+def test_a_pattern_that_cannot_be_used_is_refused(patterns: list[str]) -> None:
+    with pytest.raises(BadConfiguration, match="peer_lost"):
+        peer_lost_pattern(patterns)
 
 
 def test_an_exception_raised_while_handling_a_lost_peer_is_a_lost_peer() -> None:
@@ -121,7 +149,7 @@ def marked(rank: int, *lines: str) -> list[str]:
         pytest.param(
             [HEADER, *FRAME, "ValueError: first", HEADER, *FRAME, "KeyError: 'second'"], "ValueError: first", id="lines that do not"
         ),
-        pytest.param([], "ended with exit code 1 and printed no error", id="nothing"),
+        pytest.param([], "ended with exit code 1, and the end of its output shows no error", id="nothing"),
     ],
 )
 def test_under_torchrun_the_message_is_the_error_of_the_worker_that_failed_first(lines: list[str], message: str) -> None:
@@ -133,11 +161,50 @@ def test_under_torchrun_the_message_is_the_error_of_the_worker_that_failed_first
 
 def test_the_signal_that_a_worker_of_torchrun_died_of_is_found() -> None:
     reading = read_tail(torchrun(0, -9))
-    assert (reading.killed_by, reading.peer_lost, reading.message) == (9, False, "ended by signal 9")
+    assert (reading.killed_by, reading.peer_lost, reading.message) == (9, False, "")
     echo = marked(1, HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1")
     assert read_tail(torchrun(0, -9, *echo)).killed_by == 9
     mine = marked(1, HEADER, *FRAME, "ValueError: mine")
     assert read_tail(torchrun(0, -9, *mine)).killed_by is None
+
+
+def test_a_summary_of_torchrun_whose_beginning_is_cut_off_is_no_message_of_the_program() -> None:
+    lines = torchrun(1, 1)
+    reading = read_tail(lines[lines.index("Failures:") :])
+    assert reading.root_cause == RootCause(rank=1, code=1)
+    assert reading.message == "ended with exit code 1, and the end of its output shows no error"
+
+
+RECORDED = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+
+def test_where_the_output_of_workers_goes_to_files_the_traceback_in_the_summary_of_torchrun_counts() -> None:
+    traceback = [f"  traceback : {HEADER}", *(f"  {line}" for line in (*FRAME, "ValueError: mine", ""))]
+    lines = [part for line in torchrun(1, 1) for part in (traceback if line == RECORDED else [line])]
+    assert read_tail(lines).message == "ValueError: mine"
+
+
+def test_marks_that_torchrun_puts_before_lines_are_no_part_of_the_message() -> None:
+    lines = [f"[default1]:{line}" for line in [HEADER, *FRAME, "ValueError: mine"]]
+    assert read_tail(torchrun(1, 1, *lines)).message == "ValueError: mine"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("returned non-zero exit status 1", 1), ("returned non-zero exit status 2", 2), ("died with <Signals.SIGKILL: 9>", -9)],
+)
+def test_the_traceback_of_accelerate_is_not_that_of_the_program(end: str, code: int) -> None:
+    frame = '  File "/x/accelerate/commands/launch.py", line 999, in simple_launcher'
+    lines = [HEADER, *FRAME, "ValueError: mine", HEADER, frame, f"subprocess.CalledProcessError: Command '['python', 'train.py']' {end}."]
+    reading = read_tail(lines)
+    assert (reading.message, reading.root_cause) == ("ValueError: mine", RootCause(rank=None, code=code))
+    alone = read_tail(lines[-3:])
+    assert (alone.message, alone.killed_by) == (("", 9) if code < 0 else (f"ended with exit code {code}, {SILENT}", None))
+    own = read_tail([HEADER, *FRAME, lines[-1]])  # the program's own call of another one
+    assert (own.message, own.root_cause) == (lines[-1], None)
+
+
+SILENT = "and the end of its output shows no error"
 
 
 def test_a_message_of_several_lines_is_kept_as_one() -> None:

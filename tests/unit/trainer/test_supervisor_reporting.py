@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,15 +17,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from muster.api.reports import Report
-from muster.control.coordination import LARGEST_REPORT
-from muster_trainer.contract import ReplicaEnv
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.events import Fingerprint
+from muster_contract.notices import Notice
+from muster_contract.reports import MAX_REPORT, LastWords, Progress, Report
+from muster_contract.run_state import RunState, apply, with_state
+from muster_contract.wire import decode, parse
 from muster_trainer.supervisor import reporting
 from muster_trainer.supervisor.events import EventReader
-from muster_trainer.supervisor.observations import Observations
 from muster_trainer.supervisor.reporting import Reporter
 
 SOON = 20.0
+REPORT = Report(job="j", job_uid="u", pod="p", pod_uid="v", role="worker", index=0, attempt=0, in_place=True)
+STARTING, TRAINING = replace(REPORT, phase="Starting"), replace(REPORT, phase="Training")
 KINDS = ("phase", "step", "commit", "resumed", "evaluation", "fingerprint", "pace", "notice", "error")
 FIELDS = (
     *("phase", "step", "totalSteps", "epoch", "loss", "samples", "seconds", "blockedSeconds", "ownSeconds", "path", "reason", "found"),
@@ -47,26 +51,27 @@ events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.
 def test_the_operator_takes_whatever_a_training_process_makes_its_supervisor_report(written: list[dict[str, Any]]) -> None:
     reading, writing = os.pipe()
     reader = EventReader(reading, 0)
-    observations = Observations([0])
+    state = RunState(first_rank=0)
     try:
         for event in written:
             line = json.dumps(event).encode() + b"\n"
             for start in range(0, len(line), 4096):
                 os.write(writing, line[start : start + 4096])
                 for each in reader.read():
-                    observations.apply(each, stop_asked=False)
+                    state = apply(state, each.event)
     finally:
         os.close(writing)
         os.close(reading)
-    origin = {"job": "default/digits", "pod": "digits-worker-0", "role": "worker", "index": 0, "attempt": 0}
-    body = reporting._encoded({**origin, **observations.as_report()})
-    assert len(body) <= LARGEST_REPORT
-    Report.model_validate_json(body)
+    body = reporting._encoded(with_state(REPORT, state))
+    assert len(body) <= MAX_REPORT
+    parse(Report, body)
 
 
 def test_what_makes_a_report_too_large_is_left_out() -> None:
-    report = {"progress": {"step": 7}, "notices": ["n" * 1000] * 100, "fingerprints": [{"version": "v" * 1000}] * 100}
-    assert json.loads(reporting._encoded(report)) == {"progress": {"step": 7}}
+    large = (Fingerprint(libraries={f"{number}": "v" * 128 for number in range(64)}),) * 64
+    report = replace(REPORT, progress=Progress(step=7), notices=(Notice(message="n" * 1000),) * 50)
+    assert parse(Report, reporting._encoded(report)) == report
+    assert parse(Report, reporting._encoded(replace(report, fingerprints=large))) == replace(report, notices=())
 
 
 @dataclass
@@ -120,7 +125,7 @@ def coordinating(coordinator: Coordinator) -> Iterator[Coordinator]:
 def reporter(coordinator: Coordinator, said: list[str]) -> Reporter:
     place = {"job": "j", "job_uid": "u", "pod_name": "p", "pod_uid": "v", "role": "worker", "index": 0, "attempt": 0, "token_file": None}
     replica = SimpleNamespace(**place, coordinator=coordinator.url, coordinator_authority=None)
-    return Reporter(cast(ReplicaEnv, replica), said.append, lambda: None)
+    return Reporter(cast(ReplicaEnvironment, replica), said.append, lambda: None)
 
 
 @pytest.mark.parametrize(("header", "seconds"), [({"Retry-After": "2"}, 2.0), ({}, 1.0), ({"Retry-After": "soon"}, 1.0)])
@@ -128,12 +133,12 @@ def test_a_supervisor_comes_again_no_sooner_than_it_is_asked_to(header: dict[str
     said: list[str] = []
     with coordinating(Coordinator(answers=[(429, header)])) as coordinator:
         telling = reporter(coordinator, said)
-        telling.update({"phase": "Starting"})
+        telling.update(STARTING)
         coordinator.until(lambda: coordinator.received)
-        telling.update({"phase": "Training"})
+        telling.update(TRAINING)
         coordinator.until(lambda: len(coordinator.received) > 1)
         first, second = (moment for moment, _ in coordinator.received[:2])
-        telling.finish({"phase": "Stopping"}, seconds=SOON)
+        telling.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
     assert second - first >= seconds - 0.1
     assert coordinator.received[1][1]["phase"] == "Training"
     assert said == [], "it is no failure"
@@ -142,16 +147,17 @@ def test_a_supervisor_comes_again_no_sooner_than_it_is_asked_to(header: dict[str
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_report_that_is_refused_is_sent_again_with_the_essentials_alone(status: int) -> None:
     said: list[str] = []
-    words = {"code": 10, "message": "\udcff", "attempt": 0, "exitCode": 1}
+    words = LastWords(code=10, message="why", attempt=0, exit_code=1)
+    training = replace(TRAINING, progress=Progress(step=7))
     with coordinating(Coordinator(answers=[(status, {}), (200, {}), (status, {})])) as coordinator:
         telling = reporter(coordinator, said)
-        telling.update({"phase": "Training", "progress": {"step": 7}, "attempt": 0})
+        telling.update(training)
         coordinator.until(lambda: len(coordinator.received) >= 2)
-        telling.finish({"phase": "Training", "progress": {"step": 7}, "attempt": 0, "waiting": True, "lastWords": words}, seconds=SOON)
-    bodies = [body for _, body in coordinator.received]
-    assert bodies[1].keys() == {"job", "jobUid", "pod", "podUid", "role", "index", "attempt", "sequence", "inPlace"}
-    assert bodies[-1]["waiting"]
-    assert bodies[-1]["lastWords"] == {"code": 10, "attempt": 0, "exitCode": 1}
+        telling.finish(replace(training, waiting=True, last_words=words), seconds=SOON)
+    reports = [decode(Report, body) for _, body in coordinator.received]
+    assert reports[0] == replace(training, sequence=1)
+    assert reports[1] == replace(REPORT, sequence=1)
+    assert reports[-1] == replace(REPORT, sequence=2, waiting=True, last_words=replace(words, message=""))
     assert len(said) == 1
     assert f"a report is refused ({status}" in said[0]
 
@@ -159,24 +165,24 @@ def test_a_report_that_is_refused_is_sent_again_with_the_essentials_alone(status
 def test_the_last_report_does_not_wait() -> None:
     with coordinating(Coordinator(answers=[(429, {"Retry-After": "300"})])) as coordinator:
         telling = reporter(coordinator, [])
-        telling.update({"phase": "Starting"})
+        telling.update(STARTING)
         coordinator.until(lambda: coordinator.received)
-        telling.finish({"phase": "Stopping"}, seconds=SOON)
+        telling.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
         assert coordinator.received[-1][1]["phase"] == "Stopping"
 
 
 def test_steps_alone_wait_for_the_interval_and_the_first_step_does_not() -> None:
     with coordinating(Coordinator(interval=300)) as coordinator:
         telling = reporter(coordinator, [])
-        telling.update({"phase": "Training", "progress": None})
+        telling.update(TRAINING)
         coordinator.until(lambda: coordinator.received)
         coordinator.until(lambda: telling.interval == 300)
-        telling.update({"phase": "Training", "progress": {"step": 1}})
+        telling.update(replace(TRAINING, progress=Progress(step=1)))
         coordinator.until(lambda: len(coordinator.received) == 2)
         for step in range(2, 50):
-            telling.update({"phase": "Training", "progress": {"step": step}})
-        telling.update({"phase": "Saving", "progress": {"step": 50}})
+            telling.update(replace(TRAINING, progress=Progress(step=step)))
+        telling.update(replace(REPORT, phase="Saving", progress=Progress(step=50)))
         coordinator.until(lambda: len(coordinator.received) == 3)
-        telling.finish({"phase": "Saving", "progress": {"step": 50}}, seconds=SOON)
-    steps = [(report["progress"] or {}).get("step") for _, report in coordinator.received]
+        telling.finish(replace(REPORT, phase="Saving", progress=Progress(step=50)), seconds=SOON)
+    steps = [(report.get("progress") or {}).get("step") for _, report in coordinator.received]
     assert steps == [None, 1, 50, 50]

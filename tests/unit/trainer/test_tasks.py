@@ -1,4 +1,4 @@
-"""Config, the bundled task, and what is said about a user's module that cannot work."""
+"""The config, the bundled tasks, and the errors for invalid modules of a user."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster_trainer.contract import BadConfiguration, TrainerError, TrainerSpec, UserError
-from muster_trainer.engine import rate_share
+from muster_contract.config import COMMON_KEYS
+from muster_contract.errors import BadConfiguration, TrainerError, UserError
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.tasks import digits
 from muster_trainer.tasks.batches import read_batch, stack
-from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
+from muster_trainer.tasks.config import Config, read_config
 from muster_trainer.tasks.module import load_task
+from muster_trainer.training.engine import rate_share
+from tests.support import descriptors
 
 GOOD = """
 import numpy as np
@@ -28,7 +31,9 @@ def loss(outputs, batch): return 0
 
 
 def spec(entry: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> TrainerSpec:
-    return TrainerSpec.from_json(json.dumps({**entry, "config": config or {}, "batch": {"globalSize": 4}}))
+    return TrainerSpec.from_json(
+        json.dumps({"strategy": descriptors.document(), **entry, "config": config or {}, "batch": {"globalSize": 4}})
+    )
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"learningrate": 0.1}, "spec.trainer.config.learningrate: there is no such key; did you mean learningRate?"),
         ({"epoch": 3}, "did you mean epochs?"),
@@ -65,13 +70,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-
         ({"deterministic": 1}, "spec.trainer.config.deterministic: true or false"),
     ],
 )
-def test_a_wrong_config_is_refused_with_key_and_remedy(config: dict[str, Any], said: str) -> None:
+def test_a_wrong_config_is_refused_with_key_and_remedy(config: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfiguration) as raised:
         read_config(config, digits.KEYS, others_allowed=False)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_module_gets_defaults_and_its_own_keys_as_they_are() -> None:
+def test_a_module_gets_defaults_and_its_own_keys_unchanged() -> None:
     config = read_config({"width": {"a": 1}}, COMMON_KEYS, others_allowed=True)
     assert config.epochs == config["epochs"] == 15
     assert config.width == {"a": 1}
@@ -82,11 +87,11 @@ def test_a_module_gets_defaults_and_its_own_keys_as_they_are() -> None:
 
 def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
     with pytest.raises(BadConfiguration, match=r"there is no task 'digit'; write one of digits"):
-        load_task(spec({"task": "digit"}), "torch")
+        load_task(spec({"task": "digit"}))
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("data/*.csv", "spec.trainer.config.data: an object with format and train is needed"),
         ({"format": "csv"}, "spec.trainer.config.data.format: TFRecord or CSV or Arrays is needed, found 'csv'"),
@@ -96,35 +101,35 @@ def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
         ({"format": "CSV", "train": "/nowhere/*.csv"}, "spec.trainer.config.data.train: there is no file /nowhere/"),
     ],
 )
-def test_data_files_of_a_task_are_checked_key_by_key(data: Any, said: str) -> None:
+def test_data_files_of_a_task_are_checked_key_by_key(data: Any, message: str) -> None:
     with pytest.raises(BadConfiguration) as refusal:
-        load_task(spec({"task": "digits"}, {"data": data}), "torch")
-    assert said in str(refusal.value)
+        load_task(spec({"task": "digits"}, {"data": data}))
+    assert message in str(refusal.value)
 
 
 def test_a_task_takes_the_samples_of_files_with_their_own_names_and_without_a_test_set(tmp_path: Path) -> None:
     own = digits.dataset({}, "train")
-    np.savez(tmp_path / "a.npz", image=own.pixels[:50], digit=own.classes[:50])
+    np.savez(tmp_path / "a.npz", image=own.inputs[:50], digit=own.targets[:50])
     data = {"format": "Arrays", "train": str(tmp_path / "a.npz"), "inputs": "image", "targets": "digit"}
-    task = load_task(spec({"task": "digits"}, {"data": data}), "torch")
+    task = load_task(spec({"task": "digits"}, {"data": data}))
     assert (len(task.train), task.test) == (50, None)
-    assert (task.train.batch([7, 3])[0] == own.pixels[[7, 3]]).all()
+    assert (task.train.batch([7, 3])[0] == own.inputs[[7, 3]]).all()  # type: ignore[attr-defined]
 
 
-def test_digits_are_split_once_for_all_and_every_class_is_in_both_parts() -> None:
+def test_the_split_of_digits_is_fixed_and_every_class_is_in_both_parts() -> None:
     train, test = digits.dataset({}, "train"), digits.dataset({}, "test")
     assert (len(train), len(test)) == (1437, 360)
     for part in (train, test):
-        shares = np.bincount(part.classes, minlength=10) / len(part)
+        shares = np.bincount(part.targets, minlength=10) / len(part)
         assert shares.min() > 0.09
-        assert part.pixels.dtype == np.float32
-        assert (part.pixels.min(), part.pixels.max()) == (0.0, 1.0)
-    whole = {image.tobytes() for image in np.concatenate([train.pixels, test.pixels])}
+        assert part.inputs.dtype == np.float32
+        assert (part.inputs.min(), part.inputs.max()) == (0.0, 1.0)
+    whole = {image.tobytes() for image in np.concatenate([train.inputs, test.inputs])}
     assert len(whole) >= 1797 - 5  # none is in both, but for images that the source has twice
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "message"),
     [
         (GOOD.replace("def loss", "def los"), BadConfiguration, "the function loss(outputs, batch) is missing"),
         (GOOD.replace("outputs, batch", "outputs"), BadConfiguration, "loss must take (outputs, batch); it is loss(outputs)"),
@@ -140,24 +145,24 @@ def test_digits_are_split_once_for_all_and_every_class_is_in_both_parts() -> Non
         (GOOD + "raise RuntimeError('at import')", UserError, "cannot be imported: RuntimeError: at import"),
     ],
 )
-def test_a_module_that_cannot_work_is_named_with_its_function(  # type: ignore[no-untyped-def]
-    module, text: str, error: type[TrainerError], said: str
+def test_an_invalid_module_is_named_with_its_function(  # type: ignore[no-untyped-def]
+    module, text: str, error: type[TrainerError], message: str
 ) -> None:
     with pytest.raises(error) as raised:
-        load_task(module(text), "torch")
-    assert said in str(raised.value)
+        load_task(module(text))
+    assert message in str(raised.value)
     assert "module user_model" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["there_is_none", "user.there_is_none", "not a name", "model.py"])
-def test_a_module_that_is_not_there_is_a_bad_configuration(name: str) -> None:
+def test_a_missing_module_is_a_bad_configuration(name: str) -> None:
     with pytest.raises(BadConfiguration, match=r"trainer\.module"):
-        load_task(spec({"module": name}), "torch")
+        load_task(spec({"module": name}))
 
 
-def test_a_module_with_the_least_functions_has_no_test_set(module) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(GOOD), "torch")
+def test_a_module_with_only_the_required_functions_has_no_test_set(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD))
     assert task.test is None
     assert task.optimizer is None
     assert task.metrics(None, None) == {}
@@ -167,22 +172,22 @@ def test_a_module_with_the_least_functions_has_no_test_set(module) -> None:  # t
 @pytest.mark.parametrize(
     ("given", "share"), [("0.5 ** step", 0.125), ("0", 0.0), ("np.float32(0.25)", 0.25), ("config.learningRate * step", 0.15)]
 )
-def test_a_schedule_gives_the_share_of_the_rate_together_with_the_warm_up(module, given: str, share: float) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"), "torch")
+def test_schedule_and_warm_up_multiply_the_learning_rate(module, given: str, share: float) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"))
     assert task.scheduled(3) == pytest.approx(share)
     assert rate_share(task, 3) == task.scheduled(3)
     assert rate_share(replace(task, config=task.config.replaced(warmupSteps=8)), 3) == task.scheduled(3) / 2
 
 
 @pytest.mark.parametrize("given", ["-0.1", "float('nan')", "float('inf')", "None", "'1'", "1j", "np.ones(2)"])
-def test_a_schedule_that_gives_no_finite_number_of_0_or_more_is_named(module, given: str) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"), "torch")
+def test_a_schedule_must_return_a_finite_number_of_0_or_more(module, given: str) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"))
     with pytest.raises(UserError, match=r"module user_model: schedule must give a share of the learning rate.*for step 3 it gave"):
         task.scheduled(3)
 
 
-def test_samples_are_stacked_whatever_nest_they_are(module) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(GOOD), "torch")
+def test_nested_samples_are_stacked(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD))
     inputs, targets = read_batch(task, task.train, np.array([1, 0, 1]))
     assert inputs.tolist() == [[1, 1], [0, 0], [1, 1]]
     assert targets.tolist() == [0, 1, 0]
@@ -193,14 +198,14 @@ def test_samples_are_stacked_whatever_nest_they_are(module) -> None:  # type: ig
         stack([{"a": np.zeros(3)}, {"a": np.zeros(2)}])
 
 
-def test_an_unreadable_sample_is_a_user_error_with_its_place(module) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(GOOD), "torch")
+def test_an_unreadable_sample_is_a_user_error_with_its_line(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD))
     with pytest.raises(UserError, match=r"reading samples of the data set failed: IndexError"):
         read_batch(task, task.train, np.array([5]))
 
 
-def test_a_data_set_that_ends_the_program_is_a_user_error_with_its_place(module) -> None:  # type: ignore[no-untyped-def]
-    task = load_task(module(GOOD), "torch")
+def test_a_data_set_that_ends_the_program_is_a_user_error_with_its_line(module) -> None:  # type: ignore[no-untyped-def]
+    task = load_task(module(GOOD))
 
     class Ending:
         def __getitem__(self, index: int) -> None:
@@ -210,7 +215,7 @@ def test_a_data_set_that_ends_the_program_is_a_user_error_with_its_place(module)
         read_batch(task, Ending(), np.array([0]))
 
 
-def test_a_config_is_replaced_without_changing_the_first() -> None:
+def test_a_replaced_config_leaves_the_original_unchanged() -> None:
     config = Config({"learningRate": 0.1})
     assert config.replaced(learningRate=0.4).learningRate == 0.4
     assert config.learningRate == 0.1

@@ -7,24 +7,22 @@ import json
 import math
 import os
 import pickle
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from tests.checkpoints_across import one_side  # noqa: E402
-
-from muster_trainer.checkpoint import Manifest, files  # noqa: E402
-from muster_trainer.contract import BadConfiguration, StorageUnavailable  # noqa: E402
-from muster_trainer.pytorch import state, tensor_files  # noqa: E402
-from muster_trainer.pytorch.tensor_files import Chunk, parse_index  # noqa: E402
+from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_trainer.checkpoint import Manifest, files
+from muster_trainer.checkpoint.tensor_files import Block, Chunk, Stored, parse_index, write
+from muster_trainer.pytorch import state, tensor_files
+from tests.checkpoints_across import one_side
+from tests.support.seeds import seeded_random
 
 ACROSS = Path(one_side.__file__).parent
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
@@ -37,17 +35,18 @@ def world_of_one() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def test_a_checkpoint_that_two_ranks_wrote_with_another_python_and_pytorch_is_read_to_the_bit() -> None:
+def test_a_checkpoint_of_two_ranks_with_another_python_and_pytorch_is_read_bit_for_bit() -> None:
     one_side.read(ACROSS / "written-by-python3.13-torch2.15", 0, 1)
 
 
-def test_every_type_and_shape_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_every_type_and_shape_is_restored_bit_for_bit(tmp_path: Path) -> None:
     one_side.write(tmp_path, 0, 1)
     one_side.read(tmp_path, 0, 1)
 
 
 def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
+    import safetensors.torch as safetensors
+
     one_side.write(tmp_path, 0, 1)
     found = safetensors.load_file(next(tmp_path.glob("step-*/rank-00000.safetensors")))
     assert len(found) == 5 + len(one_side.DTYPES) * len(one_side.SHAPES) + 6 + 3 - 1
@@ -69,6 +68,10 @@ def test_a_type_that_cannot_be_stored_is_refused_by_name(tmp_path: Path) -> None
         state.snapshot(tmp_path, model, None, room=0)
 
 
+def block(tensor: torch.Tensor) -> Block:
+    return Block(tensor_files.name_of(tensor.dtype), tuple(tensor.shape), lambda: tensor_files.bytes_on_host(tensor))
+
+
 @st.composite
 def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The shape of a chunk, and the corner and shape of a box in it."""
@@ -88,20 +91,20 @@ def test_any_box_of_a_chunk_is_read_as_a_slice_of_it(
 ) -> None:
     shape, offsets, lengths = box
     whole = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
-    start = tensor_files.write(scratch, {"before": torch.ones(3, dtype=torch.int8), "whole": whole})["whole"]
+    start = write(scratch, {"before": block(torch.ones(3, dtype=torch.int8)), "whole": block(whole)})["whole"]
     target = torch.zeros(lengths, dtype=torch.float64 if wider else torch.float32)
     if strided and target.dim() > 1:
         target = target.transpose(0, -1).contiguous().transpose(0, -1)
     with pytest.MonkeyPatch.context() as patched, files.open_regular(scratch) as file:
         patched.setattr(tensor_files, "LONGEST_READ", longest)
-        tensor_files.read(file, torch.float32, Chunk((), shape, scratch.name, start), offsets=offsets, target=target)
+        tensor_files.read(file, "float32", Chunk((), shape, scratch.name, start), offsets, target)
     expected = whole[tuple(slice(offset, offset + length) for offset, length in zip(offsets, lengths, strict=True))]
     assert torch.equal(target, expected.to(target.dtype))
 
 
 def test_a_slice_of_a_large_tensor_takes_no_more_memory_than_it_must(tmp_path: Path) -> None:
     path = tmp_path / "large.safetensors"
-    start = tensor_files.write(path, {"large": torch.arange(1 << 24, dtype=torch.float32).reshape(1 << 12, -1)})["large"]
+    start = write(path, {"large": block(torch.arange(1 << 24, dtype=torch.float32).reshape(1 << 12, -1))})["large"]
     target = torch.empty(1 << 12, 1)
     peak, original = 0, torch.empty
 
@@ -113,7 +116,7 @@ def test_a_slice_of_a_large_tensor_takes_no_more_memory_than_it_must(tmp_path: P
 
     with pytest.MonkeyPatch.context() as patched, files.open_regular(path) as file:
         patched.setattr(torch, "empty", counted)
-        tensor_files.read(file, torch.float32, Chunk((0, 0), (1 << 12, 1 << 12), path.name, start), offsets=(0, 7), target=target)
+        tensor_files.read(file, "float32", Chunk((0, 0), (1 << 12, 1 << 12), path.name, start), (0, 7), target)
     assert 0 < peak <= tensor_files.LONGEST_READ < path.stat().st_size
     assert torch.equal(target[:, 0], torch.arange(1 << 12) * float(1 << 12) + 7)
 
@@ -125,8 +128,8 @@ def saved(directory: Path) -> tuple[torch.nn.Module, Path]:
     directory.mkdir(exist_ok=True)
     model = torch.nn.Linear(4, 3)
     part = state.snapshot(directory, model, None, room=0)
-    names, told = part.write()
-    commit(directory, [*names, *part.finish([told])])
+    names, details = part.write()
+    commit(directory, [*names, *part.finish([details])])
     return model, directory
 
 
@@ -173,7 +176,7 @@ def test_the_index_of_an_older_version_is_refused_and_not_read(tmp_path: Path) -
     assert not (tmp_path / "broken-in").exists()
 
 
-def test_the_index_is_the_one_that_was_committed_and_a_pipe_is_none(tmp_path: Path) -> None:
+def test_the_index_must_be_the_committed_one_and_not_a_pipe(tmp_path: Path) -> None:
     model, directory = saved(tmp_path / "saved")
     index = directory / "index.json"
     content = index.read_bytes()
@@ -191,9 +194,7 @@ def test_the_index_is_the_one_that_was_committed_and_a_pipe_is_none(tmp_path: Pa
 
 def test_an_index_that_changes_while_it_is_read_runs_nothing_and_fills_nothing_else(tmp_path: Path) -> None:
     """Another process swaps the index for a pickle, and back, all the while: each load gives the committed numbers, or an error."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    torch.manual_seed(seed)
+    torch.manual_seed(seeded_random().randrange(1 << 32))
     model, directory = saved(tmp_path / "saved")
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     index, good = directory / "index.json", (directory / "index.json").read_bytes()
@@ -229,13 +230,13 @@ def test_a_file_that_ends_too_early_is_an_error_of_the_storage(tmp_path: Path) -
         load(directory, model)
 
 
-def test_an_optimizer_takes_no_number_by_the_name_of_its_parameters(tmp_path: Path) -> None:
+def test_a_number_cannot_replace_the_parameters_of_an_optimizer(tmp_path: Path) -> None:
     directory, model = tmp_path / "saved", torch.nn.Linear(4, 3)
     directory.mkdir()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    part = state.snapshot(directory, model, optimizer, given=[{**state.numbers_of(optimizer)[0], "momentum": 0.5}], room=0)
-    names, told = part.write()
-    commit(directory, [*names, *part.finish([json.loads(json.dumps(told).replace("group.0.momentum", "group.0.params"))])])
+    part = state.snapshot(directory, model, optimizer, initial_numbers=[{**state.numbers_of(optimizer)[0], "momentum": 0.5}], room=0)
+    names, details = part.write()
+    commit(directory, [*names, *part.finish([json.loads(json.dumps(details).replace("group.0.momentum", "group.0.params"))])])
     with pytest.raises(BadConfiguration, match="params of a parameter group"):
         state.load(directory, model, optimizer, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
     assert isinstance(optimizer.param_groups[0]["params"], list)
@@ -250,35 +251,39 @@ def changed(**fields: Any) -> dict[str, Any]:
     return {**GOOD, "chunks": [{**CHUNKS[0], **fields}, CHUNKS[1]]}
 
 
-def parsed(tensor: object) -> None:
-    parse_index(json.dumps({"format": 1, "tensors": {"one": tensor}}).encode(), SIZES)
+def parsed(content: bytes) -> dict[str, Stored]:
+    return parse_index(content, SIZES, dtypes=tensor_files.DTYPES, framework="PyTorch")
+
+
+def with_tensor(tensor: object) -> bytes:
+    return json.dumps({"format": 1, "tensors": {"one": tensor}}).encode()
 
 
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        ({**GOOD, "dtype": "object"}, "is none that PyTorch"),
-        ({**GOOD, "dtype": "qint8"}, "is none that PyTorch"),
-        ({**GOOD, "dtype": "nn"}, "is none that PyTorch"),
+        ({**GOOD, "dtype": "object"}, "is none of a checkpoint"),
+        ({**GOOD, "dtype": "qint8"}, "is none of a checkpoint"),
+        ({**GOOD, "dtype": "nn"}, "is none of a checkpoint"),
         ({**GOOD, "shape": [4, 3]}, "do not make it whole"),
-        ({**GOOD, "shape": [-4, -2]}, "not a whole number"),
-        ({**GOOD, "shape": [1] * 65}, "65 dimensions"),
+        ({**GOOD, "shape": [-4, -2]}, "a whole number of at least 0 is needed"),
+        ({**GOOD, "shape": [1] * 65}, r"shape: at most 64 entries are allowed, found 65"),
         ({**GOOD, "chunks": CHUNKS[:1]}, "do not make it whole"),
         ({**GOOD, "chunks": [CHUNKS[0]] * 2}, "do not make it whole"),
         (changed(file="../a"), "outside"),
         (changed(file="b"), "outside"),
         (changed(start=990), "outside"),
-        (changed(start=-1), "not a whole number"),
-        (changed(start=True), "not a whole number"),
+        (changed(start=-1), "a whole number of at least 0 is needed"),
+        (changed(start=True), "a whole number of at least 0 is needed"),
         (changed(offsets=[3, 0]), "outside"),
         (changed(offsets=[0]), "dimensions"),
         (changed(shape=[2**53, 2**53]), "outside"),
     ],
 )
-def test_an_index_that_does_not_hold_together_is_refused(tensor: object, reason: str) -> None:
-    parsed(GOOD)
+def test_an_inconsistent_index_is_refused(tensor: object, reason: str) -> None:
+    parsed(with_tensor(GOOD))
     with pytest.raises(ValueError, match=reason):
-        parsed(tensor)
+        parsed(with_tensor(tensor))
 
 
 JSON = st.recursive(
@@ -295,7 +300,7 @@ def test_no_shape_of_an_index_raises_anything_but_a_value_error(value: Any, fiel
     if field in document:
         document[field] = value
     try:
-        found = parse_index(json.dumps(document).encode(), SIZES)
+        found = parsed(json.dumps(document).encode())
     except ValueError:
         return
     assert all(chunk.start + 16 <= SIZES[chunk.file] for one in found.values() for chunk in one.chunks if 0 not in chunk.shape)
@@ -304,10 +309,15 @@ def test_no_shape_of_an_index_raises_anything_but_a_value_error(value: Any, fiel
 @given(st.binary(max_size=100))
 def test_no_bytes_for_an_index_raise_anything_but_a_value_error(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (whatever it says)
-        parse_index(content, SIZES)
+        parsed(content)
 
 
-def test_the_committed_fixture_is_as_it_was_written() -> None:
+def test_a_type_that_the_framework_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="is none that Old has"):
+        parse_index(with_tensor(GOOD), SIZES, dtypes=("int8",), framework="Old")
+
+
+def test_the_checkpoint_in_the_repository_is_unchanged() -> None:
     (path,) = (ACROSS / "written-by-python3.13-torch2.15").glob("step-*")
     assert hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest() == (path / "COMMITTED").read_text().strip()
     assert json.loads((path / "manifest.json").read_bytes())["versions"] == {"python": "3.13.0", "torch": "2.15.0+cu132"}

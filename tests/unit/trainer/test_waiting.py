@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from muster_trainer.contract import PeerLost
-from muster_trainer.waiting import wait_for, within
+from muster_contract.errors import PeerLost
+from muster_trainer.host.waiting import wait_for, within
 
 
 def test_a_call_in_time_gives_its_answer_or_its_own_error() -> None:

@@ -1,10 +1,10 @@
-"""Checkpoints: layout, manifest, fence, commit, selection and retention (docs/architecture.md, "Checkpoints").
+"""Checkpoints: layout, manifest, fence, commit, selection and retention (docs/architecture/checkpoints.md).
 
 No framework is imported here: a strategy writes its files into the directory that `Store.begin` gives, and everything
 that decides whether they count lives in this package.
 """
 
-from muster_trainer.checkpoint.fence import Fence
+from muster_contract.checkpoint_layout import Fence
 from muster_trainer.checkpoint.manifest import Commit, Manifest, read_back
 from muster_trainer.checkpoint.selection import Selection, select
 from muster_trainer.checkpoint.store import Store

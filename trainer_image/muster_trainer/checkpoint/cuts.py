@@ -1,5 +1,7 @@
-"""The cut of a pipeline, kept beside the checkpoints: measured again it may come out otherwise, and then a resumed world would draw other
-random numbers in its layers, and go on with other losses."""
+"""The cut of a pipeline, in a file beside the checkpoints.
+
+A second measurement may cut the model elsewhere. The layers of a resumed world would then draw other random numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,26 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from muster_trainer.checkpoint import documents, files
-from muster_trainer.objects import Place
+from muster_contract.wire import document, parse, wire_field
+from muster_trainer.checkpoint import files
+from muster_trainer.checkpoint.objects import Location
 
 _LARGEST = 16 << 20
 
 
-def kept_cut(
-    directory: Place | None, shape: Mapping[str, Any], decide: Callable[[], list[int]], *, stages: int, layers: int
-) -> tuple[list[int], bool]:
-    """The cut that an earlier attempt kept in `directory` for a world of this `shape`, and True; else what `decide` says, which is kept.
+@document
+class _Cut:
+    """The content of the file: the number of layers of each stage."""
 
-    A file that is no cut of `layers` into `stages`, since a crash tore it or others wrote it, counts as none. Raises StorageUnavailable.
+    layers: tuple[int, ...] = wire_field(minimum=1, max_items=_LARGEST)
+
+
+def saved_cut(
+    directory: Location | None, shape: Mapping[str, Any], decide: Callable[[], list[int]], *, stages: int, layers: int
+) -> tuple[list[int], bool]:
+    """The cut of an earlier attempt for a world of this `shape`, and True. Otherwise writes and returns the result of `decide`, and False.
+
+    A file that is not a cut of `layers` into `stages` is ignored. Raises StorageUnavailable.
     """
     if directory is None:
         return decide(), False
@@ -28,10 +38,9 @@ def kept_cut(
     path = directory / f"pipeline-{name}.json"
     with files.storage(path):
         with suppress(ValueError, FileNotFoundError):
-            sizes = documents.listing(documents.parse(files.read(path, limit=_LARGEST)).get("layers"))
-            kept = [documents.whole(size, least=1) for size in sizes]
-            if len(kept) == stages and sum(kept) == layers:
-                return kept, True
+            sizes = parse(_Cut, files.read(path, limit=_LARGEST)).layers
+            if len(sizes) == stages and sum(sizes) == layers:
+                return list(sizes), True
         cut = decide()
         files.make_directory(directory)
         files.write_file(path, json.dumps({"layers": cut, "of": shape}).encode() + b"\n")

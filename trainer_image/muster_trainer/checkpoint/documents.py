@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-LARGEST_NUMBER = 2**53
-_SHOWN = 200
+_LONGEST_SHOWN = 200
 
 
 def parse(content: bytes) -> dict[str, Any]:
@@ -18,34 +17,6 @@ def parse(content: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("it is not an object")
     return document
-
-
-def whole(value: object, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """`value`, if it is a whole number in this range. Raises ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{shown(value)} is not a whole number from {least} to {most}")
-    return value
-
-
-def text(value: object, *, most: int = _SHOWN) -> str:
-    """`value`, if it is a text of at most `most` characters. Raises ValueError."""
-    if not isinstance(value, str) or len(value) > most:
-        raise ValueError(f"{shown(value)} is not a text of at most {most} characters")
-    return value
-
-
-def mapping(value: object) -> dict[str, Any]:
-    """`value`, if it is an object. Raises ValueError."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not an object")
-    return value
-
-
-def listing(value: object) -> list[Any]:
-    """`value`, if it is a list. Raises ValueError."""
-    if not isinstance(value, list):
-        raise ValueError(f"{shown(value)} is not a list")
-    return value
 
 
 def shallow(value: object, *, depth: int) -> bool:
@@ -62,10 +33,10 @@ def shallow(value: object, *, depth: int) -> bool:
 def shown(value: object) -> str:
     """`value` for a message: one line of plain characters, cut to a readable length."""
     try:
-        said = json.dumps(value)
+        text = json.dumps(value)
     except (RecursionError, ValueError):  # the latter for whole numbers of thousands of digits
-        said = f"a {type(value).__name__}"
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Durable file operations, in folders and in object stores, and storage errors said in words.
+"""Durable file operations in folders and object stores, and storage errors with their remedies.
 
 A file is on disk only after fsync of it and of the directory that names it; every write here does both. An object is durable
-once it is written. Frameworks write and read on this machine: for an object store in a folder of their own (`workplace`).
+once it is written. Frameworks write and read on this machine. For an object store they use a temporary folder (`staging_folder`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from muster_trainer.contract import StorageUnavailable
-from muster_trainer.objects import ObjectPath, Place
+from muster_contract.errors import StorageUnavailable
+from muster_trainer.checkpoint.objects import Location, ObjectPath
 
 _REMEDIES = {
     errno.ENOSPC: "no space is left: free some, keep fewer checkpoints (checkpoint.keep), or use a larger volume",
@@ -33,7 +34,7 @@ _REMEDIES = {
 }
 
 _NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags for files in the storage: a symbolic link is an error, and a pipe is not waited for."""
+"""Flags for files in the storage: a symbolic link is an error, and opening a pipe does not block."""
 
 _OBJECT_REMEDIES = {
     errno.EACCES: "access is denied: do the credentials (checkpoint.storage.secretRef) allow to list, read, write and delete there?",
@@ -42,7 +43,7 @@ _OBJECT_REMEDIES = {
 }
 
 
-def storage_error(path: Place, error: OSError) -> StorageUnavailable:
+def storage_error(path: Location, error: OSError) -> StorageUnavailable:
     """The typed error for a failed operation on `path`."""
     remedies = _OBJECT_REMEDIES if "://" in str(error.filename) else _REMEDIES
     reason = remedies.get(error.errno or 0, f"{error.strerror or error}: is the storage reachable?")
@@ -50,7 +51,7 @@ def storage_error(path: Place, error: OSError) -> StorageUnavailable:
 
 
 @contextmanager
-def storage(path: Place) -> Iterator[None]:
+def storage(path: Location) -> Iterator[None]:
     """Turns every OSError inside into StorageUnavailable that names `path` and the remedy."""
     try:
         yield
@@ -58,7 +59,7 @@ def storage(path: Place) -> Iterator[None]:
         raise storage_error(path, error) from error
 
 
-def make_directory(path: Place) -> None:
+def make_directory(path: Location) -> None:
     """Makes `path` with its parents, durably."""
     if isinstance(path, ObjectPath):
         return
@@ -67,7 +68,7 @@ def make_directory(path: Place) -> None:
     sync_directory(path.parent)
 
 
-def write_file(path: Place, content: bytes) -> None:
+def write_file(path: Location, content: bytes) -> None:
     """Writes a whole file durably. A crash in the middle may leave a part of it."""
     if isinstance(path, ObjectPath):
         path.write_bytes(content)
@@ -80,13 +81,13 @@ def write_file(path: Place, content: bytes) -> None:
 
 
 def create(path: Path) -> BinaryIO:
-    """Opens a file of this machine for writing, from its start. Raises OSError where a symbolic link or a pipe has its name: what is
-    written must not go elsewhere, nor wait for a reader."""
+    """Opens a file of this machine for writing, and empties it. Raises OSError if it is a symbolic link, which leads elsewhere, or a
+    pipe, which may block."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_DETOUR, 0o666), "wb")
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Opens a file of this machine for reading. Raises ValueError where it is not a regular file: reading a pipe or a device may never
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a file of this machine for reading. Raises ValueError if it is not a regular file: reading a pipe or a device may never
     end, and a symbolic link leads elsewhere."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb")
@@ -102,8 +103,9 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
-def read(path: Place, *, limit: int) -> bytes:
-    """The content of a regular file or object. Raises ValueError where it is longer than `limit` bytes, or of another kind."""
+def read(path: Location, *, limit: int) -> bytes:
+    """The content of a regular file or object. Raises ValueError if it is of another kind or longer than `limit`
+    bytes."""
     if isinstance(path, ObjectPath):
         content = path.read_bytes() if path.size() <= limit else None
     else:
@@ -125,7 +127,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flushes a file that another has written; its directory is flushed with the next `write_file`."""
+    """Flushes a file that other code has written. The next `write_file` flushes its directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -141,8 +143,8 @@ def sync_tree(root: Path) -> None:
         sync_directory(Path(directory))
 
 
-def remove_file(path: Place) -> None:
-    """Removes `path` durably; a missing one is fine."""
+def remove_file(path: Location) -> None:
+    """Removes `path` durably. A missing file is no error."""
     if isinstance(path, ObjectPath):
         path.remove()
         return
@@ -150,8 +152,8 @@ def remove_file(path: Place) -> None:
     sync_directory(path.parent)
 
 
-def remove_tree(path: Place) -> None:
-    """Removes a directory; what is gone already is fine."""
+def remove_tree(path: Location) -> None:
+    """Removes a directory. A missing one is no error."""
     if isinstance(path, ObjectPath):
         path.remove()
         return
@@ -159,12 +161,12 @@ def remove_tree(path: Place) -> None:
         shutil.rmtree(path)
 
 
-def is_folder(path: Place) -> bool:
-    """Whether it is a folder itself, and not a symbolic link to one."""
+def is_folder(path: Location) -> bool:
+    """Whether `path` is a folder, and not a symbolic link to one."""
     return path.is_dir() and not (isinstance(path, Path) and path.is_symlink())
 
 
-def size(path: Place) -> int:
+def size(path: Location) -> int:
     """Bytes of a regular file or object. Raises ValueError for a file of another kind."""
     if isinstance(path, ObjectPath):
         return path.size()
@@ -172,25 +174,26 @@ def size(path: Place) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def sha256(path: Place) -> str:
-    """Raises ValueError for a file of another kind than a regular one."""
-    with path.open("rb") if isinstance(path, ObjectPath) else open_regular(path) as file:
+def sha256(path: Location) -> str:
+    """The SHA-256 of a regular file or object, in hexadecimal. Raises ValueError for a file of another kind."""
+    with path.open() if isinstance(path, ObjectPath) else open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def workplace(place: Place) -> Path:
-    """Where the files that shall lie at `place` are written first; `leave` removes what is none of the storage."""
-    return Path(tempfile.mkdtemp(prefix="muster-save-")) if isinstance(place, ObjectPath) else place
+def staging_folder(target: Location) -> Path:
+    """The folder of this machine in which to write the files of `target`: a temporary one for an object store, else `target` itself."""
+    return Path(tempfile.mkdtemp(prefix="muster-save-")) if isinstance(target, ObjectPath) else target
 
 
-def keep(file: Path, place: Place) -> None:
-    """Makes a file of the workplace durable, and what lies at `place`."""
-    if isinstance(place, ObjectPath):
-        place.upload(file)
+def store_file(file: Path, target: Location) -> None:
+    """Stores a file of the staging folder durably at `target`."""
+    if isinstance(target, ObjectPath):
+        target.upload(file)
     else:
         sync_file(file)
 
 
-def leave(workplace: Path, place: Place) -> None:
-    if workplace != place:
-        remove_tree(workplace)
+def remove_staging(folder: Path, target: Location) -> None:
+    """Removes the staging folder of `target`, if it is a temporary one."""
+    if folder != target:
+        remove_tree(folder)

@@ -5,87 +5,79 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from muster_contract.checkpoint_layout import MANIFEST, MARKER, Fence, parse_checkpoint_name
+from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.wire import decode, document, fields_of, wire_field
 from muster_trainer.checkpoint import documents, files
-from muster_trainer.checkpoint.fence import Fence
-from muster_trainer.contract import BadConfiguration, StorageUnavailable
-from muster_trainer.objects import ObjectPath, Place
+from muster_trainer.checkpoint.objects import Location, ObjectPath
 
 FORMAT = 1
-MANIFEST = "manifest.json"
-MARKER = "COMMITTED"
 PICKLED_INDEX = ".metadata"
 """The index of PyTorch checkpoints that older versions wrote. Reading it could run code."""
 LARGEST_MANIFEST = 16 << 20
 _LARGEST_MARKER = 1 << 10
-_DIRECTORY = re.compile("step-([0-9]{1,15})-(.*)")
 _LARGEST_IDENTITY_DEPTH = 8
-_LONGEST_NAME, _LONGEST_PART = 1024, 255
+_LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
 
 
-@dataclass(frozen=True)
+@document
+class _File:
+    """An entry of `Manifest.files`."""
+
+    bytes: int = wire_field(minimum=0, maximum=2**63 - 1)
+    sha256: str = wire_field(max_length=64)
+
+
+@document
 class Manifest:
     """What a checkpoint holds. `step` counts steps done, `world` processes, `samplesSeen` samples since step 0;
-    `identity` is what a job must share with the checkpoint to go on from it, by the names of the job's fields.
+    `identity` has the settings that a job must share with the checkpoint to resume from it, by the names of the job's fields.
     `files` has `bytes` and `sha256` of each file, by its path below the checkpoint."""
 
-    step: int
-    epoch: int
-    seed: int
-    samplesSeen: int  # noqa: N815 (the names of the file)
-    world: int
-    strategy: str
-    attempt: int
-    versions: Mapping[str, str]
+    step: int = wire_field(minimum=0)
+    epoch: int = wire_field(minimum=0)
+    seed: int = wire_field(minimum=-(2**64), maximum=2**64)
+    samplesSeen: int = wire_field(minimum=0)  # noqa: N815 (the names of the file)
+    world: int = wire_field(minimum=1)
+    strategy: str = wire_field(max_length=_LONGEST_TEXT)
+    attempt: int = wire_field(minimum=0)
+    versions: Mapping[str, str] = wire_field(max_length=_LONGEST_TEXT)
     identity: Mapping[str, Any]
-    reason: str
-    createdAt: str  # noqa: N815
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    format: int = FORMAT
+    reason: str = wire_field(max_length=_LONGEST_TEXT)
+    createdAt: str = wire_field(max_length=_LONGEST_TEXT)  # noqa: N815
+    files: Mapping[str, Mapping[str, Any]] = wire_field(default_factory=dict, max_items=LARGEST_MANIFEST)
+    format: int = wire_field(default=FORMAT, minimum=1)
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """The manifest of any format, of which a newer one may have fields that this version does not know.
-
-        Raises ValueError that says what is wrong.
-        """
-        document = documents.parse(content)
-        known = {each.name for each in fields(cls)}
-        if lacking := sorted(known - document.keys()):
-            raise ValueError(f"it has no {lacking[0]}")
-        if documents.whole(document["format"], least=1) == FORMAT and (unknown := sorted(document.keys() - known)):
+        """Parses a manifest of this format or a newer one, which may have more fields. Raises ValueError."""
+        values = documents.parse(content)
+        manifest = decode(cls, values)
+        names = {field.wire_name for field in fields_of(cls)}
+        if missing := sorted(name for name in names if values.get(name) is None):
+            raise ValueError(f"it has no {missing[0]}")
+        if manifest.format == FORMAT and (unknown := sorted(values.keys() - names)):
             raise ValueError(f"it has a field {documents.shown(unknown[0])}, which format {FORMAT} has not")
-        for name in ("step", "epoch", "samplesSeen", "attempt"):
-            documents.whole(document[name])
-        documents.whole(document["seed"], least=-(2**64), most=2**64)
-        documents.whole(document["world"], least=1)
-        for name in ("strategy", "reason", "createdAt"):
-            documents.text(document[name])
-        for version in documents.mapping(document["versions"]).values():
-            documents.text(version)
-        if not documents.shallow(documents.mapping(document["identity"]), depth=_LARGEST_IDENTITY_DEPTH):
+        if not documents.shallow(manifest.identity, depth=_LARGEST_IDENTITY_DEPTH):
             raise ValueError("its identity is nested too deeply")
-        listed = documents.mapping(document["files"])
-        for name, entry in listed.items():
-            _check_file(name, documents.mapping(entry))
-        taken = {*listed, MANIFEST, MARKER}
-        for name in listed:
-            if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
-                raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
-        return cls(**{name: document[name] for name in known})
+        for name, entry in manifest.files.items():
+            _check_file(name, entry)
+        _check_folders(manifest.files)
+        return manifest
 
     @property
     def unreadable(self) -> str | None:
-        """Why this version of Muster cannot go on from an intact checkpoint, which an older or newer one wrote; None where it can."""
+        """Why this version of Muster cannot read a checkpoint that an older or newer version wrote; None if it can."""
         if self.format > FORMAT:
             return f"was written by a newer version of Muster (format {self.format}, this version reads {FORMAT})"
         if PICKLED_INDEX in self.files:
@@ -101,45 +93,47 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
         raise ValueError(f"it lists {documents.shown(name)}, which is not a plain relative path")
     if name in (MANIFEST, MARKER):
         raise ValueError(f"it lists {name}, which is not a file of the training")
-    documents.whole(entry.get("bytes"), most=2**63 - 1)
-    if not re.fullmatch("[0-9a-f]{64}", documents.text(entry.get("sha256"))):
+    if not re.fullmatch("[0-9a-f]{64}", decode(_File, entry, name).sha256):
         raise ValueError(f"the sha256 of {name} is not one")
+
+
+def _check_folders(names: Collection[str]) -> None:
+    """Raises ValueError if a file is below another file."""
+    taken = {*names, MANIFEST, MARKER}
+    for name in names:
+        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
+            raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint directory `step-<step>-<fence>` that has the commit marker; whether it verifies is another matter."""
+    """A checkpoint directory `step-<step>-<fence>` with the commit marker. It need not verify."""
 
-    path: Place
+    path: Location
     step: int
     fence: Fence
 
     @property
     def order(self) -> tuple[int, Fence]:
-        """Newest last: further on counts first, then the younger attempt."""
+        """Sorts commits, newest last: by step, then by fence."""
         return (self.step, self.fence)
 
 
-def directory_name(step: int, fence: Fence) -> str:
-    return f"step-{step:08d}-{fence}"
+def parse_directory(path: Location) -> Commit | None:
+    """The step and fence in the name of a checkpoint directory; None for other names."""
+    named = parse_checkpoint_name(path.name)
+    return Commit(path, *named) if named else None
 
 
-def parse_directory(path: Place) -> Commit | None:
-    """The step and fence in a checkpoint directory's name, or None where it is no such name."""
-    match = _DIRECTORY.fullmatch(path.name)
-    fence = Fence.parse(match[2]) if match else None
-    return Commit(path, int(match[1]), fence) if match and fence else None
-
-
-def is_committed(path: Place) -> bool:
+def is_committed(path: Location) -> bool:
     return (path / MARKER).is_file()
 
 
-def read_verified(path: Place, *, sums: bool = True) -> Manifest:
+def read_verified(path: Location, *, sums: bool = True) -> Manifest:
     """The manifest of a committed checkpoint whose every file has the size and, with `sums`, the SHA-256 that were committed.
 
-    Raises ValueError that says what is damaged, and OSError where the storage does not answer: that is no damage, and
-    passing over the checkpoint for it would lose steps.
+    Raises ValueError for a damaged checkpoint. Raises OSError if the storage does not answer: this is no damage, and skipping
+    the checkpoint would lose steps.
     """
     try:
         content = files.read(path / MANIFEST, limit=LARGEST_MANIFEST)
@@ -155,7 +149,7 @@ def read_verified(path: Place, *, sums: bool = True) -> Manifest:
 
 
 def verifies(commit: Commit) -> bool:
-    """Whether it is whole as far as is cheap to tell: an object store has sums of its own, and takes money for reading."""
+    """Whether the files verify. In an object store it compares sizes only, because reading costs money and the store has checksums."""
     try:
         return bool(read_verified(commit.path, sums=isinstance(commit.path, Path)))
     except ValueError:
@@ -163,8 +157,8 @@ def verifies(commit: Commit) -> bool:
 
 
 @contextmanager
-def read_back(path: Place) -> Iterator[Path]:
-    """A checkpoint that has been verified, with its manifest, as a folder of this machine: itself, or a copy for as long as it is needed.
+def read_back(path: Location) -> Iterator[Path]:
+    """A verified checkpoint as a folder of this machine: the folder itself, or a temporary copy from an object store.
 
     Raises StorageUnavailable.
     """
@@ -193,14 +187,14 @@ def _download(path: ObjectPath, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint that `read_back` gave. Raises ValueError where it is none, and OSError."""
+    """The manifest in a folder of `read_back`. Raises ValueError if it is invalid, and OSError."""
     return _parsed(files.read(folder / MANIFEST, limit=LARGEST_MANIFEST))
 
 
 def read_listed(folder: Path, manifest: Manifest, name: str, *, limit: int) -> bytes:
-    """A file of a checkpoint that `read_back` gave: it is read once, and these bytes are the ones that `manifest` lists.
+    """The content of a file in a folder of `read_back`. It is read once and compared with its hash in `manifest`.
 
-    Raises ValueError where they are not, and OSError.
+    Raises ValueError if it differs, and OSError.
     """
     if name not in manifest.files:
         raise ValueError(f"{MANIFEST} lists no {name}")
@@ -217,7 +211,7 @@ def _parsed(content: bytes) -> Manifest:
         raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
 
 
-def _verify(path: Place, name: str, expected: Mapping[str, Any], *, sums: bool) -> None:
+def _verify(path: Location, name: str, expected: Mapping[str, Any], *, sums: bool) -> None:
     try:
         if "/" in name and isinstance(path, Path) and not (path / name).parent.resolve().is_relative_to(path.resolve()):
             raise ValueError(f"{name} is not below the checkpoint")
@@ -233,12 +227,12 @@ def _verify(path: Place, name: str, expected: Mapping[str, Any], *, sums: bool) 
 
 
 def digest_of(content: bytes) -> str:
-    """The SHA-256 of `content`, in hexadecimal. The commit marker holds that of the manifest, which holds those of the files."""
+    """The SHA-256 of `content`, in hexadecimal. The commit marker has the one of the manifest, which has those of the files."""
     return hashlib.sha256(content).hexdigest()
 
 
-def check_identity(manifest: Manifest, identity: Mapping[str, Any], path: Place) -> None:
-    """Raises BadConfiguration where the job is another one than the checkpoint's: it would not be the same training."""
+def check_identity(manifest: Manifest, identity: Mapping[str, Any], path: Location) -> None:
+    """Raises BadConfiguration if the settings of the job differ from those of the checkpoint, so that it is another training."""
     for name in sorted(manifest.identity.keys() | identity.keys()):
         saved, now = manifest.identity.get(name), identity.get(name)
         if saved != now:

@@ -1,90 +1,100 @@
-"""Which commits count, and which of them training goes on from."""
+"""Which commits count, and from which of them training resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muster_trainer.checkpoint import documents, files
-from muster_trainer.checkpoint.fence import Fence
+from muster_contract.checkpoint_layout import ATTEMPTS, CHECKPOINTS, MARKER, Fence
+from muster_contract.errors import BadConfiguration, CheckpointDamaged
+from muster_contract.trainer_spec import CheckpointSpec
+from muster_contract.wire import document, parse, wire_field
+from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.manifest import Commit, Manifest, is_committed, parse_directory, read_verified
-from muster_trainer.contract import BadConfiguration, CheckpointDamaged, CheckpointSpec
-from muster_trainer.objects import Place, place_of
+from muster_trainer.checkpoint.objects import Location, location_of
 
 _LARGEST_REGISTRATION = 1 << 16
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The commit to go on from with its manifest (both None: from the start). `found` is the newest committed step
-    that counts, verified or not; `skipped` has (path, reason) of each newer one that was passed over."""
+    """The commit to resume from, with its manifest. Both are None at the start. `newest` is the newest committed step that
+    counts, verified or not. `skipped` has (path, reason) of each newer commit that is damaged."""
 
     commit: Commit | None
     manifest: Manifest | None
-    found: int | None
-    skipped: tuple[tuple[Place, str], ...]
+    newest: int | None
+    skipped: tuple[tuple[Location, str], ...]
 
     @property
     def step(self) -> int:
         return self.commit.step if self.commit else 0
 
 
-def registrations(directory: Place) -> dict[Fence, int]:
-    """The attempts that have begun, and the step each resumed at. A torn registration names no attempt that trained."""
+@document
+class _Registration:
+    """A file in the folder ATTEMPTS. Its other fields are for people."""
+
+    resumed_step: int = wire_field(minimum=0)
+
+
+def registrations(directory: Location) -> dict[Fence, int]:
+    """The attempts that have begun, and the step each resumed at. A damaged registration is ignored."""
     resumed: dict[Fence, int] = {}
-    for path in (directory / "attempts").glob("*.json"):
+    for path in (directory / ATTEMPTS).glob("*.json"):
         fence = Fence.parse(path.stem)
         if fence is None:
             continue
         try:
-            resumed[fence] = documents.whole(documents.parse(files.read(path, limit=_LARGEST_REGISTRATION)).get("resumedStep"))
+            resumed[fence] = parse(_Registration, files.read(path, limit=_LARGEST_REGISTRATION)).resumed_step
         except (ValueError, FileNotFoundError):
             continue
     return resumed
 
 
 def is_void(commit: Commit, resumed: Mapping[Fence, int]) -> bool:
-    """A commit is void when an attempt with a higher fence resumed below it: it is a write of a dead world."""
+    """Whether an attempt with a higher fence resumed from an earlier step. The commit is then a late write of an older world."""
     return any(fence > commit.fence and step < commit.step for fence, step in resumed.items())
 
 
-def checkpoints(directory: Place) -> list[Commit]:
+def checkpoints(directory: Location) -> list[Commit]:
     """Every checkpoint directory, finished or not, newest last."""
-    named = (parse_directory(path) for path in directory.glob("step-*") if files.is_folder(path))
-    return sorted((found for found in named if found is not None), key=lambda found: found.order)
+    named = (parse_directory(path) for path in directory.glob(CHECKPOINTS) if files.is_folder(path))
+    return sorted((commit for commit in named if commit is not None), key=lambda commit: commit.order)
 
 
-def valid_commits(directory: Place) -> list[Commit]:
+def valid_commits(directory: Location) -> list[Commit]:
     """Every commit that is not void, newest last."""
     resumed = registrations(directory)
-    return [found for found in checkpoints(directory) if is_committed(found.path) and not is_void(found, resumed)]
+    return [commit for commit in checkpoints(directory) if is_committed(commit.path) and not is_void(commit, resumed)]
 
 
 def select(spec: CheckpointSpec, fence: Fence) -> Selection:
-    """What the attempt with this fence goes on from.
+    """What the attempt with this fence resumes from.
 
-    `Never` and a path say where the job's first attempt begins; a later attempt goes on from the job's own commits.
+    `Never` and a path hold for the first attempt of a job. A later attempt resumes from the job's own commits.
     Raises CheckpointDamaged or BadConfiguration for a path that does not verify or exist.
     """
-    with files.storage(spec.directory):
-        valid = valid_commits(spec.directory)
+    directory = location_of(spec.directory)
+    with files.storage(directory):
+        valid = valid_commits(directory)
         if spec.resume == "Auto":
             return newest_verified(valid)
         own = newest_verified([commit for commit in valid if commit.fence.created == fence.created])
     if own.commit is not None or spec.resume == "Never":
         return own
-    return _named(place_of(spec.resume), own)
+    return _named(location_of(spec.resume), own)
 
 
 def newest_verified(valid: Iterable[Commit]) -> Selection:
     """The newest of `valid` commits (newest last) whose files verify.
 
-    Raises BadConfiguration where only another version of Muster can read it: to pass over it would lose its steps, and retention would then
-    remove it.
+    Raises BadConfiguration if only another version of Muster can read it. Skipping it would lose its steps, and retention would
+    then remove it.
     """
     newest_first = list(valid)[::-1]
-    found = newest_first[0].step if newest_first else None
-    skipped: list[tuple[Place, str]] = []
+    newest = newest_first[0].step if newest_first else None
+    skipped: list[tuple[Location, str]] = []
     for commit in newest_first:
         try:
             manifest = read_verified(commit.path)
@@ -92,18 +102,18 @@ def newest_verified(valid: Iterable[Commit]) -> Selection:
             skipped.append((commit.path, str(error)))
             continue
         refuse_other_version(manifest, commit.path)
-        return Selection(commit, manifest, found, tuple(skipped))
-    return Selection(None, None, found, tuple(skipped))
+        return Selection(commit, manifest, newest, tuple(skipped))
+    return Selection(None, None, newest, tuple(skipped))
 
 
-def _named(path: Place, own: Selection) -> Selection:
+def _named(path: Location, own: Selection) -> Selection:
     if not path.is_dir():
         raise BadConfiguration(f"spec.checkpoint.resume: there is no checkpoint directory {path}; write Auto, Never or one")
     commit = parse_directory(path.resolve())
     if commit is None or not is_committed(path):
         raise BadConfiguration(
             f"spec.checkpoint.resume: {path} is no committed checkpoint; name a directory step-<step>-<fence> that holds "
-            "a file COMMITTED, or write Auto"
+            f"a file {MARKER}, or write Auto"
         )
     try:
         with files.storage(path):
@@ -116,8 +126,8 @@ def _named(path: Place, own: Selection) -> Selection:
     return Selection(commit, manifest, commit.step, own.skipped)
 
 
-def refuse_other_version(manifest: Manifest, path: Place) -> None:
-    """Raises BadConfiguration where only another version of Muster can go on from the checkpoint."""
+def refuse_other_version(manifest: Manifest, path: Location) -> None:
+    """Raises BadConfiguration if only another version of Muster can read the checkpoint."""
     if manifest.unreadable:
         raise BadConfiguration(
             f"checkpoint {path} {manifest.unreadable}: finish the job with that version, write another checkpoint.name to start over "

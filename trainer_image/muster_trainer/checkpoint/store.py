@@ -1,4 +1,4 @@
-"""Writing checkpoints: registration of an attempt, the commit, and what is kept."""
+"""Writing checkpoints: registration of an attempt, commits, and retention."""
 
 from __future__ import annotations
 
@@ -10,63 +10,64 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from muster_contract.checkpoint_layout import ATTEMPTS, MANIFEST, MARKER, Fence, checkpoint_name, registration_name
+from muster_contract.errors import BadConfiguration, PeerLost, StorageUnavailable
 from muster_trainer.checkpoint import files
-from muster_trainer.checkpoint.fence import Fence
-from muster_trainer.checkpoint.manifest import MANIFEST, MARKER, Commit, Manifest, digest_of, directory_name, is_committed, verifies
+from muster_trainer.checkpoint.manifest import Commit, Manifest, digest_of, is_committed, verifies
+from muster_trainer.checkpoint.objects import Location
 from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void, registrations
-from muster_trainer.contract import BadConfiguration, PeerLost, StorageUnavailable
-from muster_trainer.objects import Place
 
 LEAST_KEPT = 2
 CLOCKS_DIFFER = timedelta(days=1)
-"""At most, between the machine that trains and the API server."""
+"""The largest difference that is accepted between the clocks of this machine and the API server."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoint directory as one attempt (its `fence`) may write it. Rank 0 alone uses it, but for `flush`.
+    """The checkpoint directory, as the attempt with this `fence` may write it. Only rank 0 uses it, except for `flush`.
 
-    Every method raises StorageUnavailable where the storage fails, and PeerLost where a higher fence is registered
-    (BadConfiguration, if no job can have it yet).
+    Every method raises StorageUnavailable if the storage fails, and PeerLost if a higher fence is registered (BadConfiguration
+    if its job would be created in the future).
     """
 
-    directory: Place
+    directory: Location
     fence: Fence
     keep: int
 
     def register(self, selection: Selection) -> None:
-        """Says, before anything is written, what this attempt resumes from: newer commits of older fences are void."""
+        """Registers this attempt and what it resumes from, before it writes anything else. Newer commits of older fences are void then."""
         with files.storage(self.directory):
-            files.make_directory(self.directory / "attempts")
+            files.make_directory(self.directory / ATTEMPTS)
             self._check_fence()
             record = {
                 "fence": str(self.fence),
                 "resumedStep": selection.step,
                 "resumedPath": selection.commit.path.name if selection.commit else None,
             }
-            files.write_file(self.directory / "attempts" / f"{self.fence}.json", json.dumps(record).encode() + b"\n")
+            files.write_file(self.directory / ATTEMPTS / registration_name(self.fence), json.dumps(record).encode() + b"\n")
 
-    def begin(self, step: int) -> Place:
-        """An empty directory for the files of a checkpoint at `step`; what was left there by this fence is removed."""
-        path = self.directory / directory_name(step, self.fence)
+    def begin(self, step: int) -> Location:
+        """Makes an empty directory for a checkpoint at `step`. Removes what this fence has left there."""
+        path = self.directory / checkpoint_name(step, self.fence)
         with files.storage(path):
             self._check_fence()
             self._remove(path)
             files.make_directory(path)
         return path
 
-    def flush(self, folder: Path, names: Iterable[str], path: Place) -> dict[str, dict[str, Any]]:
-        """Makes the files `names`, which were written to the workplace `folder`, durable files of the checkpoint at `path`; gives
-        their sizes and sums, as the manifest lists them. Any rank may."""
+    def flush(self, folder: Path, names: Iterable[str], path: Location) -> dict[str, dict[str, Any]]:
+        """Stores the files `names` of the staging folder `folder` durably in the checkpoint at `path`. Any rank may call it.
+
+        Returns their sizes and sums, as the manifest lists them."""
         listing = {}
         with files.storage(path):
             for name in names:
                 listing[name] = {"bytes": files.size(folder / name), "sha256": files.sha256(folder / name)}
-                files.keep(folder / name, path / name)
+                files.store_file(folder / name, path / name)
         return listing
 
-    def commit(self, path: Place, manifest: Manifest) -> tuple[Commit, int]:
-        """Makes the files that `manifest` lists a checkpoint, once every rank has flushed its own. Returns it and its bytes."""
+    def commit(self, path: Location, manifest: Manifest) -> tuple[Commit, int]:
+        """Commits the files that `manifest` lists, after every rank has flushed its own. Returns the commit and its size in bytes."""
         with files.storage(path):
             for name, written in manifest.files.items():
                 self._check_shared(path / name, written["bytes"])
@@ -77,55 +78,59 @@ class Store:
         return Commit(path, manifest.step, self.fence), sum(entry["bytes"] for entry in manifest.files.values())
 
     @staticmethod
-    def _check_shared(path: Place, size: int) -> None:
+    def _check_shared(path: Location, size: int) -> None:
         if not path.is_file() or files.size(path) != size:
             raise StorageUnavailable(
                 f"checkpoint storage {path}: another replica wrote it, and it cannot be seen whole from here: let all replicas mount "
                 "the same storage (a claim that is ReadWriteMany)"
             )
 
-    def abandon(self, path: Place) -> None:
-        """Removes what a save that failed has left, as far as that can be done: a full disk is not to be kept full."""
+    def abandon(self, path: Location) -> None:
+        """Removes the files of a save that failed, as far as possible, so that a full disk does not stay full.
+
+        A save that was committed stays: it may have failed afterwards, in the retention of others or with a lost peer."""
         with suppress(OSError):
-            self._remove(path)
+            if not is_committed(path):
+                self._remove(path)
 
-    def retain(self, newest: Commit | None = None) -> list[Place]:
-        """Removes what is no longer needed after a commit, and returns it. `newest` was written just now, and is not read again.
+    def retain(self, newest: Commit | None = None) -> list[Location]:
+        """Removes checkpoints that are no longer needed, and returns them. `newest` was written just now, and is not read again.
 
-        Kept are the newest `keep` valid commits (at least two), and as many more as it takes for two of those kept to verify; and
-        whatever this or a higher fence has not finished. With a higher fence registered nothing is removed: that attempt owns
-        the directory now.
+        It retains the newest `keep` valid commits (at least two), and more if fewer than two of them verify. It also retains
+        unfinished checkpoints of this and higher fences. It removes nothing if a higher fence is registered, because the
+        directory then belongs to that attempt.
         """
-        removed: list[Place] = []
+        removed: list[Location] = []
         with files.storage(self.directory):
             resumed = registrations(self.directory)
             if any(fence > self.fence for fence in resumed):
                 return removed
-            found = checkpoints(self.directory)
-            valid = [one for one in found if is_committed(one.path) and not is_void(one, resumed)]
-            kept = self._kept(valid, newest)
-            for one in found:
+            present = checkpoints(self.directory)
+            valid = [one for one in present if is_committed(one.path) and not is_void(one, resumed)]
+            retained = self._retained(valid, newest)
+            for one in present:
                 finished_or_old = is_committed(one.path) or one.fence < self.fence
-                if one not in kept and finished_or_old:
+                if one not in retained and finished_or_old:
                     self._remove(one.path)
                     removed.append(one.path)
         return removed
 
-    def _kept(self, valid: list[Commit], newest: Commit | None) -> list[Commit]:
-        kept: list[Commit] = []
+    def _retained(self, valid: list[Commit], newest: Commit | None) -> list[Commit]:
+        retained: list[Commit] = []
         intact = 0
         for one in reversed(valid):
-            if len(kept) >= max(self.keep, LEAST_KEPT) and intact >= LEAST_KEPT:
+            if len(retained) >= max(self.keep, LEAST_KEPT) and intact >= LEAST_KEPT:
                 break
-            kept.append(one)
+            retained.append(one)
             if intact < LEAST_KEPT:
                 intact += one == newest or verifies(one)
-        return kept
+        return retained
 
     def _check_fence(self) -> None:
-        """Raises PeerLost where a newer attempt has registered, and BadConfiguration where none can have: that fence would never yield."""
+        """Raises PeerLost if a newer attempt is registered, and BadConfiguration if its fence is in the future, because it would block the
+        job for ever."""
         newest = max(registrations(self.directory), default=self.fence)
-        path = self.directory / "attempts" / f"{newest}.json"
+        path = self.directory / ATTEMPTS / registration_name(newest)
         if newest.created > max(datetime.now(UTC), self.fence.created) + CLOCKS_DIFFER:
             raise BadConfiguration(
                 f"{path} registers an attempt of a job that will be created in the future, so no other attempt may save: remove that file"
@@ -137,8 +142,8 @@ class Store:
             )
 
     @staticmethod
-    def _remove(path: Place) -> None:
-        """The marker goes first: a directory that is half removed must not count. Of a link to one, the link alone is removed."""
+    def _remove(path: Location) -> None:
+        """Removes the marker first, because a directory that is half removed must not count. Removes a link, but not its target."""
         if isinstance(path, Path) and path.is_symlink():
             path.unlink()
         elif path.is_dir():

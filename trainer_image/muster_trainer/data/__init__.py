@@ -1,6 +1,7 @@
-"""Which samples a step takes, and how they are shared out: pure functions."""
+"""The samples of each step, and their distribution over devices: pure functions."""
 
+from muster_trainer.data.dataset import ArrayDataSet, DataSet
 from muster_trainer.data.order import Order, batches_in_order, permutation
-from muster_trainer.data.shares import portions, weighted_share
+from muster_trainer.data.shares import weighted_share
 
-__all__ = ["Order", "batches_in_order", "permutation", "portions", "weighted_share"]
+__all__ = ["ArrayDataSet", "DataSet", "Order", "batches_in_order", "permutation", "weighted_share"]

@@ -1,6 +1,6 @@
-"""The order of samples: a pure function of (seed, step) at a fixed global batch, whatever the world.
+"""The order of samples: a pure function of (seed, step) at a fixed global batch, for every world.
 
-That is why no loader state is saved: a step names its samples.
+So no state of a loader is saved: the number of a step determines its samples.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def permutation(seed: int, epoch: int, size: int, *, run: int = 0) -> Indices:
 
 @dataclass(frozen=True)
 class Order:
-    """`size` samples in steps of `batch`; the last step of an epoch takes what is left. Steps count from 0 here.
+    """`size` samples in steps of `batch`; the last step of an epoch takes the rest. Steps count from 0 here.
 
-    With `runs` the samples are cut into as many runs of neighbours, and of each batch, shared out over as many devices, a
-    device gets samples of its own run alone: it reads few of the files. The order then depends on the number of devices.
+    With `runs` the samples are cut into as many contiguous runs, one for each device. A device gets only samples of its own run,
+    so that it reads few of the files. The order then depends on the number of devices.
     """
 
     seed: int
@@ -47,22 +47,22 @@ class Order:
 
     def batch_indices(self, step: int) -> Indices:
         """The samples of `step`: shape (n,), 1 <= n <= batch."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        return _whole_epoch(self, epoch)[place * self.batch : (place + 1) * self.batch]
+        epoch, position = divmod(step, self.steps_per_epoch)
+        return _whole_epoch(self, epoch)[position * self.batch : (position + 1) * self.batch]
 
     def boundary(self, step: int, every_steps: int | None) -> int:
-        """The step before which asynchronous batches may be handed out at `step`: the end of its epoch, or the next checkpoint."""
+        """The end (exclusive) of the steps whose batches may be scheduled at `step`: the end of its epoch, or the next checkpoint."""
         epoch_end = (self.epoch(step) + 1) * self.steps_per_epoch
         return epoch_end if every_steps is None else min(epoch_end, (step // every_steps + 1) * every_steps)
 
     def samples_before(self, step: int) -> int:
         """How many samples the steps before `step` took."""
-        epochs, place = divmod(step, self.steps_per_epoch)
-        return epochs * self.size + min(place * self.batch, self.size)
+        epochs, position = divmod(step, self.steps_per_epoch)
+        return epochs * self.size + min(position * self.batch, self.size)
 
 
 def batches_in_order(count: int, size: int) -> Iterator[Indices]:
-    """The first `count` samples as they come, `size` at a time: how a test set is read."""
+    """The first `count` samples in their order, `size` at a time, as for a test set."""
     return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
 
 
@@ -72,10 +72,10 @@ def _whole_epoch(order: Order, epoch: int) -> Indices:
     if order.runs == 1:
         samples = permutation(order.seed, epoch, order.size)
     else:
-        places = np.arange(order.size) % order.batch
+        positions = np.arange(order.size) % order.batch
         steps = np.arange(order.size) // order.batch
-        lengths = np.minimum(order.batch, order.size - steps * order.batch)  # of the step of each place
-        owners = _owner(places, lengths, order.runs)
+        lengths = np.minimum(order.batch, order.size - steps * order.batch)  # of the step of each position
+        owners = _owner(positions, lengths, order.runs)
         by_run = np.argsort(owners, kind="stable")
         samples = np.empty(order.size, dtype=np.int64)
         begin = 0
@@ -86,8 +86,9 @@ def _whole_epoch(order: Order, epoch: int) -> Indices:
     return samples
 
 
-def _owner(places: Indices, lengths: Indices, parts: int) -> Indices:
-    """Which of `parts` gets each place of a batch of the given length, as `shares.portions` cuts it."""
+def _owner(positions: Indices, lengths: Indices, parts: int) -> Indices:
+    """Which of `parts` gets each position of a batch of the given length, as `np.array_split` cuts it."""
     least, longer = lengths // parts, lengths % parts
     head = longer * (least + 1)
-    return np.where(places < head, places // (least + 1), longer + (places - head) // np.maximum(least, 1))
+    owners: Indices = np.where(positions < head, positions // (least + 1), longer + (positions - head) // np.maximum(least, 1))
+    return owners

@@ -1,13 +1,8 @@
-"""How the samples of a step are shared out over devices: as evenly as possible, the first devices get one more."""
+"""The distribution of a step's samples over devices: as even as possible, with one more for the first devices."""
 
 from __future__ import annotations
 
 import numpy as np
-
-
-def portions(indices: np.ndarray, parts: int) -> list[np.ndarray]:
-    """`indices` in `parts` consecutive pieces whose lengths differ by one at most; the last ones may be empty."""
-    return np.array_split(indices, parts)
 
 
 def weighted_share(indices: np.ndarray, devices: int, position: int) -> tuple[np.ndarray, np.ndarray]:
@@ -16,7 +11,7 @@ def weighted_share(indices: np.ndarray, devices: int, position: int) -> tuple[np
     A device with nothing to do takes the step's first sample with weight 0, so that it takes part in the collectives
     and no layer meets a batch of no samples.
     """
-    share = portions(indices, devices)[position]
+    share = np.array_split(indices, devices)[position]
     if len(share):
         return share, np.ones(len(share), dtype=np.float32)
     return indices[:1], np.zeros(1, dtype=np.float32)

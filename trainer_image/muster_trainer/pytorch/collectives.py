@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
 
-from muster_trainer.contract import TrainerSpec
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.measure.collectives import Library
 from muster_trainer.pytorch.ddp import POWER_SGD_RANK
-from muster_trainer.pytorch.engine import device_of, fingerprint
-from muster_trainer.pytorch.world import backend_of, join, peers
+from muster_trainer.pytorch.device import device_of, fingerprint
+from muster_trainer.pytorch.world import backend_of, detect_peer_loss, join
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class _Bucket:
         return True
 
 
-class Collectives:
-    """One rank of the world; see `muster_trainer.collectives.Library`."""
+@final
+class Collectives(Library):
+    """One rank of the world; see `muster_trainer.measure.collectives.Library`."""
 
     def __init__(self, spec: TrainerSpec) -> None:
         backend = backend_of(spec.communication)
@@ -80,36 +83,42 @@ class Collectives:
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
         bucket: Any = _Bucket(whole, whole.view(_height(len(whole)), -1))
         memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=2)
-        hooks: dict[str, Callable[[], Any]] = {"FP16": lambda: default_hooks.fp16_compress_hook(None, bucket)}
+        world: Any = None  # the hooks then use the whole world
+        hooks: dict[str, Callable[[], Any]] = {"FP16": lambda: default_hooks.fp16_compress_hook(world, bucket)}
         if self.device.type == "cpu" or torch.cuda.is_bf16_supported():
-            hooks["BF16"] = lambda: default_hooks.bf16_compress_hook(None, bucket)
+            hooks["BF16"] = lambda: default_hooks.bf16_compress_hook(world, bucket)
         hooks["PowerSGD"] = lambda: powerSGD_hook.powerSGD_hook(memory, bucket)
-        return {f"AllReduce {name}": lambda hook=hook: hook().wait() for name, hook in hooks.items()}
+        return {f"AllReduce {name}": partial(_wait, hook) for name, hook in hooks.items()}
 
     def _guarded(self, call: Callable[[], object]) -> Callable[[], object]:
         def guarded() -> object:
-            with peers(self.rank):
+            with detect_peer_loss():
                 return call()
 
         return guarded
 
-    def synchronise(self) -> object:
-        return torch.cuda.synchronize() if self.device.type == "cuda" else None
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def meet(self) -> object:
         return self._guarded(dist.barrier)()
 
     def first(self, number: int) -> int:
-        told = torch.tensor([number], device=self.device)
-        with peers(self.rank):
-            dist.broadcast(told, 0)
-        return int(told.item())
+        first = torch.tensor([number], device=self.device)
+        with detect_peer_loss():
+            dist.broadcast(first, 0)
+        return int(first.item())
 
     def slowest(self, seconds: list[float]) -> list[float]:
         most = torch.tensor(seconds, dtype=torch.float64, device=self.device)
-        with peers(self.rank):
+        with detect_peer_loss():
             dist.all_reduce(most, dist.ReduceOp.MAX)
         return most.tolist()
+
+
+def _wait(hook: Callable[[], Any]) -> object:
+    return hook().wait()
 
 
 def _height(count: int) -> int:

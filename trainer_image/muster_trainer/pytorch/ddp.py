@@ -1,4 +1,4 @@
-"""PyTorch DistributedDataParallel: every process holds a copy of the model."""
+"""PyTorch DistributedDataParallel: every process holds a copy of the model. Also the strategy of a single process."""
 
 from __future__ import annotations
 
@@ -7,93 +7,104 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch.engine import TorchEngine
+from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, restore_buffers
+from muster_trainer.tasks.module import Task
+from muster_trainer.training.engine import Engine
 
 POWER_SGD_RANK = 4
 POWER_SGD_FIRST_STEPS = 10
-"""Sent whole after each start: PowerSGD's memory is not in a checkpoint."""
+"""Steps after each start whose gradients are not compressed: the memory of PowerSGD is not in a checkpoint."""
 
 
-class Ddp(TorchEngine):
-    """One rank of a DDP world; also the strategy of a single process."""
+def engine(task: Task, spec: TrainerSpec) -> Engine:
+    return TorchEngine(task, spec, DdpModel)
 
-    averages_gradients = True
-    shares_buffers = True
-    whole = True
 
-    def _lay_out(self, model: nn.Module) -> nn.Module:
-        self._lower(model)
-        self.parallel = DistributedDataParallel(model)
-        self.settled = self.world <= 2  # a sum of two is the same in any order
-        self._watch_gradients()
-        self._compress(self.spec.options.get("gradientCompression") or "None")
-        return model
+class DdpModel(ParallelModel):
+    """One rank of a DDP world. DDP averages gradients during the backward pass, and sends buffers at the start of the forward pass."""
 
-    def _watch_gradients(self) -> None:
-        """Has the moment noted at which the last gradient of a step is computed. Which one that is, the first step shows."""
-        self._gradient_at = 0.0
-        hooks = {}
+    def __init__(self, context: Context, model: nn.Module) -> None:
+        context.lower_precision(model)
+        self._ddp = DistributedDataParallel(model)
+        world_size = context.world_size
+        layout = Layout(world_size, context.rank, gradient_copies=world_size, holds_whole_model=True)
+        super().__init__(context, layout, model, gradient_scale=world_size)
+        self._is_primed = world_size <= 2  # a sum of two is the same in any order
+        self._clock = _GradientClock(self._ddp)
+        self._compress_gradients(context.spec.options.get("gradientCompression") or "None")
 
-        def note(parameter: nn.Parameter) -> None:
-            self._gradient_at = time.monotonic()
-            self._last_gradient = parameter
+    def start_step(self, batch: Batch) -> None:
+        if not self._is_primed:
+            self._prime_bucket_order(batch)
+            self._is_primed = True
 
-        for parameter in self.parallel.parameters():
-            if parameter.requires_grad:
-                hooks[parameter] = parameter.register_post_accumulate_grad_hook(note)
-        self._gradient_hooks = hooks
+    def _prime_bucket_order(self, batch: Batch) -> None:
+        """Runs the passes once, and drops the gradients.
 
-    def _settle(self, indices: np.ndarray, samples: Any, step: int) -> None:
-        """Passes through the model once for nothing: DDP lays its buckets out anew after its first backward pass, and where in a bucket
-        a gradient lies says in which order the ranks' parts of it are added up. So all steps that count have one order, as if the
-        training had never been interrupted."""
-        if self.settled:
-            return
-        self.settled = True
-        buffers = [buffer.clone() for buffer in self.model.buffers()]
-        self._differentiate(indices, samples)
-        self._put_back(buffers)
+        DDP lays its buckets out anew after its first backward pass. The position of a gradient in a bucket decides in which order the
+        parts of the ranks are added up. After priming all steps have one order, also those after a resume.
+        """
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
+        self.forward_backward(batch)
+        restore_buffers(self.module, buffers)
         self.optimizer.zero_grad(set_to_none=True)
-        self._seed(step)
+        self.seed(batch.step)
 
-    def _ready(self) -> float:
-        for parameter in [one for one in self._gradient_hooks if one is not self._last_gradient]:
-            self._gradient_hooks.pop(parameter).remove()
-        return self._gradient_at
+    def forward(self, inputs: Any) -> Any:
+        return self._ddp(inputs)
 
-    def _compress(self, how: str) -> None:
-        """How gradients travel (`options.gradientCompression`). PowerSGD: Vogels et al., 2019."""
-        if how == "None":
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self._ddp.no_sync()
+
+    def gradients_ready_at(self) -> float:
+        return self._clock.read()
+
+    def _compress_gradients(self, compression: str) -> None:
+        """Registers the hook of `options.gradientCompression`. PowerSGD: Vogels et al., 2019."""
+        if compression == "None":
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch 2.6's hooks make Python 3.13 warn, ten times
+            warnings.simplefilter("ignore", FutureWarning)  # the hooks of PyTorch 2.6 make Python 3.13 warn ten times
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-        if how == "FP16":
-            self.parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif how == "BF16":
+        if compression == "FP16":
+            self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif compression == "BF16":
             try:
-                self.parallel.register_comm_hook(None, default_hooks.bf16_compress_hook)
-            except TypeError as error:  # by a torch that was built without CUDA
+                self._ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+            except TypeError as error:  # raised by a PyTorch that was built without CUDA
                 raise BadConfiguration(f"spec.options.gradientCompression: BF16 is refused here ({error}); write FP16") from error
-        elif how == "PowerSGD":
-            if self.task.config.nanLoss != "Stop":
+        elif compression == "PowerSGD":
+            policy = self.context.task.config.nanLoss
+            if policy != "Stop":
                 raise BadConfiguration(
-                    f"spec.trainer.config.nanLoss: {self.task.config.nanLoss} cannot be combined with PowerSGD, which would remember "
+                    f"spec.trainer.config.nanLoss: {policy} cannot be combined with PowerSGD, which would remember "
                     "what is no number for all further steps; write Stop, or options.gradientCompression: BF16"
                 )
             self.refuses = frozenset({"nanLoss: Skip", "nanLoss: Continue"})
             memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_FIRST_STEPS)
-            self.parallel.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
+            self._ddp.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
         else:
-            raise BadConfiguration(f"spec.options.gradientCompression: {how!r} is none of None, FP16, BF16, PowerSGD")
+            raise BadConfiguration(f"spec.options.gradientCompression: {compression!r} is none of None, FP16, BF16, PowerSGD")
 
-    def _forward(self, inputs: Any) -> Any:
-        return self.parallel(inputs)
 
-    def _reducing(self, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else self.parallel.no_sync()
+class _GradientClock:
+    """The time when the last gradient of a step was computed. The first step shows which parameter has it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._at = 0.0
+        self._last: nn.Parameter | None = None
+        self._hooks = {one: one.register_post_accumulate_grad_hook(self._note) for one in module.parameters() if one.requires_grad}
+
+    def _note(self, parameter: nn.Parameter) -> None:
+        self._at, self._last = time.monotonic(), parameter
+
+    def read(self) -> float:
+        for parameter in [one for one in self._hooks if one is not self._last]:
+            self._hooks.pop(parameter).remove()
+        return self._at

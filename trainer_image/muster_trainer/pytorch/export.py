@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from muster_trainer.pytorch import state
+from muster_trainer.pytorch.compat import tree_map
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
@@ -19,15 +19,15 @@ FILE = "model.pt"
 
 
 def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
-    """By this process alone, on the CPU, whatever world wrote the checkpoint."""
+    """Writes the model by this process alone, on the CPU. Any world may have written the checkpoint."""
     model: nn.Module = task.build_model(task.config)
-    state.load_alone(checkpoint, model)
+    state.load(checkpoint, model, None)
     save(model.state_dict(), directory / FILE)
     return []
 
 
 def save(table: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Raises OSError where it cannot be written, which torch's writer hides behind an error of its own."""
+    """Raises OSError if the file cannot be written. PyTorch's writer hides it behind an error of its own."""
     try:
         with path.open("wb") as file:
             torch.save(table, file)
@@ -40,7 +40,7 @@ def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict
     model: nn.Module = task.build_model(task.config)
     model.load_state_dict(torch.load(directory / FILE, map_location="cpu", weights_only=True))
     model.eval()
-    batch = pytree.tree_map(torch.as_tensor, read_batch(task, data, indices))
+    batch = tree_map(torch.as_tensor, read_batch(task, data, indices))
     outputs = model(batch[0])
     losses = task.loss(outputs, batch)
     if len(batch) > 2:

@@ -1,75 +1,78 @@
-"""PyTorch FSDP2: parameters, gradients and optimizer state are cut up over the ranks, and gathered layer by layer."""
+"""PyTorch FSDP2: parameters, gradients and optimizer state are sharded over the ranks, and gathered layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from muster_trainer.contract import BadConfiguration
-from muster_trainer.pytorch import fsdp_on_cpu, precision
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.pytorch import compat, precision
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
-from muster_trainer.pytorch.tensor_parallel import cut_matrices, separate_groups
+from muster_trainer.pytorch.parallel import Context, Layout, ParallelModel
+from muster_trainer.pytorch.tensor_parallel import cut_matrices
+from muster_trainer.tasks.module import Task
+from muster_trainer.training.engine import Engine
 
 
-class Fsdp(TorchEngine):
-    """One rank of a fully sharded world.
+def engine(task: Task, spec: TrainerSpec) -> Engine:
+    return TorchEngine(task, spec, FsdpModel)
 
-    `options.mesh.tensor` ranks cut the matrices of each layer between them as well. With `options.mesh.shard` only so
-    many neighbouring ranks share one set of shards, and all of `data` / `shard` sets hold the same (hybrid sharding).
+
+class FsdpModel(ParallelModel):
+    """One rank of a fully sharded world. FSDP averages gradients during the backward pass.
+
+    `options.mesh.tensor` ranks also split the matrices of each layer between them. With `options.mesh.shard`, only so many neighbouring
+    ranks share one set of shards, and all of `data` / `shard` sets hold the same (hybrid sharding).
     """
 
-    averages_gradients = True
-
-    def _lay_out(self, model: nn.Module) -> nn.Module:
-        mesh = mesh_of(self.spec, self.device, world=self.world, sides=("data", "tensor"), whole="data")
-        self.ways, self.position = mesh["data"].size(), mesh["data"].get_local_rank()
-        self.counts = mesh["tensor"].get_local_rank() == 0
-        if mesh["tensor"].size() > 1:
-            cut_matrices(model, self.task, mesh["tensor"])
-        sharding = self._sharding(mesh)
-        mended = fsdp_on_cpu.NEEDED and self.device.type == "cpu"
-        if mended:
-            fsdp_on_cpu.mend()
+    def __init__(self, context: Context, model: nn.Module) -> None:
+        mesh = mesh_of(context.spec, context.device, world=context.world_size, sides=("data", "tensor"), whole="data")
+        data, tensor = mesh["data"], mesh["tensor"]
+        if tensor.size() > 1:
+            cut_matrices(model, context.task, tensor)
+        shards = _shards(context, data, is_tensor_parallel=tensor.size() > 1)
+        needs_fix = compat.FSDP_NEEDS_FIX_ON_CPU and context.device.type == "cpu"
+        if needs_fix:
+            compat.fix_fsdp_on_cpu()
         policy = MixedPrecisionPolicy()
-        if precision.computes_in_bfloat16(self.task.config.precision, self.device):
+        if precision.computes_in_bfloat16(context.task.config.precision, context.device):
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for layer in layers(model):
-            fully_shard(layer, mesh=sharding, mp_policy=policy, reshard_after_forward=not mended)
-        return fully_shard(model, mesh=sharding, mp_policy=policy, reshard_after_forward=False)
+            fully_shard(layer, mesh=shards, mp_policy=policy, reshard_after_forward=not needs_fix)
+        self._fsdp: FSDPModule = fully_shard(model, mesh=shards, mp_policy=policy, reshard_after_forward=False)
+        layout = Layout.of(data, context, counts_losses=tensor.get_local_rank() == 0)
+        super().__init__(context, layout, model, gradient_scale=data.size())
 
-    def _sharding(self, mesh: DeviceMesh) -> DeviceMesh:
-        shard = int((self.spec.options.get("mesh") or {}).get("shard") or self.ways)
-        if self.ways % shard:
-            raise BadConfiguration(f"spec.options.mesh.shard: {shard} does not divide the {self.ways} data-parallel processes")
-        if shard == self.ways:
-            return mesh["data"]
-        if mesh["tensor"].size() > 1:
-            raise BadConfiguration("spec.options.mesh: shard and tensor cannot be combined; leave one of them out")
-        return init_device_mesh(self.device.type, (self.ways // shard, shard), mesh_dim_names=("replicate", "shard"))
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        self._fsdp.set_requires_gradient_sync(last)
+        return nullcontext()
 
-    def _optimizer(self) -> Any:
-        return separate_groups(super()._optimizer())
 
-    def _reducing(self, last: bool) -> AbstractContextManager[Any]:
-        return self._synchronised(last)
-
-    @contextmanager
-    def _synchronised(self, last: bool) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(last)  # type: ignore[operator]
-        yield
+def _shards(context: Context, data: DeviceMesh, *, is_tensor_parallel: bool) -> DeviceMesh:
+    """The mesh over which parameters are sharded: all data-parallel ranks, or `options.mesh.shard` of them."""
+    size = data.size()
+    shard = int((context.spec.options.get("mesh") or {}).get("shard") or size)
+    if size % shard:
+        raise BadConfiguration(f"spec.options.mesh.shard: {shard} does not divide the {size} data-parallel processes")
+    if shard == size:
+        return data
+    if is_tensor_parallel:
+        raise BadConfiguration("spec.options.mesh: shard and tensor cannot be combined; leave one of them out")
+    return init_device_mesh(context.device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
 
 
 def layers(model: nn.Module) -> Iterator[nn.Module]:
-    """What is gathered and freed as one: the entries of the model, if it is a Sequential, and of all its ModuleLists."""
+    """The units that are gathered and freed: the entries of the model, if it is a Sequential, and of all its ModuleLists."""
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) or (module is model and isinstance(module, nn.Sequential))
     ]
-    for module in reversed(lists):  # inner ones first, as fully_shard needs it
+    for module in reversed(lists):  # fully_shard needs inner layers first
         yield from (layer for layer in module if any(True for _ in layer.parameters()))

@@ -16,7 +16,7 @@ __all__ = ["build_model", "dataset", "loss", "metrics", "tensor_parallel_plan"]
 
 
 class Embedding(nn.Module):
-    """Characters (n, context) to vectors (n, context, width), which know their place."""
+    """Characters (n, context) to vectors (n, context, width), which encode their positions."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class Embedding(nn.Module):
         self.place = nn.Embedding(config.context, config.width)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(characters.shape[1], device=characters.device)
-        vectors: torch.Tensor = self.character(characters) + self.place(places)
+        positions = torch.arange(characters.shape[1], device=characters.device)
+        vectors: torch.Tensor = self.character(characters) + self.place(positions)
         return vectors
 
 
@@ -46,15 +46,16 @@ class Block(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         vectors = vectors + self.dropout(self._attend(self.before_attention(vectors)))
-        dense: torch.Tensor = self.down(functional.gelu(self.up(self.before_dense(vectors))))
-        return vectors + self.dropout(dense)
+        dense = self.down(functional.gelu(self.up(self.before_dense(vectors))))
+        outputs: torch.Tensor = vectors + self.dropout(dense)
+        return outputs
 
     def _attend(self, vectors: torch.Tensor) -> torch.Tensor:
-        samples, places, _ = vectors.shape
+        samples, positions, _ = vectors.shape
         parts = (layer(vectors) for layer in (self.query, self.key, self.value))
-        query, key, value = (part.view(samples, places, -1, self.head_width).transpose(1, 2) for part in parts)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        attended: torch.Tensor = self.joined(seen.transpose(1, 2).flatten(2))
+        query, key, value = (part.view(samples, positions, -1, self.head_width).transpose(1, 2) for part in parts)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended: torch.Tensor = self.joined(mixed.transpose(1, 2).flatten(2))
         return attended
 
 

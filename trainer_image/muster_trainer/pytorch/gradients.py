@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """Sums what each rank of `group` holds of the gradients, in one message per type of number."""
+    """Sums the gradients over the ranks of `group`, in one message per type of number."""
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
@@ -26,10 +26,10 @@ def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> 
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int) -> float:
-    """Scales all gradients so that their norm over the whole model is `most` at most; gives the norm there was.
+    """Scales all gradients so that their norm over the whole model is at most `most`. Returns the norm before that.
 
-    Each rank adds the squares of what it holds, divided by the number of ranks that hold the same: `copies` of what is
-    no DTensor, and of a DTensor those that its placement tells.
+    Each rank adds the squares of its gradients, divided by the number of ranks with the same ones: `copies`, or for a DTensor the number
+    that follows from its placements.
     """
     held = [parameter.grad for parameter in parameters if parameter.grad is not None]
     square = sum((local(one).double().square().sum() / _copies(one, copies) for one in held), torch.zeros((), dtype=torch.float64))

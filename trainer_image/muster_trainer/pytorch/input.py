@@ -1,4 +1,4 @@
-"""Reading the samples of coming steps ahead: torch's DataLoader, told step by step what to read."""
+"""Reads the samples of the next steps ahead, with PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from muster_trainer.contract import InputSpec, TrainerError, UserError, error_of
+from muster_contract.errors import TrainerError, UserError, error_of
+from muster_contract.trainer_spec import InputSpec
 from muster_trainer.data.files import workers_for
-from muster_trainer.parent import die_with
+from muster_trainer.host.parent import die_with
+from muster_trainer.pytorch.compat import tree_map
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
@@ -29,7 +30,7 @@ Request = tuple[int, np.ndarray]
 
 
 def batches_of(task: Task, data: Any, requests: Iterable[Request], *, spec: InputSpec, position: int, pinned: bool) -> Iterator[Any]:
-    """For each request its samples as one batch of CPU tensors, in the order of requests: whatever the number of workers the same.
+    """The samples of each request as a batch of CPU tensors, in the order of requests. The number of workers makes no difference.
 
     Worker processes are started before this returns, and end with the iterator or with this process. Raises what reading raises.
     """
@@ -50,19 +51,19 @@ def batches_of(task: Task, data: Any, requests: Iterable[Request], *, spec: Inpu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads; a worker needs no lock that one may hold
         answers = iter(loader)
-    signal.signal(signal.SIGCHLD, before)  # torch's handler raises wherever the program is; that a worker is gone shows in `next` too
+    signal.signal(signal.SIGCHLD, before)  # PyTorch's handler raises anywhere in the program; `next` reports a lost worker as well
     return watched(answers)
 
 
 def read_in_line(task: Task, data: Any, requests: Iterable[Request], *, position: int) -> Iterator[Any]:
-    """The same, each batch when it is asked for."""
+    """The same batches, each read when it is needed."""
     reader = _Reader(task, data, position)
     return (_unpacked(reader[request]) for request in requests)
 
 
 class _Reader(Dataset[Any]):
-    """Reads a request, with random numbers that are a function of (seed, step, position). A failure is an answer too: torch
-    would put a traceback round it."""
+    """Reads a request, with random numbers that are a function of (seed, step, position). Returns a failure as (code, message), because
+    the DataLoader would add a traceback."""
 
     def __init__(self, task: Task, data: Any, position: int) -> None:
         self.task, self.data, self.position = task, data, position
@@ -71,28 +72,27 @@ class _Reader(Dataset[Any]):
         step, samples = request
         seed_all(self.task.config.seed, step, self.position)
         try:
-            return pytree.tree_map(torch.as_tensor, read_batch(self.task, self.data, samples))
+            return tree_map(torch.as_tensor, read_batch(self.task, self.data, samples))
         except TrainerError as error:
             return int(error.code), str(error)
 
 
-class Coming:
-    """The batches of the steps to come. What one rank cannot read ends all of them, with one message.
+class InputStream:
+    """The batches of the next steps. If a rank cannot read its samples, all ranks raise its error.
 
-    For that all ranks must meet before each step. `read` reads for the step after the one that ends, so that they can do it where they meet
-    anyway: what it gives is added up over the ranks, and the sum goes to `heard`. Where that was not done, `take` meets them.
+    For this, all ranks exchange the outcome of reading before each step. `read` reads for the next step, so that the engine can add its
+    readings to the all-reduce at the end of a step; it passes the sums to `merge`. If it has not, `take` makes an all-reduce of its own.
     """
 
     def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
         self.batches, self._device = batches, device
         self._batch: Any = None
         self._failure: TrainerError | None = None
-        self._failed: bool | None = None
+        self._has_failed: bool | None = None
         self._longest = self._own = 0.0
 
     def read(self) -> list[float]:
-        """How many have failed to read, and how many seconds each rank waited: this rank's part of both. After the last batch nothing is
-        read."""
+        """Reads the next batch, if there is one. Returns this rank's readings: whether it failed, and the seconds that each rank waited."""
         began = time.monotonic()
         try:
             self._batch, self._failure = next(self.batches, None), None
@@ -104,26 +104,26 @@ class Coming:
         waits[dist.get_rank()] = seconds
         return [float(self._failure is not None), *waits]
 
-    def heard(self, said: list[float]) -> None:
-        """The sum of what `read` has given on every rank."""
-        failures, *waits = said
-        self._failed = failures > 0
+    def merge(self, readings: list[float]) -> None:
+        """Takes the sum of the readings of all ranks."""
+        failures, *waits = readings
+        self._has_failed = failures > 0
         self._longest += max(waits)
 
     def take(self) -> Any:
         """The next batch."""
-        if self._failed is None:
-            said = torch.tensor(self.read(), dtype=torch.float64, device=self._device)
+        if self._has_failed is None:
+            readings = torch.tensor(self.read(), dtype=torch.float64, device=self._device)
             if dist.get_world_size() > 1:
-                dist.all_reduce(said)
-            self.heard(said.tolist())
-        failed, self._failed = self._failed, None
-        if failed:
+                dist.all_reduce(readings)
+            self.merge(readings.tolist())
+        has_failed, self._has_failed = self._has_failed, None
+        if has_failed:
             raise _first(self._failure)
         return self._batch
 
     def waits(self) -> tuple[float, float]:
-        """Seconds since this was last asked: the longest that a rank waited for its batches, and what this one did."""
+        """Seconds since the last call: the longest that a rank waited for its batches, and what this rank waited."""
         waits = self._longest, self._own
         self._longest = self._own = 0.0
         return waits
@@ -131,9 +131,9 @@ class Coming:
 
 def _first(failure: TrainerError | None) -> TrainerError:
     """The failure of the first rank that has one."""
-    said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, failure and (int(failure.code), str(failure)))
-    return error_of(*next(one for one in said if one))
+    failures: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, failure and (int(failure.code), str(failure)))
+    return error_of(*next(one for one in failures if one))
 
 
 def _unpacked(answer: Any) -> Any:
@@ -143,22 +143,22 @@ def _unpacked(answer: Any) -> Any:
 
 
 def watched(answers: Iterator[Any]) -> Iterator[Any]:
-    """The batches of a data loader. Raises UserError where a process that reads them is gone, and what it could not read."""
+    """The batches of a data loader. Raises UserError if a process that reads them is gone, and the error of reading."""
     try:
         for answer in answers:
             yield _unpacked(answer)
     except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
-        said = " ".join((str(error) or type(error).__name__).split())[:300]  # the others: it ended while a batch was handed over
+        reason = " ".join((str(error) or type(error).__name__).split())[:300]  # other errors: it ended while it sent a batch
         raise UserError(
-            f"a process that reads samples ended by itself: {said}. Where memory ran out, write fewer "
+            f"a process that reads samples ended by itself: {reason}. Where memory ran out, write fewer "
             "spec.trainer.input.workers, or more resources.limits.memory; 0 workers read within the training process"
         ) from error
 
 
 def _in_worker(parent: int) -> Callable[[int], None]:
-    """A worker leaves signals to its parent, which may need some more batches before it has saved, and dies with it."""
+    """Makes a worker ignore signals, because its parent may need more batches until it has saved. The worker dies with its parent."""
 
     def prepare(_worker: int) -> None:
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""How the ranks of a world are laid out when a strategy has more than one direction (`spec.options.mesh`)."""
+"""The device mesh of a strategy whose ranks have more than one dimension (`spec.options.mesh`)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from math import prod
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
 
 SIDES = ("data", "pipeline", "tensor")
 
 
 def mesh_of(spec: TrainerSpec, device: torch.device, *, world: int, sides: tuple[str, ...], whole: str) -> DeviceMesh:
-    """A mesh with the dimensions `sides`; neighbours differ in the last one. Without the option all ranks are along `whole`.
+    """A mesh with the dimensions `sides`. Neighbouring ranks differ in the last one. Without the option, all ranks are along `whole`.
 
-    Raises BadConfiguration where the option asks for a side that the strategy has not, or does not make up the world.
+    Raises BadConfiguration if the option names a dimension that the strategy does not have, or does not fit the size of the world.
     """
-    asked = spec.options.get("mesh") or {whole: world}
-    sizes = {side: int(asked.get(side) or 1) for side in SIDES}
+    requested = spec.options.get("mesh") or {whole: world}
+    sizes = {side: int(requested.get(side) or 1) for side in SIDES}
     for side, size in sizes.items():
         if size > 1 and side not in sides:
             raise BadConfiguration(f"spec.options.mesh.{side}: the strategy has no such side; it has {' and '.join(sides)}")

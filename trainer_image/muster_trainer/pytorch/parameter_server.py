@@ -1,4 +1,4 @@
-"""What a parameter server of the RPC strategy does: it holds a part of the parameters, and updates them with gradients."""
+"""A parameter server of the RPC strategy: it holds a part of the parameters, and updates them with gradients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import nn
 
-from muster_trainer.pytorch.rates import set_rates
+from muster_trainer.pytorch.optimizers import set_rates
 
 
 class ParameterServer:
-    """A part of the model with its optimizer (None where there is nothing to hold). Calls come from several threads.
+    """A part of the model with its optimizer (None if it holds no parameters). Calls come from several threads.
 
     `version` counts updates since this process started.
     """
@@ -30,8 +30,8 @@ class ParameterServer:
             return self.version, {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def push(self, worker: int, version: int, gradients: Mapping[str, torch.Tensor], *, update: bool, rate: float) -> int:
-        """Takes a worker's gradients, computed with `version`, and uses them at once where `update` says so; gives the
-        updates that there have been since that version. `rate` is the share of the learning rate."""
+        """Takes a worker's gradients, computed with `version`, and updates at once if `update`. Returns the number of updates since that
+        version. `rate` is the share of the learning rate."""
         with self._lock:
             stale = self.version - version
             self._sent[worker] = gradients
@@ -46,7 +46,7 @@ class ParameterServer:
             return sum(one.grad.double().square().sum().item() for one in self.parameters.values() if one.grad is not None)
 
     def update(self, factor: float | None, *, rate: float) -> None:
-        """One update with the sum of the gradients that were sent, times `factor`; None: they are dropped."""
+        """Updates with the sum of the gradients that were sent, times `factor`, or drops them if it is None."""
         with self._lock:
             self._add_up()
             self._sent.clear()
@@ -60,15 +60,14 @@ class ParameterServer:
             self.version += 1
 
     def _add_up(self) -> None:
-        """In the order of workers, whatever order they sent in: so that the sum is the same to the bit each time."""
+        """Adds up the gradients in the order of workers, so that the sum has the same bits whatever the order in which they came."""
         for name, parameter in self.parameters.items():
             parts = [self._sent[worker][name] for worker in sorted(self._sent) if name in self._sent[worker]]
             parameter.grad = torch.stack(parts).sum(dim=0) if parts else None
 
 
-def place(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
-    """Which server holds each parameter: the largest first, each to the server that holds least (longest processing time
-    first; Graham, 1969)."""
+def assign_parameters(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
+    """The server of each parameter: the largest first, each to the server that holds least (Graham, 1969: longest processing time)."""
     held = dict.fromkeys(servers, 0)
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -78,8 +77,8 @@ def place(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
     return owners
 
 
-def keep(model: nn.Module, names: Collection[str]) -> nn.Module:
-    """The model without its other parameters; those that stay keep their names."""
+def keep_parameters(model: nn.Module, names: Collection[str]) -> nn.Module:
+    """Removes the other parameters from the model. The names of those that stay do not change."""
     for name, _ in list(model.named_parameters(remove_duplicate=False)):
         if name not in names:
             path, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What the layers of a model cost, each measured on one micro-batch as training runs it."""
+"""The cost of each layer of a model, measured on one micro-batch as training runs it."""
 
 from __future__ import annotations
 
@@ -9,65 +9,64 @@ from typing import Any
 import torch
 from torch import nn
 
-from muster_trainer.contract import BadConfiguration, UserError
-from muster_trainer.measuring import nothing, timed
-from muster_trainer.pipeline_cut import Layer
+from muster_contract.errors import BadConfiguration, UserError
+from muster_trainer.measure.measuring import nothing, timed
+from muster_trainer.pytorch.pipeline_cut import Layer
 from muster_trainer.tasks.module import describe
 
 _BRIEFLY = {"warm_up": 1, "least": 3, "most": 50, "seconds": 0.02}
-"""For each layer, for all other ranks wait: a layer of a second takes four."""
+"""Limits for each layer. They are short, because all other ranks wait: a layer of a second takes four."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model, and the shape and type of what goes into each and out of the last: tensors without numbers."""
+    """The layers of a model, and the shape and type of the inputs of each and the outputs of the last, as meta tensors."""
 
     layers: list[Layer]
     shapes: list[torch.Tensor]
 
-    def told(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+    def to_document(self) -> dict[str, Any]:
+        """The profile as JSON."""
         shapes = [(list(shape.shape), str(shape.dtype).removeprefix("torch.")) for shape in self.shapes]
         return {"layers": [asdict(layer) for layer in self.layers], "shapes": shapes}
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Profile:
-        shapes = [torch.empty(shape, dtype=getattr(torch, kind), device="meta") for shape, kind in told["shapes"]]
-        return cls([Layer(**layer) for layer in told["layers"]], shapes)
+    def of(cls, document: dict[str, Any]) -> Profile:
+        shapes = [torch.empty(shape, dtype=getattr(torch, kind), device="meta") for shape, kind in document["shapes"]]
+        return cls([Layer(**layer) for layer in document["layers"]], shapes)
 
 
 def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
     """Runs `values`, the inputs of a micro-batch, through the layers one by one, and leaves the model as it was.
 
-    Raises BadConfiguration that names a layer which cannot stand at the end or the beginning of a stage, and UserError that names
-    one which fails.
+    Raises BadConfiguration that names a layer which cannot begin or end a stage, and UserError that names one which fails.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     layers: list[Layer] = []
     shapes: list[torch.Tensor] = []
-    kept: set[int] = set()
+    saved: set[int] = set()
     owners: dict[int, str] = {}
     trained = False
     _one_tensor(values, "the data set", title=title)
     samples, regrouped = len(values), ""
     model.train()
     for name, layer in layers_of(model, title=title):
-        said = f"layer {name} ({type(layer).__name__})"
-        _own_parameters(layer, said, owners, title=title)
+        label = f"layer {name} ({type(layer).__name__})"
+        _own_parameters(layer, label, owners, title=title)
         shapes.append(values.to("meta"))
         inputs = values.detach().requires_grad_(trained)
         try:
-            values, found, kept = _measured(said, layer, inputs, kept)
+            values, cost, saved = _measured(label, layer, inputs, saved)
         except Exception as error:
-            raise UserError(f"{title}: the model failed on {len(inputs)} samples in {said}: {describe(error)}") from error
-        _one_tensor(values, said, title=title)
-        layers.append(found)
+            raise UserError(f"{title}: the model failed on {len(inputs)} samples in {label}: {describe(error)}") from error
+        _one_tensor(values, label, title=title)
+        layers.append(cost)
         rows = len(values) if values.dim() else 0
-        regrouped = "" if rows == samples else regrouped or f"{said} gives {rows} rows for {samples} samples"
-        trained |= found.trains
+        regrouped = "" if rows == samples else regrouped or f"{label} gives {rows} rows for {samples} samples"
+        trained |= cost.trains
         if trained and not values.requires_grad:
             raise BadConfiguration(
-                f"{title}: no gradient flows back through {said}, so that Pipeline cannot train what comes before it; take it "
+                f"{title}: no gradient flows back through {label}, so that Pipeline cannot train what comes before it; take it "
                 "out of the model, or freeze the layers before it (requires_grad_(False))"
             )
     if regrouped:
@@ -87,7 +86,12 @@ def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
             f"{title}: Pipeline cuts a list of layers, and build_model gave a {type(model).__name__}; give a torch.nn.Sequential of "
             "its layers"
         )
-    return list(model._modules.items())  # type: ignore[arg-type]  # named_children leaves out a layer that comes twice
+    return named_layers(model)
+
+
+def named_layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
+    """The entries of a Sequential with their names. `named_children` leaves out a layer that comes twice."""
+    return [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name]
 
 
 def _one_tensor(values: Any, giver: str, *, title: str) -> None:
@@ -96,33 +100,33 @@ def _one_tensor(values: Any, giver: str, *, title: str) -> None:
         raise BadConfiguration(f"{title}: {message}")
 
 
-def _own_parameters(layer: nn.Module, said: str, owners: dict[int, str], *, title: str) -> None:
+def _own_parameters(layer: nn.Module, label: str, owners: dict[int, str], *, title: str) -> None:
     for parameter in layer.parameters():
-        owner = owners.setdefault(id(parameter), said)
-        if owner != said:
+        owner = owners.setdefault(id(parameter), label)
+        if owner != label:
             raise BadConfiguration(
-                f"{title}: {said} shares a parameter with {owner}, and Pipeline may put them into different stages; give each its own"
+                f"{title}: {label} shares a parameter with {owner}, and Pipeline may put them into different stages; give each its own"
             )
 
 
 def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int]) -> tuple[Any, Layer, set[int]]:
-    """What the layer gives, what it costs, and the memory that its backward pass needs, by address; `before` is that of the layer
-    before, which is the same where both keep one tensor."""
+    """The outputs of a layer, its cost, and the addresses of the memory that its backward pass needs. `before` are those of the previous
+    layer: both may need the same tensor, which counts once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
-    given = copy(inputs)
+    copied = copy(inputs)
     saved: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            original = storage.data_ptr() == given.untyped_storage().data_ptr()
+            original = storage.data_ptr() == copied.untyped_storage().data_ptr()
             saved[(inputs.untyped_storage() if original else storage).data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = layer(given)
-    received = sum(size for place, size in saved.items() if place in before)
-    found = Layer(
+        outputs = layer(copied)
+    received = sum(size for address, size in saved.items() if address in before)
+    cost = Layer(
         name=name,
         seconds=_seconds(layer, inputs, outputs),
         parameters=sum(parameter.nbytes for parameter in layer.parameters()),
@@ -130,11 +134,11 @@ def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int
         received=received,
         trains=any(parameter.requires_grad for parameter in layer.parameters()),
     )
-    return outputs, found, set(saved)
+    return outputs, cost, set(saved)
 
 
 def copy(inputs: torch.Tensor) -> torch.Tensor:
-    """What a layer may change in place, as nn.ReLU(inplace=True) does; PyTorch forbids that for a tensor whose gradient is asked for."""
+    """Inputs that a layer may change in place, as nn.ReLU(inplace=True) does. PyTorch forbids that for a leaf that requires a gradient."""
     return inputs.clone() if inputs.requires_grad else inputs
 
 
@@ -143,9 +147,9 @@ def _seconds(layer: nn.Module, inputs: torch.Tensor, outputs: Any) -> float:
     gradient = torch.ones_like(outputs) if differentiated else None
 
     def there_and_back() -> None:
-        found = layer(copy(inputs))
+        results = layer(copy(inputs))
         if differentiated:
-            found.backward(gradient)
+            results.backward(gradient)
 
     def forget() -> None:
         layer.zero_grad(set_to_none=True)

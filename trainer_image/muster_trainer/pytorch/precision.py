@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
+from muster_trainer.pytorch.compat import tree_map_only
 
 
 def computes_in_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether the job asks for it. Raises BadConfiguration where the device cannot do it."""
+    """Whether the job asks for BFloat16. Raises BadConfiguration if the device cannot compute in it."""
     if precision == "BFloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         name = torch.cuda.get_device_name(device)
         raise BadConfiguration(f"spec.trainer.config.precision: {name} cannot compute in BFloat16; write Float32")
@@ -20,16 +20,16 @@ def computes_in_bfloat16(precision: str, device: torch.device) -> bool:
 
 
 def lower(model: nn.Module, device: torch.device) -> None:
-    """Makes `model` compute its forward pass under autocast, however it is called."""
+    """Makes `model` compute its forward pass under autocast."""
     forward = model.forward
 
     def lowered(*inputs: Any, **named: Any) -> Any:
         with torch.autocast(device.type, torch.bfloat16):
             return forward(*inputs, **named)
 
-    model.forward = lowered  # type: ignore[method-assign]
+    model.forward = lowered
 
 
 def single(outputs: Any) -> Any:
-    """The same with float32 in place of bfloat16."""
-    return pytree.tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype == torch.bfloat16 else one, outputs)
+    """`outputs` with float32 in place of bfloat16."""
+    return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype == torch.bfloat16 else one, outputs)

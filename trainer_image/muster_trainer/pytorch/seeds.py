@@ -1,4 +1,4 @@
-"""Random numbers are a function of (seed, step, place): nothing of them is saved."""
+"""Random numbers are a function of (seed, step, position), so that no checkpoint has to hold their state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 
-def seed_all(seed: int, step: int, place: int) -> None:
+def seed_all(seed: int, step: int, position: int) -> None:
     """Seeds torch, numpy and Python; SeedSequence mixes the three numbers."""
-    words = np.random.SeedSequence([seed, step, place]).generate_state(2, np.uint32)
-    # not torch.manual_seed, which writes down a stack for each kind of device that is not in use: a third of a millisecond in every step
+    words = np.random.SeedSequence([seed, step, position]).generate_state(2, np.uint32)
+    # torch.manual_seed records a stack for each kind of device that is not in use, which takes a third of a millisecond
     torch.default_generator.manual_seed(int(words[0]))
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(int(words[0]))

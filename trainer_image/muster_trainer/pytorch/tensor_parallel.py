@@ -9,39 +9,41 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
+from muster_trainer.pytorch.parallel import Context, Layout, ParallelModel
 from muster_trainer.tasks.module import Task
+from muster_trainer.training.engine import Engine
 
 STYLES: Mapping[str, Any] = {
-    "Colwise": ColwiseParallel,  # the outputs of the layer are cut up
-    "Rowwise": RowwiseParallel,  # its inputs are; the sum over ranks comes out whole
-    "ColwiseGathered": lambda: ColwiseParallel(output_layouts=Replicate()),  # cut up, then put together again
+    "Colwise": ColwiseParallel,  # splits the outputs of the layer
+    "Rowwise": RowwiseParallel,  # splits its inputs; the outputs are summed over ranks
+    "ColwiseGathered": lambda: ColwiseParallel(output_layouts=Replicate()),  # splits the outputs, then gathers them
 }
 
 
-class TensorParallel(TorchEngine):
-    """One rank of a mesh of `data` x `tensor`; ranks of one tensor group compute the same samples."""
+def engine(task: Task, spec: TrainerSpec) -> Engine:
+    return TorchEngine(task, spec, TensorParallelModel)
 
-    def _lay_out(self, model: nn.Module) -> nn.Module:
-        mesh = mesh_of(self.spec, self.device, world=self.world, sides=("data", "tensor"), whole="tensor")
-        self.ways, self.position = mesh["data"].size(), mesh["data"].get_local_rank()
-        self.counts = mesh["tensor"].get_local_rank() == 0
-        self.data_group = mesh.get_group("data")
-        cut_matrices(model, self.task, mesh["tensor"])
-        self._lower(model)
-        return model
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return separate_groups(super()._optimizer())
+class TensorParallelModel(ParallelModel):
+    """One rank of a mesh of `data` x `tensor`. The ranks of a tensor group compute the same samples."""
+
+    def __init__(self, context: Context, model: nn.Module) -> None:
+        mesh = mesh_of(context.spec, context.device, world=context.world_size, sides=("data", "tensor"), whole="tensor")
+        cut_matrices(model, context.task, mesh["tensor"])
+        context.lower_precision(model)
+        layout = Layout.of(mesh["data"], context, counts_losses=mesh["tensor"].get_local_rank() == 0)
+        super().__init__(context, layout, model, reduces_over=mesh.get_group("data"))
 
 
 def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:
-    """Lays the layers that the task's plan names out over `mesh`. Raises BadConfiguration where there is no plan or it does not fit."""
+    """Distributes the layers that the task's plan names over `mesh`. Raises BadConfiguration if there is no plan or it does not fit."""
     if task.tensor_parallel_plan is None:
         raise BadConfiguration(
             f"{task.title}: tensor parallelism needs the function tensor_parallel_plan(model), which gives "
@@ -51,10 +53,10 @@ def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:
     names = [name for name, _ in model.named_modules()]
     styles: dict[str, ParallelStyle] = {}
     for pattern, style in plan.items():
-        found = [name for name in names if fnmatchcase(name, pattern)]
-        if not found:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
             raise BadConfiguration(f"{task.title}: tensor_parallel_plan names {pattern!r}, which is no layer of the model")
-        for name in found:
+        for name in matches:
             styles[name] = _style(style, pattern, task)
             _check_sizes(model.get_submodule(name), name, styles[name], mesh.size())
     parallelize_module(model, mesh, styles)
@@ -72,7 +74,7 @@ def _style(style: Any, pattern: str, task: Task) -> ParallelStyle:
 
 
 def _check_sizes(layer: nn.Module, name: str, style: ParallelStyle, ranks: int) -> None:
-    """Layers between two cut ones compute on the pieces, which must be alike."""
+    """Refuses unequal pieces: layers between two distributed ones compute on them."""
     weight = getattr(layer, "weight", None)
     side = 0 if isinstance(style, ColwiseParallel) else 1
     if isinstance(weight, torch.Tensor) and isinstance(style, ColwiseParallel | RowwiseParallel) and weight.shape[side] % ranks:
@@ -80,14 +82,3 @@ def _check_sizes(layer: nn.Module, name: str, style: ParallelStyle, ranks: int) 
             f"layer {name} of the model has {weight.shape[side]} {'rows' if side == 0 else 'columns'}, which {ranks} tensor-parallel "
             "processes cannot share evenly; change its width or the number of processes"
         )
-
-
-def separate_groups(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """DTensors and plain tensors in parameter groups of their own: an optimizer that takes a group at once cannot mix them."""
-    groups = []
-    for group in optimizer.param_groups:
-        cut = [parameter for parameter in group["params"] if isinstance(parameter, DTensor)]
-        plain = [parameter for parameter in group["params"] if not isinstance(parameter, DTensor)]
-        groups += [{**group, "params": parameters} for parameters in (cut, plain) if parameters]
-    optimizer.param_groups[:] = groups
-    return optimizer

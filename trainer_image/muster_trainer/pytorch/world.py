@@ -1,4 +1,4 @@
-"""Joining the PyTorch world that the environment names, and telling a lost peer from a failure of the training code."""
+"""Joins the PyTorch world that the environment names, and tells a lost peer from a failure of the training code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from muster_trainer.contract import BadConfiguration, PeerLost, UserError
-from muster_trainer.waiting import START_SECONDS, wait_for
+from muster_contract.errors import BadConfiguration, PeerLost, UserError
+from muster_trainer.host.waiting import START_SECONDS, wait_for
 
-# Dead peers are noticed at once; this bounds the wait for silent ones, and for slow ones that start or save.
+# Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
 TOGETHER_SECONDS = 10.0
 NAME_SECONDS = 60.0
@@ -30,7 +30,7 @@ _LOST = re.compile(
 
 
 def backend_of(communication: str) -> str:
-    """gloo or nccl. Raises BadConfiguration where the machine cannot do what is asked."""
+    """gloo or nccl. Raises BadConfiguration if the machine lacks what the job asks for."""
     cuda = torch.cuda.is_available()
     if communication == "Auto":
         return "nccl" if cuda else "gloo"
@@ -41,8 +41,9 @@ def backend_of(communication: str) -> str:
     return BACKENDS[communication]
 
 
-def join(backend: str) -> None:
-    """Waits for all members. Raises PeerLost where they do not come or the port is taken."""
+def join(backend: str) -> dist.Store:
+    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the
+    port is taken."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("RANK", "0")
@@ -52,13 +53,16 @@ def join(backend: str) -> None:
     where = f"{address}:{os.environ.get('MASTER_PORT', '')}"
     try:
         if world == 1 and "MASTER_PORT" not in os.environ:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+            store, rank = dist.HashStore(), 0
         else:
             os.environ["MASTER_ADDR"] = _numeric(address)
             if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
-                # torch tries again after half a second or so where it was refused: the first rank should be there.
+                # PyTorch waits half a second or more after a refused connection, so the trainer polls the port first.
                 wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS)
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+        store.set_timeout(TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+        return store
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text or "address already in use" in text.lower():
@@ -67,8 +71,10 @@ def join(backend: str) -> None:
 
 
 def _numeric(name: str) -> str:
-    """An address of that name, once it has one; the name itself where it gets none in time. Torch would ask for IPv6 alone at first: in a
-    cluster without it a name server then asks others, and where these cannot be reached takes seconds to say no."""
+    """An address of that name, or the name itself if it has none in time.
+
+    PyTorch asks for IPv6 addresses first. In a cluster without them a name server asks other servers, which may take seconds.
+    """
     limit = time.monotonic() + NAME_SECONDS
     while True:
         try:
@@ -79,15 +85,38 @@ def _numeric(name: str) -> str:
         time.sleep(0.1)
 
 
+class World:
+    """Messages of text between the ranks of the world that this process has joined."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def broadcast(self, text: str) -> str:
+        """The text of rank 0, on every rank."""
+        message = [text]
+        with detect_peer_loss():
+            dist.broadcast_object_list(message, src=0, device=self._device)
+        return message[0]
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all ranks in their order, on every rank."""
+        texts = [""] * self.size
+        with detect_peer_loss():
+            dist.all_gather_object(texts, text)
+        return texts
+
+
 @contextmanager
-def refused_together() -> Iterator[None]:
-    """What does not fit is refused by every rank; none ends before all are there, since one that still connects would
-    find the others gone, and rank 0 takes the store along. Waits 10 s at most: it may be this rank's refusal alone."""
+def refuse_together(store: dist.Store) -> Iterator[None]:
+    """Delays a refusal until all ranks refuse, and for 10 s at most, because this rank may be the only one.
+
+    A rank that ended earlier would look like a lost peer to one that still connects, and rank 0 hosts the store.
+    """
     try:
         yield
     except (BadConfiguration, UserError):
-        with suppress(RuntimeError):  # the store is gone: rank 0 has seen us all
-            store = dist.distributed_c10d._get_default_store()
+        with suppress(RuntimeError):  # the store is gone: rank 0 has counted all refusals
             refused, limit = store.add("muster/refused", 1), time.monotonic() + TOGETHER_SECONDS
             while refused < dist.get_world_size() and time.monotonic() < limit:
                 time.sleep(0.05)
@@ -96,17 +125,11 @@ def refused_together() -> Iterator[None]:
 
 
 @contextmanager
-def peers(rank: int) -> Iterator[None]:
-    """Turns the failure of a collective into PeerLost. Torch raises plain RuntimeErrors for it: the text must tell."""
+def detect_peer_loss() -> Iterator[None]:
+    """Raises PeerLost if a collective fails. PyTorch may raise a plain RuntimeError, which only its text tells apart."""
     try:
         yield
-    except dist.DistError as error:
-        raise PeerLost(f"rank {rank}: {_line(error)}") from error
     except RuntimeError as error:
-        if type(error) is RuntimeError and _LOST.search(str(error)):
-            raise PeerLost(f"rank {rank}: {_line(error)}") from error
+        if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error))):
+            raise PeerLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
         raise
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]

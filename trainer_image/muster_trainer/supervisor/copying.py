@@ -7,6 +7,8 @@ another C library, with another Python, or with neither. It is started by
     FOLDER/lib/ld.so --inhibit-cache --library-path FOLDER/lib FOLDER/bin/python -I -S -m muster_trainer.supervisor
 
 and needs no environment variable, so that the programs that it starts inherit the image's environment as it is.
+
+FOLDER/programs has what programs of the user may import: `muster_training`, and the packages that it uses.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import muster_contract
 import muster_trainer
 
 _PACKAGES = ("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sqlite3", "test", "tkinter", "turtledemo")
@@ -41,14 +44,17 @@ def command(folder: Path) -> list[str]:
 def copy(folder: Path) -> None:
     """Copy the supervisor and the Python that runs this into `folder`, and start it there once. Raises CopyError, OSError."""
     os.umask(0o022)  # the trainer container may run as another user
-    for part in ("bin", "lib"):  # an init container may run twice, and some of its files cannot be written over
+    for part in ("bin", "lib", "programs"):  # an init container may run twice, and some of its files cannot be written over
         shutil.rmtree(folder / part, ignore_errors=True)
     python = Path(sys.executable).resolve()
     library = folder / "lib"
     modules = library / f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(sysconfig.get_path("stdlib"), modules, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
-    package = Path(muster_trainer.__path__[0])
-    shutil.copytree(package, modules / package.name, ignore=_LEFT_OUT)
+    for package in (Path(muster_contract.__path__[0]), Path(muster_trainer.__path__[0])):
+        shutil.copytree(package, modules / package.name, ignore=_LEFT_OUT)
+    trainer = Path(muster_trainer.__path__[0])
+    for source in (Path(muster_contract.__path__[0]), trainer, trainer.parent / "muster_training"):
+        shutil.copytree(source, folder / "programs" / source.name, ignore=_LEFT_OUT)
     (folder / "bin").mkdir()
     shutil.copy(python, folder / "bin" / "python")
     loader = _loader(python)
@@ -61,7 +67,7 @@ def copy(folder: Path) -> None:
 def _loader(python: Path) -> Path:
     """The dynamic loader that an executable names."""
     listed = subprocess.run([python], env={"LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True, check=False).stdout
-    loader = next((Path(found) for found in _LIBRARY.findall(listed) if "/ld-" in found), None)
+    loader = next((Path(path) for path in _LIBRARY.findall(listed) if "/ld-" in path), None)
     if loader is None:
         raise CopyError(f"{python} names no dynamic loader: a Python for glibc is needed, such as that of python:3.13-slim")
     return loader
@@ -70,8 +76,8 @@ def _loader(python: Path) -> Path:
 def _libraries(loader: Path, files: list[Path]) -> list[Path]:
     """The shared libraries that these files need, and those that they need in turn."""
     listed = (subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout for file in files)
-    found = {Path(path) for text in listed for path in _LIBRARY.findall(text)}
-    return sorted(path for path in found if not path.name.startswith("ld-"))
+    libraries = {Path(path) for text in listed for path in _LIBRARY.findall(text)}
+    return sorted(path for path in libraries if not path.name.startswith("ld-"))
 
 
 def _try(folder: Path) -> None:

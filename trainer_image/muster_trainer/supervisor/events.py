@@ -1,27 +1,31 @@
-"""Reading what a process says about itself, and keeping it."""
+"""Reads the events of a process and appends them to `events.jsonl`."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.errors import BadConfiguration
+from muster_contract.events import EVENT_NAMES, MAX_RANK, MAX_TIME, Event, decode_event
 from muster_trainer.checkpoint.documents import shallow
-from muster_trainer.contract import BadConfiguration, ReplicaEnv
-
-Event = dict[str, Any]
 
 LONGEST_LINE = 1 << 20
 CHUNK = 65536
-DEEPEST = 16  # levels of an event: the coordinator takes 200 in all
-LARGEST_WHOLE = 2**53  # what JSON readers in general keep exact
-LARGEST_NUMBER = 1e300
-CONTRACT = frozenset({"fingerprint", "phase", "resumed", "step", "commit", "evaluation", "pace", "measurement", "notice", "error"})
-"""The events of the contract. A process that has sent one of them speaks the contract: its exit codes have the contract's meaning."""
-LARGEST_RANK = 2**31 - 1
-LONGEST_TIME = 1e9  # seconds
-LATEST = 1e11  # Unix seconds
+MOST_DRAINED = 8 << 20
+"""Bytes: more than a pipe or a connection holds. A process that never stops writing must not keep the supervisor busy for ever."""
+DEEPEST = 16  # levels of an event: readers of events.jsonl take 200 in all
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a process, with the time and rank filled in, and the event that it holds."""
+
+    document: dict[str, Any]
+    event: Event
 
 
 class EventReader:
@@ -34,25 +38,28 @@ class EventReader:
         self._rest = b""
         self.open = True
         self.malformed = 0
-        self.speaks = False
-        """Whether an event of the contract has arrived."""
+        """Lines that are not JSON objects with a name."""
+        self.uses_contract = False
+        """Whether the process has sent an event of the contract. Then its exit codes have the contract's meaning."""
 
     def fileno(self) -> int:
         return self._descriptor
 
-    def read(self) -> list[Event]:
-        """The events that have arrived; at the end of the pipe `open` turns False. `malformed` counts other lines."""
+    def read(self) -> list[Line]:
+        """The lines that have arrived. At the end of the pipe `open` becomes False."""
         return self._split(self._take() or b"")
 
-    def drain(self) -> list[Event]:
-        """All that is still in the pipe, whether or not some process holds its other end."""
-        events: list[Event] = []
-        while self.open and (chunk := self._take()) is not None:
-            events += self._split(chunk)
-        return events
+    def drain(self) -> list[Line]:
+        """All lines that are still in the pipe, even while another process holds its writing end. What is written meanwhile may remain."""
+        lines: list[Line] = []
+        left = MOST_DRAINED
+        while self.open and left > 0 and (chunk := self._take()) is not None:
+            left -= len(chunk)
+            lines += self._split(chunk)
+        return lines
 
     def _take(self) -> bytes | None:
-        """What is in the pipe, None where nothing is; its end counts as the end of a line."""
+        """The content of the pipe, None where it is empty. Its end counts as the end of a line."""
         try:
             chunk = os.read(self._descriptor, CHUNK)
         except BlockingIOError:
@@ -60,57 +67,39 @@ class EventReader:
         self.open = bool(chunk)
         return chunk or b"\n"
 
-    def _split(self, chunk: bytes) -> list[Event]:
+    def _split(self, chunk: bytes) -> list[Line]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             self._rest = b""
             self.malformed += 1
-        return [event for line in lines if line.strip() and (event := self._parse(line)) is not None]
+        return [parsed for line in lines if line.strip() and (parsed := self._parse(line)) is not None]
 
-    def _parse(self, line: bytes) -> Event | None:
+    def _parse(self, line: bytes) -> Line | None:
         try:
-            event = json.loads(line, parse_constant=lambda _: None)
-            if rb"\ud" in line.lower():  # half of a surrogate pair is no text: the coordinator would refuse every report that holds it
-                event = json.loads(json.dumps(event, ensure_ascii=False).encode(errors="replace"))
+            document = json.loads(line, parse_constant=lambda _: None)
+            if rb"\ud" in line.lower():  # half of a surrogate pair cannot be encoded, so the operator would refuse every report with it
+                document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
         except (ValueError, RecursionError):
-            event = None
-        if not shallow(event, depth=DEEPEST):
-            event = None
-        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            document = None
+        if not isinstance(document, dict) or not isinstance(document.get("event"), str) or not shallow(document, depth=DEEPEST):
             self.malformed += 1
             return None
-        self.speaks = self.speaks or event["event"] in CONTRACT
-        if not 0 <= (number(event.get("time")) or -1) <= LATEST:
-            event["time"] = time.time()
-        if not 0 <= (-1 if (rank := whole(event.get("rank"))) is None else rank) <= LARGEST_RANK:
-            event["rank"] = self.rank
-        return event
+        self.uses_contract = self.uses_contract or document["event"] in EVENT_NAMES
+        if not _is_within(document.get("time"), MAX_TIME):
+            document["time"] = time.time()
+        if not isinstance(document.get("rank"), int) or not _is_within(document["rank"], MAX_RANK):
+            document["rank"] = self.rank
+        return Line(document, decode_event(document))
 
 
-def whole(value: object) -> int | None:
-    """A whole number from outside that is safe to hand on, else None."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_WHOLE:
-        return value
-    return None
-
-
-def number(value: object) -> float | None:
-    """A finite number from outside as a float, else None."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER:
-        return float(value)
-    return None
-
-
-def duration(value: object) -> float | None:
-    """A number of seconds from outside, else None."""
-    seconds = number(value)
-    return seconds if seconds is not None and 0 <= seconds <= LONGEST_TIME else None
+def _is_within(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 class EventLog:
-    """`events.jsonl` of the replica. A reader sees a line as soon as `append` returns."""
+    """`events.jsonl` of the replica. A reader sees an event as soon as `append` returns."""
 
-    def __init__(self, replica: ReplicaEnv) -> None:
+    def __init__(self, replica: ReplicaEnvironment) -> None:
         """Raises BadConfiguration where the state folder cannot be made or written."""
         self._origin = {"role": replica.role, "index": replica.index, "attempt": replica.attempt}
         self._torn = False
@@ -123,9 +112,9 @@ class EventLog:
                 f"MUSTER_STATE_DIR: {replica.state_dir} cannot be written ({error.strerror}); name a writable folder"
             ) from None
 
-    def append(self, events: list[Event]) -> str | None:
-        """Write `events`; give back what went wrong, if anything did. A full disk must not end the training."""
-        data = b"".join(json.dumps({**event, **self._origin}).encode() + b"\n" for event in events)
+    def append(self, lines: list[Line]) -> str | None:
+        """Appends the lines. The message of an error, because a full disk must not end the training; None without one."""
+        data = b"".join(json.dumps({**line.document, **self._origin}).encode() + b"\n" for line in lines)
         if self._torn:
             data = b"\n" + data
         try:

@@ -10,10 +10,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster_trainer.contract import DEFAULT_STATE_DIR, BadConfiguration
+import muster_contract
+from muster_contract.environment import NAMES, path_in
+from muster_contract.errors import BadConfiguration
 
 COPIED = bool(sys.flags.isolated and sys.flags.no_site)
 """Whether this is the copy of a supervisor in another image (`copying`). Its Python is for itself alone."""
+
+LIBRARY = Path(muster_contract.__file__).parents[3] / "programs"
+"""The folder of the copy with what programs may import."""
 
 SCRATCH = "/tmp"
 
@@ -49,12 +54,19 @@ def prepared(environ: Mapping[str, str]) -> dict[str, str]:
     env = dict(environ)
     if "LC_CTYPE" in env and COPIED and b"LC_CTYPE" not in _initial():
         del env["LC_CTYPE"]  # our own Python has set it, as PEP 538 says
-    if source := env.pop("MUSTER_CODE", ""):
+    if source := env.pop(NAMES["code"], ""):
         folder = Path.cwd()
         _copy_code(Path(source), folder)
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), env.get("PYTHONPATH"))))
-    _leave_useless_folder(Path(env.get("MUSTER_STATE_DIR") or DEFAULT_STATE_DIR) / "work")
+    _leave_useless_folder(path_in(env, "state_dir") / "work")
     return {**env, **_account(env)} if COPIED else env
+
+
+def with_library(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for programs of the user, which find `muster_training` in any image. It comes last on the image's `PYTHONPATH`."""
+    if not COPIED:
+        return dict(environ)
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, (environ.get("PYTHONPATH"), str(LIBRARY))))}
 
 
 def _leave_useless_folder(instead: Path) -> None:

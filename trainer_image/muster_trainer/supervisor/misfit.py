@@ -1,8 +1,6 @@
-"""Failures of a program that no retry mends, as its output shows them: a module, file or command that is missing, arguments it does not
-take. Pure.
+"""Failures of a program that no retry repairs, as its output shows them: a missing module, file or command, or wrong arguments. Pure.
 
-Only what is certain is named here. Each row is what interpreters and argument parsers print by themselves, with the exit code
-that goes with it.
+Only what is certain is here. Each row is what interpreters and argument parsers print by themselves, with its exit code.
 """
 
 from __future__ import annotations
@@ -26,45 +24,45 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
     (
         2,
         re.compile(r"\S*python[\w.]*: can't open file '(.+)': \[Errno \d+\] (.+)"),
-        lambda found: f"Python cannot open the program {found[1]}: {found[2]}",
+        lambda match: f"Python cannot open the program {match[1]}: {match[2]}",
     ),
-    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda found: f"{found[1]} is no Python program"),
+    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is no Python program"),
     (
         1,
         re.compile(r"\S*python[\w.]*: No module named ([\w.]+)(.*)"),
-        lambda found: f"the module '{found[1]}' is missing{found[2]}; {_INSTALL}",
+        lambda match: f"the module '{match[1]}' is missing{match[2]}; {_INSTALL}",
     ),
     (
         1,
         re.compile(r"\S*python[\w.]*: Error while finding module specification for '(.+)' \(ModuleNotFoundError: .*\)"),
-        lambda found: f"the module '{found[1]}' is missing; {_INSTALL}",
+        lambda match: f"the module '{match[1]}' is missing; {_INSTALL}",
     ),
     (
         127,
         re.compile(r"(?:\S+: )+(?:line \d+: )?['‘]?(.+?)['’]?: (?:(?:command )?not found|No such file or directory)"),
-        lambda found: f"the program '{found[1]}' is not found; {_NOT_FOUND}",
+        lambda match: f"the program '{match[1]}' is not found; {_NOT_FOUND}",
     ),
     (
         126,
         re.compile(r"(?:\S+: )+(?:line \d+: )?['‘]?(.+?)['’]?: Permission denied"),
-        lambda found: f"the program '{found[1]}' may not be executed; give it the permission, or name its interpreter first",
+        lambda match: f"the program '{match[1]}' may not be executed; give it the permission, or name its interpreter first",
     ),
     (
         2,
         re.compile(r"\S*sh: (?:\d+: )?[Cc]a(?:n't|nnot) open '?(.+?)'?(?:: No such file.*)?"),
-        lambda found: f"there is no file {found[1]}",
+        lambda match: f"there is no file {match[1]}",
     ),
 )
 
 PARSERS: tuple[tuple[int, re.Pattern[str], re.Pattern[str], _Sentence], ...] = (
     # (exit code, a line that shows that arguments were parsed, the complaint, the sentence about it)
-    (2, re.compile(r"usage: "), re.compile(r"(\S.*?): error: (.+)"), lambda found: f"{found[1]} does not take these arguments: {found[2]}"),
-    (2, re.compile(r"Usage: "), re.compile(r"Error: (.+)"), lambda found: f"the program does not take these arguments: {found[1]}"),
+    (2, re.compile(r"usage: "), re.compile(r"(\S.*?): error: (.+)"), lambda match: f"{match[1]} does not take these arguments: {match[2]}"),
+    (2, re.compile(r"Usage: "), re.compile(r"Error: (.+)"), lambda match: f"the program does not take these arguments: {match[1]}"),
     (
         1,
         re.compile(r"FATAL Flags parsing error:"),
         re.compile(r"\s+(Unknown command line flag .+|flag .+)"),
-        lambda found: f"the program does not take these arguments: {found[1]}",
+        lambda match: f"the program does not take these arguments: {match[1]}",
     ),
 )
 
@@ -74,27 +72,27 @@ def misfit(reading: Reading, code: int) -> str | None:
     code = reading.root_cause.code if reading.root_cause else code
     if reading.chain is not None:
         return _missing_module(reading, code)
-    said = [line for line in reading.lines if line.strip()]
-    if not said:
+    printed = [line for line in reading.lines if line.strip()]
+    if not printed:
         return None
     for expected, pattern, sentence in LAST_LINES:
-        if code == expected and (found := pattern.fullmatch(said[-1])):
-            return sentence(found)
-    return _arguments(said, code)
+        if code == expected and (match := pattern.fullmatch(printed[-1])):
+            return sentence(match)
+    return _arguments(printed, code)
 
 
 def _missing_module(reading: Reading, code: int) -> str | None:
     """A module that is missing while the program is still importing. Later, and within functions, it may be anything."""
-    found = _MISSING_MODULE.match(reading.message)
-    if code != 1 or found is None or reading.chain is None or not reading.chain.at_import:
+    match = _MISSING_MODULE.match(reading.message)
+    if code != 1 or match is None or reading.chain is None or not reading.chain.at_import:
         return None
-    return f"the module '{found[1]}' is missing; {_INSTALL}"
+    return f"the module '{match[1]}' is missing; {_INSTALL}"
 
 
-def _arguments(said: Sequence[str], code: int) -> str | None:
+def _arguments(printed: Sequence[str], code: int) -> str | None:
     for expected, shows, complaint, sentence in PARSERS:
-        if code == expected and any(shows.match(line) for line in said):
-            for line in reversed(said):
-                if found := complaint.fullmatch(line):
-                    return sentence(found)
+        if code == expected and any(shows.match(line) for line in printed):
+            for line in reversed(printed):
+                if match := complaint.fullmatch(line):
+                    return sentence(match)
     return None

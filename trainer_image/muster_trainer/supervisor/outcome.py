@@ -2,40 +2,49 @@
 
 The first of these that holds decides:
 
-1. A process had failed before anybody asked the replica to stop: the first such failure. One that only complains of a
-   lost peer gives way to any other, since a peer's death is heard of before its parent can reap it.
-2. A stop was asked for, or a `Stop` commit or an end with 21 or 22 shows that the rest of the world was asked to:
+1. A process failed before the replica was asked to stop: the first such failure. A failure that reports a lost peer gives way to any
+   other, because a peer may report the loss before the supervisor has reaped the process that was lost.
+2. The replica was asked to stop, or a `Stop` commit or an end with 21 or 22 shows that the rest of the world was:
    - a commit for that reason was reported, or a process ended with 21 and all others with 21 or 0: 21;
-   - a process ended otherwise, or had to be killed, but the last step is saved or a `Final` commit was reported (what it was busy
-     with was an evaluation, say): 21;
-   - all processes ended with 0: the bundled trainer ended by itself, 0. A user's script or command is believed only
-     when it reported a `Final` commit: many programs exit with 0 when told to stop, and a job wrongly held for
-     finished is lost, while one wrongly held for preempted is merely started once more. So 22;
+   - a process ended otherwise, or was killed, but the last step is saved, no step was done, or a `Final` commit was reported. It was
+     busy with its start or an evaluation, for example: 21;
+   - all processes ended with 0: the bundled trainer has completed, 0. A user's script or command has completed only if it reported a
+     `Final` commit, because many programs exit with 0 when they are asked to stop. A job that is taken for completed by mistake is
+     lost. One that is taken for preempted is only started again. So 22;
    - else 22.
 3. All processes ended with 0: 0.
 
-The contract's exit codes count only from a process that speaks the contract: the bundled trainer, and a program that has
-sent at least one event of the contract. Another program's 22 is just its 22 (`curl -f` ends with it). A failure means what
-its code says where that code counts. Any other code, and SIGABRT (how the frameworks' watchdogs end a process), means 20
-where the end of the output shows that a peer was lost; else a code is 10, and a signal n is 128+n. Shells end with 128+n
-when their child was ended by signal n, and torchrun's summary names the signal that a worker was ended by: both count as
+The contract's exit codes count only from a process that uses the contract: the bundled trainer, and a program that has sent at least
+one event of the contract. The 22 of another program is only its own 22 (`curl -f` ends with it). A failure means what its code says, if
+that code counts. A 10 whose `error` event names a lost peer is an exception, and means 20. Any other code, and SIGABRT (with which the
+frameworks' watchdogs end a process), means 20 if the end of the output shows that a peer was lost. Otherwise a code is 10, and a signal n
+is 128+n. Shells end with 128+n if signal n ended their child, and torchrun's summary names the signal that ended a worker. Both count as
 that signal.
 
-A process that ends in its first seconds because a module, a file or a command is missing, or because it does not take its
-arguments, is 11: no retry mends that (`misfit.py`).
+A program that ends with an exception of `muster_training` is judged as if it had ended with the exception's code.
+
+A process that ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, is 11,
+because no retry repairs that (`misfit.py`).
 """
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-from muster_trainer.contract import SIGNAL_BASE, ExitCode
+from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
+from muster_contract.events import ErrorEvent
 from muster_trainer.supervisor.misfit import misfit
-from muster_trainer.supervisor.output_tail import Reading, read_tail
+from muster_trainer.supervisor.output_tail import LONGEST_LINE, NEVER, Reading, read_tail
 from muster_trainer.supervisor.signals import signal_name
+
+_LIBRARY_ERRORS = (BadConfiguration, CheckpointDamaged, StorageUnavailable)
+_LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
+"""Exceptions of `muster_training` that ended a program, as Python prints them."""
 
 STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
 SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
@@ -43,47 +52,62 @@ SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 
 @dataclass(frozen=True)
 class End:
-    """How one process ended, in the order in which they did. `asked` says that we had asked it to end before.
+    """How one process ended. `requested`: the supervisor had asked it to end.
 
-    `tail` is the end of its output, `error` its last `error` event. `starting`: the user's own program, in the first attempt, ended
-    right after its start and had reported nothing. `speaks` says that it speaks the contract.
+    `tail` is the end of its output, and `error` its last `error` event. `starting`: the user's own program, in the first attempt, ended
+    right after its start and had reported nothing. `uses_contract`: its exit codes are those of the contract. `peer_lost` matches a line
+    of the output of a process that lost a peer.
     """
 
     rank: int
     exit_code: int | None
     signal: int | None
-    asked: bool
+    requested: bool
     tail: Sequence[str]
-    error: Mapping[str, Any] | None = None
+    error: ErrorEvent | None = None
     starting: bool = False
-    speaks: bool = False
+    uses_contract: bool = False
+    peer_lost: re.Pattern[str] = NEVER
 
     @property
     def code(self) -> int | None:
-        """The contract's code that it ended with; None where it ended with none."""
-        counts = self.exit_code == ExitCode.COMPLETED or (self.speaks and self.exit_code in set(ExitCode))
+        """The contract's code that it ended with; None if it ended with none."""
+        counts = self.exit_code == ExitCode.COMPLETED or (self.uses_contract and self.exit_code in set(ExitCode))
         return self.exit_code if counts else None
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What the end of the output shows."""
+        return read_tail(self.tail, self.peer_lost)
+
+    @cached_property
+    def misfit(self) -> str | None:
+        """What keeps the program from running at all, if that is certain."""
+        return misfit(self.reading, self.exit_code) if self.starting and self.exit_code is not None else None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`culprit` is the end that decided, None where all is well."""
+    """`culprit` is the end that decided; None if nothing failed."""
 
     code: int
     message: str
     culprit: End | None
 
 
-def judge(ends: Sequence[End], *, stop_asked: bool, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool) -> Outcome:
-    """`commits` are the reasons of the commits reported since the stop was asked, or ever with reason `Stop` or
-    `Final`; `overdue` says that processes were killed when the grace was over; `own_program` that the user's script
-    or command ran; `saved` that the last step told is in the newest commit."""
-    failures = [end for end in ends if not end.asked and meaning(end) not in (ExitCode.COMPLETED, *STOPPED)]
+def judge(ends: Sequence[End], *, stop_requested: bool, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool) -> Outcome:
+    """The outcome of all ends, in the order in which the processes ended.
+
+    `commits` are the reasons of the commits since the stop was requested, and of all with reason `Stop` or `Final`. `overdue`: processes
+    were killed when the grace period was over. `own_program`: the user's script or command ran. `saved`: no step is lost, because the
+    newest commit has the last one, or none was done.
+    """
+    failures = [end for end in ends if not end.requested and meaning(end) not in (ExitCode.COMPLETED, *STOPPED)]
     if failures:
         culprit = next((end for end in failures if meaning(end) != ExitCode.PEER_LOST), failures[0])
         return Outcome(meaning(culprit), describe(culprit), culprit)
     codes = {end.code for end in ends}
-    if stop_asked or "Stop" in commits or codes & set(STOPPED):
+    if stop_requested or "Stop" in commits or codes & set(STOPPED):
         return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits, saved=saved)
     return Outcome(ExitCode.COMPLETED, "completed", None)
 
@@ -92,8 +116,10 @@ def _stopped(
     ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool
 ) -> Outcome:
     odd = next((end for end in ends if end.code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
-    if "Stop" in commits or (odd is not None and (saved or "Final" in commits)):
+    if "Stop" in commits:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
+    if odd is not None and (saved or "Final" in commits):
+        return Outcome(ExitCode.PREEMPTED, "asked to stop, and no step is lost", None)
     if ExitCode.PREEMPTED in codes and odd is None:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, with nothing left to save", None)
     if odd is not None:
@@ -113,30 +139,34 @@ def _stopped(
 def meaning(end: End) -> int:
     """The contract's code for how a process ended."""
     if end.code is not None:
-        return end.code
+        return ExitCode.PEER_LOST if _reports_lost_peer(end) else end.code
     code = end.exit_code or 0
-    reading = read_tail(end.tail)
-    if _misfit(end, reading):
+    if end.misfit:
         return ExitCode.BAD_CONFIGURATION
-    number = code - SIGNAL_BASE if code in SIGNALS_OF_SHELLS else end.signal or reading.killed_by
-    if number in (None, signal.SIGABRT) and reading.peer_lost:
+    if end.exit_code == 1 and (raised := _LIBRARY_ERROR.match(end.reading.message)):
+        return next(kind.code for kind in _LIBRARY_ERRORS if kind.__name__ == raised[1])
+    number = code - SIGNAL_BASE if code in SIGNALS_OF_SHELLS else end.signal or end.reading.killed_by
+    if number in (None, signal.SIGABRT) and end.reading.peer_lost:
         return ExitCode.PEER_LOST
     return ExitCode.USER_ERROR if number is None else SIGNAL_BASE + number
 
 
-def _misfit(end: End, reading: Reading) -> str | None:
-    """What keeps the program from running at all, where that is certain."""
-    return misfit(reading, end.exit_code) if end.starting and end.exit_code is not None else None
+def _reports_lost_peer(end: End) -> bool:
+    """Whether a process that reports an error of the training code names the framework's own error after the loss of a peer."""
+    if end.code != ExitCode.USER_ERROR or end.error is None:
+        return False
+    return end.peer_lost.search(end.error.message[:LONGEST_LINE]) is not None
 
 
 def describe(end: End) -> str:
-    """One sentence: which rank, how it ended, and its own words where there are any. Under torchrun it is the rank that failed first."""
-    reading = read_tail(end.tail)
-    rank = end.rank if reading.root_cause is None or reading.root_cause.rank is None else reading.root_cause.rank
-    said = str(end.error["message"]) if end.error and end.error.get("message") else _misfit(end, reading) or reading.message
-    if end.signal is not None:
-        how = f"ended by signal {end.signal} ({signal_name(end.signal)})"
-        return f"rank {rank}: {how}, last output: {said}" if said else f"rank {rank}: {how}"
-    if said and end.code is None and end.exit_code in set(ExitCode):  # a reader who knows the contract must not read its meaning here
-        return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {said}"
-    return f"rank {rank}: {said or f'ended with exit code {end.exit_code} and said nothing'}"
+    """One sentence: the rank, how it ended, and its own message, if any. Under torchrun it is the rank that failed first."""
+    root_cause = end.reading.root_cause
+    rank = end.rank if root_cause is None or root_cause.rank is None else root_cause.rank
+    message = (end.error.message if end.error else "") or end.misfit or end.reading.message
+    number = end.signal or end.reading.killed_by
+    if number is not None:
+        how = f"ended by signal {number} ({signal_name(number)})"
+        return f"rank {rank}: {how}, last output: {message}" if message else f"rank {rank}: {how}"
+    if message and end.code is None and end.exit_code in set(ExitCode):  # a reader who knows the contract must not read its meaning here
+        return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {message}"
+    return f"rank {rank}: {message or f'ended with exit code {end.exit_code} and printed nothing'}"

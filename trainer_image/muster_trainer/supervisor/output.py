@@ -1,7 +1,6 @@
-"""Passing on what the processes print, and keeping the end of it.
+"""Passes on the output of the processes, and keeps the end of it.
 
-A thread of its own: where nobody reads our stdout, the writing may block for ever, and signals, events and reports
-must go on.
+This is done in a thread, because a write to stdout may block for ever if nothing reads it, while signals, events and reports must go on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 
 from muster_trainer.supervisor.processes import Process
 
-TAIL_LINES = 200  # torchrun's own report is about 100 lines for 8 workers, and comes after what its workers said
+TAIL_LINES = 600  # torchrun's own report is about 100 lines for 8 workers, and comes after the tracebacks of all of them
 TAIL_LINE_BYTES = 4096
 LONGEST_LINE = 65536
 CHUNK = 65536
@@ -54,7 +53,7 @@ class Output:
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def follow(self, processes: list[Process]) -> None:
-        """Begin to pass on what these processes print; to be called once, when all are started."""
+        """Begins to pass on the output of these processes. Called once, when all are started."""
         sinks = {1: _Sink(1), 2: _Sink(2)}
         for process in processes:
             tail = self._tails[process.rank] = Tail()
@@ -64,11 +63,11 @@ class Output:
         self._thread.start()
 
     def tail(self, rank: int, *, seconds: float = 0.0) -> list[str]:
-        """The last lines of a process; `seconds` is how long to wait for it to close its streams."""
+        """The last lines of a process. Waits at most `seconds` for it to close its streams."""
         return self._tails[rank].lines(seconds)
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything printed has been passed on, or `seconds` are over."""
+        """Waits until all output has been passed on, or `seconds` are over."""
         self._thread.join(seconds)
 
     def _pump(self) -> None:
@@ -85,7 +84,7 @@ class Output:
 
 
 class _Sink:
-    """One of our own streams. What cannot be written because it is closed is dropped: training goes on."""
+    """One of the supervisor's own streams. If it is closed, output is dropped and training continues."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

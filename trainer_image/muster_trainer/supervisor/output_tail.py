@@ -1,7 +1,7 @@
-"""What the end of a failed process's output tells: its message, and whether a lost peer was the cause. Pure.
+"""What the end of a failed process's output shows: its message, and whether a lost peer was the cause. Pure.
 
-The bundled trainer says both in an `error` event. This is for users' own scripts and commands, and for the aborts
-inside the frameworks that no Python code can catch.
+The bundled trainer sends both in an `error` event. This is for users' own scripts and commands, and for aborts inside the frameworks,
+which no Python code can catch.
 """
 
 from __future__ import annotations
@@ -10,41 +10,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PEER_LOST: tuple[tuple[str, str], ...] = (
-    # (pattern, who says it and when)
-    (r"Connection closed by peer", "gloo: a peer's socket was closed"),
-    (r"(?<!\[Errno 104\] )(?<!\[Errno 54\] )Connection reset by peer", "gloo, c10d: a peer died; Python's own has Errno"),
-    (r"gloo.*(Connection refused|Broken pipe|connect.* timed out|Timed out waiting)", "gloo: a peer is not there"),
-    (r"Application timeout caused pair closure", "gloo: a peer stopped answering"),
-    (r"ncclRemoteError", "NCCL: a peer exited or the network failed"),
-    (r"remote process exited or there was a network error", "NCCL: the same, in words"),
-    (r"NCCL communicator was aborted", "NCCL: the watchdog gave up waiting for a peer"),
-    (r"Watchdog caught collective operation timeout", "NCCL: a peer stopped answering"),
-    (r"Connection was likely closed\. Did the remote server shutdown or crash", "c10d: the store's host died"),
-    (r"client socket has timed out after .* trying to connect", "c10d: the store's host is not there"),
-    (r"RendezvousConnectionError", "torchrun: the rendezvous's host died"),
-    (r"errors_impl\.(UnavailableError|AbortedError)", "TensorFlow: a task of the cluster died"),
-    (r"errors_impl\.DeadlineExceededError", "TensorFlow: the leader stopped answering"),
-    (r"\bUnavailableError\b", "TensorFlow: a task of the cluster died"),
-    (r"Collective ops is aborted", "TensorFlow: a task of the ring died"),
-    (r"stopped sending heartbeats", "TensorFlow: a task hangs or its node is gone"),
-    (r"(?i:error reported (from|by) .*coordination service)", "TensorFlow: the coordination service lost a task"),
-)
+from muster_contract.errors import BadConfiguration
+from muster_trainer.supervisor.launchers import TRACEBACK, RootCause, take_apart
 
-_PEER_LOST = re.compile("|".join(f"(?:{pattern})" for pattern, _ in PEER_LOST))
+_LONGEST_PATTERN = 300
+_MOST_PATTERNS = 50
+LONGEST_LINE = 1000  # characters; the rest is cut, so that hostile output takes little time
 _RANK_MARK = re.compile(r"^\[(?:rank)?(\d+)\]:\s?")  # torch puts `[rank0]: ` before each line of a traceback
-_HEADER = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Lost)(?::|$)")
 _FRAME = re.compile(r'\s+File ".*", line \d+, in (.+)')
-_LAUNCHER = re.compile(r"ChildFailedError")  # torchrun's summary of somebody else's failure
-_LAUNCHER_LOG = re.compile(r"[IWE]\d{4} [\d:.]+ \d+ (?:\S*/)?torch/distributed/(?:run\.py|launcher/|elastic/)")
-_BANNER = re.compile(r"={20,}$")
-_EXIT_CODE = re.compile(r"\s+exitcode\s*: (-?[0-9]{1,3})\b")  # lines of torchrun's summary; a negative code is a signal
-_RANK = re.compile(r"\s+rank\s*: ([0-9]{1,9})\b")
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # lines of a message that goes on after its first
 _LONGEST_MESSAGE = 1500
+
+_LIBRARY_PEER_LOST = r"^muster_contract\.errors\.PeerLost: "
+
+NEVER = re.compile(r"(?!)")
 
 Raised = list[str]
 """The lines of one exception from `Type: message` on, without its traceback."""
@@ -61,16 +43,8 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class RootCause:
-    """The worker that failed first, according to torchrun's summary. `code` is as subprocess gives it: negative for a signal."""
-
-    rank: int | None
-    code: int
-
-
-@dataclass(frozen=True)
 class Reading:
-    """`message` is empty where nothing was printed. `lines` are those of the program itself, without torchrun's report about it.
+    """`message` is empty where nothing was printed. `lines` are those of the program itself, without its launcher's report about it.
     `root_cause` is what that report says; None where there is no such report."""
 
     message: str
@@ -81,29 +55,47 @@ class Reading:
 
     @property
     def killed_by(self) -> int | None:
-        """The signal that torchrun says a worker died of, where no worker printed an error of its own."""
+        """The signal that the launcher says a worker died of, where no worker printed an error of its own."""
         if self.root_cause is None or self.root_cause.code >= 0 or (self.chain is not None and not self.peer_lost):
             return None
         return -self.root_cause.code
 
 
-def read_tail(lines: Sequence[str]) -> Reading:
-    """Judge the last lines of a process's output, oldest first.
+def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
+    """One pattern for those of a descriptor (`Framework.peer_lost`) and for the exception that `muster_training` raises.
+
+    Raises BadConfiguration where one of them cannot be used.
+    """
+    field = "MUSTER_TRAINER.strategy.framework.peer_lost"
+    if len(patterns) > _MOST_PATTERNS or any(len(pattern) > _LONGEST_PATTERN for pattern in patterns):
+        raise BadConfiguration(f"{field}: write at most {_MOST_PATTERNS} patterns of at most {_LONGEST_PATTERN} characters")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadConfiguration(f"{field}: {pattern!r} is no regular expression: {error}") from None
+    return re.compile("|".join(f"(?:{pattern})" for pattern in (*patterns, _LIBRARY_PEER_LOST)))
+
+
+def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
+    """Judge the last lines of a process's output, oldest first. `peer_lost` matches a line that a lost peer explains.
 
     Each exception is judged together with those it was chained to. A single one that has nothing to do with peers is
     the cause, and its peers' complaints are the echo.
     """
-    root_cause, own = _root_cause(lines), tuple(_without_launcher([line.rstrip() for line in lines]))
-    chains = _exceptions(own)
-    causes = [chain for chain in chains if not _about_peers(chain)]
+    lines = [line[:LONGEST_LINE].rstrip() for line in lines]
+    output = take_apart(lines)
+    root_cause, own = output.root_cause, output.own
+    chains = _exceptions(own) or _exceptions(output.recorded)
+    causes = [chain for chain in chains if not _about_peers(chain, peer_lost)]
     if not chains:
-        said = [line.strip() for line in own if _WORD.search(line)]
-        telling = [line for line in said if _PEER_LOST.search(line)]
-        message = (telling or said or [_silent(root_cause)])[-1]
-        return Reading(_cut(message), peer_lost=bool(telling), lines=own, root_cause=root_cause)
+        printed = [line.strip() for line in own if _WORD.search(line)]
+        matching = [line for line in printed if peer_lost.search(line)]
+        message = (matching or printed or [_silent(root_cause)])[-1]
+        return Reading(_cut(message), peer_lost=bool(matching), lines=own, root_cause=root_cause)
     chain = _cause(causes, root_cause) if causes else chains[-1]
-    told = chain.raised[-1] if causes else _about_peers(chain)[-1]
-    message = _cut(" ".join(line.strip() for line in told[: 1 + _CONTINUED]))
+    raised = chain.raised[-1] if causes else _about_peers(chain, peer_lost)[-1]
+    message = _cut(" ".join(line.strip() for line in raised[: 1 + _CONTINUED]))
     return Reading(message, peer_lost=not causes, lines=own, chain=chain, root_cause=root_cause)
 
 
@@ -119,39 +111,11 @@ def _cause(causes: list[Chain], root_cause: RootCause | None) -> Chain:
 def _silent(root_cause: RootCause | None) -> str:
     if root_cause is None:
         return ""
-    return f"ended by signal {-root_cause.code}" if root_cause.code < 0 else f"ended with exit code {root_cause.code} and printed no error"
+    return "" if root_cause.code < 0 else f"ended with exit code {root_cause.code}, and the end of its output shows no error"
 
 
-def _root_cause(lines: Sequence[str]) -> RootCause | None:
-    """What the last part of torchrun's summary says, which is about the worker that failed first."""
-    begins = max((at for at, line in enumerate(lines) if line.startswith("Root Cause")), default=None)
-    if begins is None:
-        return None
-    part = lines[begins:]
-    codes = [int(match[1]) for line in part if (match := _EXIT_CODE.match(line)) and -64 <= int(match[1]) <= 255]
-    ranks = [int(match[1]) for line in part if (match := _RANK.match(line))]
-    return RootCause(ranks[0] if ranks else None, codes[0]) if codes else None
-
-
-def _without_launcher(lines: Sequence[str]) -> list[str]:
-    """The lines less torchrun's own: its log, its traceback and its summary between two banners."""
-    kept: list[str] = []
-    banners = 0
-    for line in lines:
-        if banners:
-            banners -= bool(_BANNER.match(line))
-        elif _LAUNCHER.search(line) and _EXCEPTION.match(line):
-            banners = 2
-            while kept and kept[-1] != _HEADER:  # its traceback
-                kept.pop()
-            kept = kept[:-1]
-        elif not _LAUNCHER_LOG.match(line):
-            kept.append(line)
-    return kept
-
-
-def _about_peers(chain: Chain) -> list[Raised]:
-    return [raised for raised in chain.raised if _PEER_LOST.search("\n".join(raised))]
+def _about_peers(chain: Chain, peer_lost: re.Pattern[str]) -> list[Raised]:
+    return [raised for raised in chain.raised if any(peer_lost.search(line) for line in raised)]
 
 
 def _exceptions(marked: Sequence[str]) -> list[Chain]:
@@ -161,7 +125,7 @@ def _exceptions(marked: Sequence[str]) -> list[Chain]:
     for line, rank in map(_unmarked, marked):
         if line.startswith(_CHAINED):
             chained, in_message = True, False
-        elif line == _HEADER:
+        elif line == TRACEBACK:
             in_traceback, in_message, frames = True, False, []
         elif in_traceback and (frame := _FRAME.match(line)):
             frames.append(frame[1])

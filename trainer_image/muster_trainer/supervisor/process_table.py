@@ -34,11 +34,11 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for each, (parent, _) in _table().items():
         children.setdefault(parent, []).append(each)
-    found, front = [], [pid]
+    result, front = [], [pid]
     while front:
         front = [child for parent in front for child in children.get(parent, ())]
-        found += front
-    return found
+        result += front
+    return result
 
 
 def _table() -> dict[int, tuple[int, str]]:

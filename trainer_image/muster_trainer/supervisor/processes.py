@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from muster_trainer.contract import BadConfiguration, UserError
-from muster_trainer.parent import die_with
+from muster_contract.environment import EVENTS_FD
+from muster_contract.errors import BadConfiguration, UserError
+from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.process_table import descendants
 
@@ -88,7 +89,7 @@ def start(launch: Launch) -> Process:
     try:
         popen = subprocess.Popen(
             launch.argv,
-            env={**launch.env, "MUSTER_EVENTS_FD": str(events_of_child)},
+            env={**launch.env, EVENTS_FD: str(events_of_child)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -117,7 +118,7 @@ def die_with_parent(supervisor: int) -> Callable[[], None] | None:
 
 
 def reap(processes: list[Process]) -> list[Process]:
-    """Collect every child that has ended, adopted orphans too; give back those of `processes` that just ended."""
+    """Collects every child that has ended, also adopted orphans. Returns those of `processes` that have just ended."""
     by_pid = {process.pid: process for process in processes if process.running}
     ended: list[Process] = []
     while True:
@@ -133,7 +134,7 @@ def reap(processes: list[Process]) -> list[Process]:
 
 
 def signal_descendants(number: int, *, spare: int | None = None) -> int:
-    """Signal all that descends from this process (0: only look) but `spare`; give back how many there were."""
+    """Signals all descendants of this process except `spare` (0: only counts them). Returns how many there were."""
     left = [pid for pid in descendants(os.getpid()) if pid != spare]
     for pid in left:
         _ignoring_gone(os.kill, pid, number)

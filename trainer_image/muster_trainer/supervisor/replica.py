@@ -8,60 +8,62 @@ import selectors
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, replace
 
-from muster_trainer.contract import (
-    RESCUE_SECONDS,
-    ExitCode,
-    ReplicaEnv,
-    TrainerError,
-    TrainerSpec,
-    termination_log_of,
-    trainer_spec_of,
-)
-from muster_trainer.supervisor import last_words, stacks
+from muster_contract.codes import ExitCode
+from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
+from muster_contract.errors import TrainerError
+from muster_contract.events import Commit, Evaluation, Event, Pace, Save, Step
+from muster_contract.notices import Notice, NoticeReason
+from muster_contract.reports import LastWords, ProcessReport, Report, Stack
+from muster_contract.run_state import RunState, apply, with_notice
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch, plan
-from muster_trainer.supervisor.events import EventLog, EventReader
-from muster_trainer.supervisor.image import prepared
-from muster_trainer.supervisor.last_words import LastWords
+from muster_trainer.supervisor.events import EventLog, EventReader, Line
+from muster_trainer.supervisor.image import prepared, with_library
+from muster_trainer.supervisor.last_words import last_words, last_words_of, write
+from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.misfit import START_SECONDS
-from muster_trainer.supervisor.observations import Observations
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output
+from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
-from muster_trainer.supervisor.reporting import Reporter
+from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox, signal_name
+from muster_trainer.supervisor.status_posts import status_variables
 from muster_trainer.supervisor.succession import Succession
+from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
 DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
-DESCENDANT_DEADLINE = 5.0  # seconds of SIGKILL in vain (a process stuck in the kernel) before it is left alone
+DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
 TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
-SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has heard of it
+SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has taken its stacks
 IDLE_SECONDS = 2.0
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
-MOVES = frozenset({"step", "commit", "evaluation", "pace"})  # events of processes that get on
+BEFORE_STEPS = ("Starting", "Restoring")  # phases of the bundled trainer in which no step is done
+PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
 
 
 def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
-    """Run the replica described by `environ`, one attempt after the other; give back the exit code. The last words are written before."""
+    """Runs the replica that `environ` describes, one attempt after another. Writes the last words, and returns the exit code."""
     try:
-        replica = ReplicaEnv.from_environment(environ)
+        replica = ReplicaEnvironment.from_environment(environ)
         environ = prepared(environ)
     except TrainerError as error:
-        words = LastWords.of_error(error, None)
-        _tell(words, environ)
+        words = last_words_of(error, None)
+        _write(words, environ)
         return words.code
     reporter, starter = Reporter(replica, say, inbox.wake), Starter(inbox)
-    standby = environ.get("MUSTER_STANDBY") == "1"
+    standby = replica.standby
     while True:
-        words, report = _nothing_yet(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter)
+        words, report = _stand_by(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter)
         succession = Succession(reporter, inbox, words, report, standby=standby)
         world = succession.await_world()
         if world is None:
@@ -69,57 +71,88 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
             break
         environ, standby = {**environ, **world}, False
     starter.close()
-    _tell(words, environ)
-    reporter.finish({**report, "lastWords": words.as_json()}, seconds=REPORT_SECONDS)
+    _write(words, environ)
+    reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
     return words.code
 
 
-def _nothing_yet(environ: Mapping[str, str], replica: ReplicaEnv, starter: Starter) -> tuple[LastWords, Mapping[str, Any]]:
-    """Of a replica that stands by until a world takes it in: then it is warm."""
-    with suppress(TrainerError):  # told when its processes are to start
-        starter.warm_up(environ, bundled=_is_bundled(trainer_spec_of(environ)))
-    words = LastWords(code=ExitCode.PREEMPTED, message="stood by, and no world took it in", attempt=None)
-    return words, {"attempt": replica.attempt, "processes": [], **Observations([]).as_report()}
+def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[LastWords, Report]:
+    """Imports the framework, so that a world which takes the replica in need not wait for that."""
+    with suppress(TrainerError):  # it is raised again when the processes start
+        starter.warm_up(environ, bundled=_is_bundled(replica.trainer_spec))
+    return last_words(ExitCode.PREEMPTED, "no world took in this stand-by replica", None), report_of(replica)
 
 
 def _is_bundled(spec: TrainerSpec) -> bool:
     return spec.task is not None or spec.module is not None
 
 
-def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, starter: Starter) -> tuple[LastWords, Mapping[str, Any]]:
-    """One attempt: how it ended, and what there is to report of it."""
-    replica = ReplicaEnv.from_environment(environ)
+def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, starter: Starter) -> tuple[LastWords, Report]:
+    """Runs one attempt. Its last words and its last report."""
+    replica = ReplicaEnvironment.from_environment(environ)
     try:
-        spec = trainer_spec_of(environ)
-        launches = plan(environ, replica, spec)
-        life = Replica(replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter, starter=starter)
-        return life.run(), life.report()
+        spec = replica.trainer_spec
+        listener = None if _is_bundled(spec) else _listener(replica)
+        with closing(listener) if listener else nullcontext():
+            if listener:
+                environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
+            launches = plan(environ, replica, spec)
+            if not _is_bundled(spec):
+                launches = _with_trackers(launches, replica)
+            life = Replica(
+                replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter, starter=starter, listener=listener
+            )
+            return life.run(), life.report()
     except TrainerError as error:
-        nothing = {"attempt": replica.attempt, "processes": [], **Observations([]).as_report()}
-        return LastWords.of_error(error, replica.attempt), nothing
+        return last_words_of(error, replica.attempt), report_of(replica)
+
+
+def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[Launch]:
+    """The processes with the variables of experiment trackers. Those that the user has set stay."""
+    found = mlflow_run(replica, launches[0].env, say)
+    tracked = [replace(launch, env={**tracker_variables(replica, launch.rank, launch.env), **launch.env}) for launch in launches]
+    return [replace(tracked[0], env={**tracked[0].env, **found}), *tracked[1:]]
+
+
+def _listener(replica: ReplicaEnvironment) -> Listener | None:
+    """Where programs of the user send events. They also run without it."""
+    try:
+        return Listener(replica.index if replica.first_rank is None else replica.first_rank)
+    except OSError as error:
+        say(f"nothing can listen on the loopback interface ({error}); programs that use muster_training report nothing")
+        return None
+
+
+def _status_variables(environ: Mapping[str, str], replica: ReplicaEnvironment, listener: Listener) -> dict[str, str]:
+    """Where programs of the user may post their status. They also run without it."""
+    try:
+        return status_variables(environ, url=listener.status_url, token=listener.token, folder=replica.state_dir)
+    except OSError as error:
+        say(f"{replica.state_dir} cannot be written ({error.strerror}); programs cannot post their status")
+        return {}
 
 
 def say(message: str) -> None:
-    """A line of the supervisor's own on stderr."""
+    """Writes a line of the supervisor to stderr."""
     try:
         os.write(2, f"muster: {message}\n".encode(errors="replace"))
     except OSError:
         return
 
 
-def _tell(words: LastWords, environ: Mapping[str, str]) -> None:
+def _write(words: LastWords, environ: Mapping[str, str]) -> None:
     if words.code != ExitCode.COMPLETED:
         say(words.message)
-    if problem := last_words.write(words, termination_log_of(environ)):
+    if problem := write(words, path_in(environ, "termination_log")):
         say(problem)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended at `time` (Unix seconds), `seconds` after its start; `asked` says that it had been asked to before."""
+    """A process that ended at `time` (Unix seconds), `seconds` after its start. `requested`: it had been asked to end."""
 
     process: Process
-    asked: bool
+    requested: bool
     time: float
     seconds: float
 
@@ -145,11 +178,11 @@ class Ending:
 
 
 class Replica:
-    """The processes of one replica in one attempt, and what is known of them."""
+    """The processes of one replica in one attempt, and what they report."""
 
     def __init__(
         self,
-        replica: ReplicaEnv,
+        replica: ReplicaEnvironment,
         spec: TrainerSpec,
         launches: list[Launch],
         *,
@@ -157,36 +190,41 @@ class Replica:
         log: EventLog,
         reporter: Reporter,
         starter: Starter,
+        listener: Listener | None,
     ) -> None:
         self._replica = replica
         self._spec = spec
+        self._peer_lost = peer_lost_pattern(spec.strategy.framework.peer_lost)
         self._launches = launches
         self._inbox = inbox
         self._log = log
         self._reporter = reporter
         self._starter = starter
-        self._observed = Observations([launch.rank for launch in launches])
+        self._listener = listener
+        self._state = RunState(first_rank=launches[0].rank)
+        self._commit_reasons: set[str] = set()
+        """Of commits since the stop request, and of all with reason Stop or Final."""
         self._processes: list[Process] = []
         self._readers: list[EventReader] = []
         self._output = Output()
         self._ends: list[Ended] = []
         self._ending = Ending()
         self._stops_seen = 0
-        self._stacks: list[dict[str, Any]] = []
+        self._stacks: tuple[Stack, ...] = ()
         self._held_until = 0.0
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> LastWords:
-        """Start the processes, see them to their end, leave nothing behind, and say how it went."""
+        """Starts the processes, waits for their end, and leaves nothing behind. Returns the last words."""
         become_subreaper()
         try:
             self._start()
             while any(process.running for process in self._processes):
                 ended = self._turn(self._ending.wait(time.monotonic()))
-                self._heed_stops()
-                self._heed_orders()
-                self._heed_ends(ended)
+                self._handle_stop_requests()
+                self._handle_reply()
+                self._handle_ends(ended)
                 self._carry_out_ending()
         finally:
             self._clear_descendants()
@@ -194,24 +232,27 @@ class Replica:
         self._output.finish(OUTPUT_SECONDS)
         return self._last_words()
 
-    def report(self) -> dict[str, Any]:
-        """The replica's part of a report, all but the last words."""
+    def report(self) -> Report:
+        """The report as of now, without last words."""
         idle = round(time.monotonic() - self._moved, 3)
-        processes = [
-            {
-                "rank": process.rank,
-                "pid": process.pid,
-                "state": _state(process, idle),
-                "exitCode": process.exit_code,
-                "signal": None if process.killed_by is None else signal_name(process.killed_by),
-            }
+        unwatched = self._listener is not None and self._listener.posts.is_only_source
+        processes = tuple(
+            ProcessReport(
+                rank=process.rank,
+                pid=process.pid,
+                state=_state(process, idle),
+                exit_code=process.exit_code,
+                signal=None if process.killed_by is None else signal_name(process.killed_by),
+            )
             for process in self._processes
-        ]
-        seen = self._observed.as_report()
-        return {"attempt": self._replica.attempt, "processes": processes, "idleSeconds": idle, "stacks": self._stacks, **seen}
+        )
+        report = replace(report_of(self._replica, self._state), processes=processes, stacks=self._stacks)
+        return report if unwatched else replace(report, idle_seconds=idle)
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
+        if self._listener:
+            self._selector.register(self._listener, selectors.EVENT_READ)
         self._publish()
         for process in self._starter.start(self._launches, bundled=_is_bundled(self._spec)):
             self._processes.append(process)
@@ -222,43 +263,64 @@ class Replica:
         self._publish()
 
     def _turn(self, seconds: float) -> list[Ended]:
-        """Wait for something to happen, no longer than `seconds`; take in events, and give back who has ended."""
+        """Waits for an event for at most `seconds`, and records it. Returns the processes that have ended."""
         for key, _ in self._selector.select(seconds):
             if isinstance(key.fileobj, EventReader):
                 self._record(key.fileobj.read(), key.fileobj)
                 if not key.fileobj.open:
-                    self._selector.unregister(key.fileobj)
+                    self._forget(key.fileobj)
+            elif isinstance(key.fileobj, Listener):
+                self._accept()
             else:
                 self._inbox.drain()
-        asked = self._ending.termed or self._ending.killed
+        self._close_overdue()
+        requested = self._ending.termed or self._ending.killed
         lived = time.monotonic() - self._started
-        ended = [Ended(process, asked, time.time(), lived) for process in reap(self._processes)]
+        ended = [Ended(process, requested, time.time(), lived) for process in reap(self._processes)]
         self._ends += ended
         if ended:
             self._drain_events()  # what an end means depends on what the process has sent before
         self._publish()
         return ended
 
-    def _record(self, events: list[dict[str, Any]], reader: EventReader) -> None:
-        for event in events:
-            self._observed.apply(event, stop_asked=self._stops_seen > 0)
-            if event["event"] in MOVES:
-                self._moved = time.monotonic()
-        if events and (problem := self._log.append(events)):
-            self._notice(problem)
-        if reader.malformed:
-            self._notice(f"rank {reader.rank} wrote to MUSTER_EVENTS_FD what is no event; such lines are ignored")
+    def _accept(self) -> None:
+        for connection in self._listener.accept() if self._listener else ():
+            self._selector.register(connection, selectors.EVENT_READ)
 
-    def _notice(self, message: str) -> None:
-        if message not in self._observed.notices:
+    def _close_overdue(self) -> None:
+        for connection in list(self._listener.connections) if self._listener else ():
+            if connection.is_overdue:
+                self._forget(connection)
+
+    def _forget(self, reader: EventReader) -> None:
+        self._selector.unregister(reader)
+        if self._listener and isinstance(reader, Connection):
+            self._listener.remove(reader)
+
+    def _record(self, lines: list[Line], reader: EventReader) -> None:
+        for line in lines:
+            self._state = apply(self._state, line.event)
+            if line.document["event"] in PROGRESSING:
+                self._moved = time.monotonic()
+                if self._listener and not (isinstance(reader, Connection) and reader.is_post):
+                    self._listener.posts.superseded = True
+            self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_seen > 0)
+        if lines and (problem := self._log.append(lines)):
+            self._notice(NoticeReason.EVENTS_LOST, problem)
+        if reader.malformed:
+            message = f"rank {reader.rank} wrote lines to MUSTER_EVENTS_FD that are not events; they are ignored"
+            self._notice(NoticeReason.EVENTS_MALFORMED, message)
+
+    def _notice(self, reason: NoticeReason, message: str) -> None:
+        before, self._state = self._state, with_notice(self._state, Notice(message, reason))
+        if self._state is not before:
             say(message)
-            self._observed.notice(message)
 
     def _publish(self) -> None:
-        self._reporter.update({**self.report(), "lastWords": None})
+        self._reporter.update(self.report())
 
-    def _heed_stops(self) -> None:
-        """The first request to stop gives the processes their grace; a second one ends it."""
+    def _handle_stop_requests(self) -> None:
+        """The first request to stop gives the processes their grace period. A second one ends it."""
         if self._inbox.stops == self._stops_seen:
             return
         now = time.monotonic()
@@ -268,28 +330,30 @@ class Replica:
         if self._stops_seen > 1:
             self._ending.by(now, now)
 
-    def _heed_orders(self) -> None:
-        """A newer attempt counts, or none follows: these processes have no more to do than to save, where there is time for that."""
-        orders = self._reporter.orders
-        if orders is not None and (orders.end or orders.attempt > self._replica.attempt):
-            if orders.dump and not self._held_until:
+    def _handle_reply(self) -> None:
+        """Ends the processes when a newer attempt counts or none follows. They may save within the grace period."""
+        reply = self._reporter.reply
+        if reply is not None and (reply.end or reply.attempt > self._replica.attempt):
+            if reply.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
-            rescue = RESCUE_SECONDS if self._observed.rescues and not orders.dump else 0.0
-            self._ending.by(now, now + max(orders.grace, rescue))
+            rescues = self._state.resumed is not None and self._state.resumed.rescues and not reply.dump
+            self._ending.by(now, now + max(reply.grace_seconds or 0.0, RESCUE_SECONDS if rescues else 0.0))
 
     def _dump(self) -> None:
-        """Tells where the processes stand, and has them stay there for a while: one that ends takes its peers along, with what they had
-        to tell to supervisors that have not heard yet."""
+        """Reports the stacks of the processes and leaves these as they are for a while. A process that ends takes its peers along, and
+        their supervisors may not have taken their stacks yet."""
         say(f"attempt {self._replica.attempt} hangs: these are the stacks of its processes")
-        self._stacks = stacks.take(self._processes, self._output, attempt=self._replica.attempt)
+        self._stacks = stacks.take(
+            self._processes, self._output, attempt=self._replica.attempt, modules=self._spec.strategy.framework.modules
+        )
         self._held_until = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
 
-    def _heed_ends(self, ended: list[Ended]) -> None:
-        """Once a process has failed, or the world was asked to stop, its siblings have no more to do."""
+    def _handle_ends(self, ended: list[Ended]) -> None:
+        """Ends the siblings of a process that has failed, or whose world was asked to stop."""
         now = time.monotonic()
         for end in ended:
-            code = ExitCode.COMPLETED if end.asked else meaning(self._end(end, seconds=TAIL_SECONDS))
+            code = ExitCode.COMPLETED if end.requested else meaning(self._end(end, seconds=TAIL_SECONDS))
             if code in STOPPED:
                 self._ending.by(now, now + self._spec.grace_seconds)
             elif code == ExitCode.PEER_LOST:
@@ -310,8 +374,8 @@ class Replica:
                 process.kill_group()
 
     def _clear_descendants(self) -> None:
-        """End what the processes left behind; among it may be the real training of a shell that died of SIGTERM, so
-        after a request to stop it has what is left of the grace."""
+        """Ends what the processes left behind. This may include the training of a shell that SIGTERM has ended. So after a request to
+        stop, it gets the rest of the grace period."""
         now = time.monotonic()
         term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_seen == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
@@ -324,10 +388,11 @@ class Replica:
             kill = time.monotonic() >= term_until
             left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._starter.spare)
         if left:
-            self._notice(f"{left} processes cannot be ended, not even by SIGKILL")
+            self._notice(NoticeReason.PROCESSES_REMAIN, f"{left} processes cannot be ended, not even by SIGKILL")
 
     def _drain_events(self) -> None:
-        for reader in self._readers:
+        self._accept()
+        for reader in [*self._readers, *(self._listener.connections if self._listener else ())]:
             self._record(reader.drain(), reader)
 
     def _end(self, ended: Ended, *, seconds: float = 0.0) -> End:
@@ -336,11 +401,12 @@ class Replica:
             rank=process.rank,
             exit_code=process.exit_code,
             signal=process.killed_by,
-            asked=ended.asked,
+            requested=ended.requested,
             tail=self._output.tail(process.rank, seconds=seconds),
-            error=self._observed.errors.get(process.rank),
+            error=self._state.errors.get(process.rank),
             starting=self._is_starting(ended),
-            speaks=_is_bundled(self._spec) or any(reader.speaks for reader in self._readers if reader.rank == process.rank),
+            uses_contract=_is_bundled(self._spec) or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
+            peer_lost=self._peer_lost,
         )
 
     def _is_starting(self, ended: Ended) -> bool:
@@ -353,46 +419,48 @@ class Replica:
         ends = [self._end(ended) for ended in self._ends]
         outcome = judge(
             ends,
-            stop_asked=self._stops_seen > 0,
+            # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.
+            stop_requested=self._stops_seen > 0 or self._state.phase == "Stopping",
             overdue=self._ending.killed,
             own_program=self._spec.script is not None or self._spec.command is not None,
-            commits=frozenset(self._observed.commit_reasons),
-            saved=self._observed.saved,
+            commits=frozenset(self._commit_reasons),
+            saved=self._state.is_saved or (_is_bundled(self._spec) and self._state.phase in BEFORE_STEPS),
         )
-        if self._is_dismissed(outcome):
-            outcome = self._dismissal()
+        if self._was_ended_with_job(outcome):
+            outcome = self._outcome_with_job()
+        words = last_words(outcome.code, outcome.message, self._replica.attempt, self._state)
         culprit = outcome.culprit
-        return LastWords(
-            code=outcome.code,
-            message=outcome.message,
-            attempt=self._replica.attempt,
-            rank=culprit.rank if culprit else None,
-            step=self._observed.step,
-            commit=self._observed.commit,
-            resumed_step=self._observed.resumed_step,
-            loss=self._observed.loss,
-            evaluation=self._observed.evaluated,
-            exit_code=culprit.exit_code if culprit else None,
-            signal=culprit.signal if culprit else None,
-            ended_at=next((ended.time for ended in self._ends if culprit and ended.process.rank == culprit.rank), None),
+        if culprit is None:
+            return words
+        return replace(
+            words,
+            rank=culprit.rank,
+            exit_code=culprit.exit_code,
+            signal=None if culprit.signal is None else signal_name(culprit.signal),
+            ended_at=next((ended.time for ended in self._ends if ended.process.rank == culprit.rank), None),
         )
 
-    def _is_dismissed(self, outcome: Outcome) -> bool:
+    def _was_ended_with_job(self, outcome: Outcome) -> bool:
         """Whether processes that had not failed were ended because the job, or its last attempt, is over."""
-        orders = self._reporter.orders
-        asked = self._stops_seen == 0 and any(ended.asked for ended in self._ends)
-        return orders is not None and orders.end and asked and outcome.code in (ExitCode.COMPLETED, *STOPPED)
+        reply = self._reporter.reply
+        requested = self._stops_seen == 0 and any(ended.requested for ended in self._ends)
+        return reply is not None and reply.end and requested and outcome.code in (ExitCode.COMPLETED, *STOPPED)
 
-    def _dismissal(self) -> Outcome:
-        """What its end means: a replica of a job that has failed, such as one that saved when it was asked to, has not completed."""
-        orders = self._reporter.orders
-        if orders is not None and orders.succeeded:
+    def _outcome_with_job(self) -> Outcome:
+        """The outcome of a replica whose processes were ended. Where the job has failed, it has not completed."""
+        reply = self._reporter.reply
+        if reply is not None and reply.succeeded:
             return Outcome(ExitCode.COMPLETED, "ended because the job has succeeded", None)
         return Outcome(ExitCode.PEER_LOST, f"ended because attempt {self._replica.attempt} is over", None)
 
 
+def commit_reasons(event: Event, *, stop_requested: bool) -> set[str]:
+    """The reason of a commit event, if it shows that the program has saved because it ends."""
+    return {event.reason} if isinstance(event, Save) and (stop_requested or event.reason in ("Stop", "Final")) else set()
+
+
 def _state(process: Process, idle: float) -> str:
-    """As the report has it: whether one is stopped is asked where nothing has been done for a while."""
+    """The state for the report. Whether it is stopped is looked up only when it has been idle for a while."""
     if not process.running:
         return "Exited"
     return "Stopped" if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else "Running"

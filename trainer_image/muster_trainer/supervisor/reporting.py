@@ -1,4 +1,4 @@
-"""Telling the coordinator how the replica is, from a thread of its own. Nothing that goes wrong here stops anything."""
+"""Posts the reports of a replica to the operator, from a thread. No failure here stops the training."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
 from urllib.parse import urlsplit
 
-from muster_trainer.contract import ReplicaEnv
-from muster_trainer.supervisor.orders import Orders, read_orders
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWords, Progress, Reply, Report
+from muster_contract.run_state import RunState, with_state
+from muster_contract.wire import encode, parse
 
 LEAST_GAP = 0.02  # seconds between two reports: fifty a second at most
-FIRST_INTERVAL = 1.0  # seconds, until a reply says another
-LONGEST_INTERVAL = 600.0
+FIRST_INTERVAL = 1.0  # seconds, until the first reply
 TIMEOUT = 2.0  # seconds, for one report
-LONGEST_REPLY = 1 << 18  # bytes; a TF_CONFIG takes up to 128 KiB, and more in JSON
-LARGEST_REPORT = 128 * 1024  # bytes; the coordinator refuses a larger one
 OK = 200
 TOO_MANY = 429
 REFUSALS = (400, 413)
-_DISPENSABLE = ("fingerprints", "notices", "stacks")
-_ESSENTIAL = ("job", "jobUid", "pod", "podUid", "role", "index", "attempt", "sequence", "inPlace", "waiting")
-_ESSENTIAL_WORDS = ("code", "attempt", "exitCode", "signal")
 
 
 class _TooManyError(Exception):
-    """The coordinator has too much to do, and asks for patience."""
+    """The operator has too many reports, and this one must be sent later."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"report again in {seconds:g} s")
@@ -38,55 +34,56 @@ class _TooManyError(Exception):
 
 
 class _RefusedError(ValueError):
-    """The coordinator does not take a report because of what is in it."""
+    """The operator refuses a report because of its content."""
 
 
 class Reporter:
-    """Posts the newest state when it has changed and at the interval that the coordinator asks for. Steps alone wait for the interval.
+    """Posts the newest report when it has changed, and at the interval of the replies. New steps alone wait for the interval.
 
-    Without a coordinator it does nothing. `say` is called, from the thread, when reports begin to fail; `heard` when a reply has
-    other `orders` than the one before.
+    Without a coordination channel it does nothing. From its thread it calls `say` when reports begin to fail, and `on_reply` when a
+    reply differs from the one before.
     """
 
-    def __init__(self, replica: ReplicaEnv, say: Callable[[str], None], heard: Callable[[], None]) -> None:
+    def __init__(self, replica: ReplicaEnvironment, say: Callable[[str], None], on_reply: Callable[[], None]) -> None:
         self._replica = replica
         self._say = say
-        self._heard = heard
-        self.orders: Orders | None = None
-        self.answered: float | None = None
-        """When the last reply came, in monotonic seconds."""
-        self._news = threading.Condition()
-        self._state: Mapping[str, Any] | None = None
+        self._on_reply = on_reply
+        self.reply: Reply | None = None
+        """The newest reply. None as well while the operator cannot restart in place."""
+        self.replied: float | None = None
+        """When the newest reply came, in monotonic seconds."""
+        self._update = threading.Condition()
+        self._report: Report | None = None
         self._changed = False
         self._final = False
         self._sequence = 0
         self.interval = FIRST_INTERVAL
-        """Seconds between two reports that have no news."""
+        """Seconds between two reports without a change."""
         self._failing = False
         self._refused = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     @property
-    def follows(self) -> bool:
-        """Whether anybody is there who may give orders."""
+    def is_active(self) -> bool:
+        """Whether there is a coordination channel."""
         return self._replica.coordinator is not None
 
-    def update(self, state: Mapping[str, Any]) -> None:
-        """Give the state to report next; it must not be changed afterwards. The first call starts the thread."""
+    def update(self, report: Report) -> None:
+        """Sets the report to post next. The first call starts the thread."""
         if self._replica.coordinator is None:
             return
-        with self._news:
-            self._changed = self._changed or _news(state) != _news(self._state)
-            self._state = state
-            self._news.notify()
+        with self._update:
+            self._changed = self._changed or self._report is None or _milestones(report) != _milestones(self._report)
+            self._report = report
+            self._update.notify()
         if not self._thread.ident:
             self._thread.start()
 
-    def finish(self, state: Mapping[str, Any], *, seconds: float) -> None:
-        """Report `state` as the last one, and wait for that no longer than `seconds`."""
-        with self._news:
+    def finish(self, report: Report, *, seconds: float) -> None:
+        """Posts the last report, and waits for that no longer than `seconds`."""
+        with self._update:
             self._final = True
-        self.update(state)
+        self.update(report)
         if self._thread.ident:
             self._thread.join(seconds)
 
@@ -94,54 +91,40 @@ class Reporter:
         due = 0.0
         final = False
         while not final:
-            with self._news:
-                self._news.wait_for(lambda: self._changed or self._final, timeout=max(0.0, due - time.monotonic()))
-                state, final = self._state, self._final
+            with self._update:
+                self._update.wait_for(lambda: self._changed or self._final, timeout=max(0.0, due - time.monotonic()))
+                report, final = self._report, self._final
                 self._changed = False
-            assert state is not None
-            pause = self._post(state)
+            assert report is not None
+            pause = self._post(report)
             due = time.monotonic() + max(pause, self.interval)
-            with self._news:
-                self._news.wait_for(lambda: self._final, timeout=0 if final else pause)
+            with self._update:
+                self._update.wait_for(lambda: self._final, timeout=0 if final else pause)
 
-    def _post(self, state: Mapping[str, Any]) -> float:
+    def _post(self, report: Report) -> float:
         """Posts a report. The seconds until the next one at the earliest."""
         self._sequence += 1
-        replica = self._replica
-        report = {
-            "job": replica.job,
-            "jobUid": replica.job_uid,
-            "pod": replica.pod_name,
-            "podUid": replica.pod_uid,
-            "role": replica.role,
-            "index": replica.index,
-            "attempt": replica.attempt,
-            "sequence": self._sequence,
-            "inPlace": True,
-            **state,
-        }
         try:
-            reply = self._exchanged(report)
+            reply = self._exchanged(replace(report, sequence=self._sequence))
         except _TooManyError as error:
             return error.seconds
         except (OSError, HTTPException, ValueError) as error:
             if not self._failing:
-                self._say(f"reports to {replica.coordinator} fail ({error}); the training goes on")
+                self._say(f"reports to {self._replica.coordinator} fail ({error}); the training goes on")
             self._failing = True
             return LEAST_GAP
         self._failing = False
-        self.answered = time.monotonic()
-        if (orders := read_orders(reply)) != self.orders:
-            self.orders = orders
-            self._heard()
-        interval = reply.get("intervalSeconds") if isinstance(reply, dict) else None
-        if isinstance(interval, int | float) and 0 < interval <= LONGEST_INTERVAL:
-            self.interval = max(LEAST_GAP, float(interval))
+        self.replied = time.monotonic()
+        self.interval = max(LEAST_GAP, reply.interval_seconds)
+        newest = replace(reply, interval_seconds=0.0) if reply.grace_seconds is not None else None
+        if newest != self.reply:
+            self.reply = newest
+            self._on_reply()
         return LEAST_GAP
 
-    def _exchanged(self, report: Mapping[str, Any]) -> object:
-        """The reply to a report. One that is refused is sent again with the essentials alone: what a program says must not keep the
-        coordinator from knowing that it has ended."""
+    def _exchanged(self, report: Report) -> Reply:
+        """The reply to a report. A report that is refused is sent again with the essentials alone, because the content that a program
+        puts into it must not keep the operator from learning that the program has ended."""
         try:
             return self._exchange(_encoded(report))
         except _RefusedError as error:
@@ -152,8 +135,8 @@ class Reporter:
 
     @cached_property
     def _connection(self) -> HTTPConnection:
-        """To the coordinator itself: a proxy meant for the outside world must not see the token. Where it is kept open, as the
-        coordinator wishes, a report costs a tenth of what it costs else; it opens by itself when it is not."""
+        """To the operator directly, because a proxy must not see the token. It stays open, which makes a report ten times cheaper, and
+        opens again by itself."""
         where = urlsplit(str(self._replica.coordinator))
         assert where.hostname is not None
         authority = self._replica.coordinator_authority
@@ -161,58 +144,72 @@ class Reporter:
             return HTTPConnection(where.hostname, where.port, timeout=TIMEOUT)
         return HTTPSConnection(where.hostname, where.port, timeout=TIMEOUT, context=ssl.create_default_context(cadata=authority))
 
-    def _exchange(self, body: bytes) -> object:
-        kept = self._connection.sock is not None
+    def _exchange(self, body: bytes) -> Reply:
+        was_open = self._connection.sock is not None
         try:
-            return self._ask(body)
+            return self._request(body)
         except (OSError, HTTPException, ValueError) as error:
             self._connection.close()
-            if not kept or isinstance(error, ValueError):
+            if not was_open or isinstance(error, ValueError):
                 raise
-        return self._ask(body)  # who is at the other end of a kept connection may have gone, and another taken its place
+        return self._request(body)  # the leader at the other end of an open connection may have changed
 
-    def _ask(self, body: bytes) -> object:
+    def _request(self, body: bytes) -> Reply:
         headers = {"Content-Type": "application/json"}
         if self._replica.token_file is not None:
             token = self._replica.token_file.read_text().strip()  # read each time: tokens are renewed in place
             headers["Authorization"] = f"Bearer {token}"
         path = urlsplit(str(self._replica.coordinator)).path.rstrip("/")
         self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
-        with self._connection.getresponse() as reply:
-            content = reply.read(LONGEST_REPLY)
-            if reply.status == TOO_MANY:
-                raise _TooManyError(_retry_seconds(reply.getheader("Retry-After")))
-            if reply.status != OK:
-                kind = _RefusedError if reply.status in REFUSALS else ValueError
-                raise kind(f"{reply.status} {reply.reason}: {content[:200].decode(errors='replace')}")
-            return json.loads(content)
+        with self._connection.getresponse() as response:
+            content = response.read(MAX_REPLY)
+            if response.status == TOO_MANY:
+                raise _TooManyError(_retry_seconds(response.getheader("Retry-After")))
+            if response.status != OK:
+                kind = _RefusedError if response.status in REFUSALS else ValueError
+                raise kind(f"{response.status} {response.reason}: {content[:200].decode(errors='replace')}")
+            return parse(Reply, content, "the reply")
 
 
-def _encoded(report: Mapping[str, Any]) -> bytes:
-    body = json.dumps(report).encode()
-    if len(body) <= LARGEST_REPORT:
+def report_of(replica: ReplicaEnvironment, state: RunState | None = None) -> Report:
+    """A report of the replica. Without a `state` its processes have done nothing yet."""
+    report = Report(
+        job=replica.job,
+        job_uid=replica.job_uid,
+        pod=replica.pod_name,
+        pod_uid=replica.pod_uid,
+        role=replica.role,
+        index=replica.index,
+        attempt=replica.attempt,
+        in_place=True,
+    )
+    return with_state(report, state or RunState())
+
+
+def _encoded(report: Report) -> bytes:
+    body = json.dumps(encode(report)).encode()
+    if len(body) <= MAX_REPORT:
         return body
-    return json.dumps({name: value for name, value in report.items() if name not in _DISPENSABLE}).encode()
+    return json.dumps(encode(replace(report, fingerprints=(), notices=(), stacks=()))).encode()
 
 
-def _essential(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Who reports, and how its processes have ended."""
-    essential = {name: report[name] for name in _ESSENTIAL if name in report}
-    words = report.get("lastWords")
-    if words:
-        essential["lastWords"] = {name: words[name] for name in _ESSENTIAL_WORDS if name in words}
-    return essential
+def _essential(report: Report) -> Report:
+    """Which replica reports, and how its processes have ended."""
+    names = ("job", "job_uid", "pod", "pod_uid", "role", "index", "attempt", "sequence", "in_place", "waiting")
+    essential = Report(**{name: getattr(report, name) for name in names})
+    words = report.last_words
+    if words is None:
+        return essential
+    return replace(essential, last_words=LastWords(words.code, attempt=words.attempt, exit_code=words.exit_code, signal=words.signal))
 
 
 def _retry_seconds(value: str | None) -> float:
-    """What a header Retry-After asks for, if it is a number of seconds."""
-    return min(float(value), LONGEST_INTERVAL) if value is not None and value.isdecimal() else FIRST_INTERVAL
+    """The seconds of a header Retry-After."""
+    return min(float(value), MAX_INTERVAL) if value is not None and value.isdecimal() else FIRST_INTERVAL
 
 
-def _news(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What is reported at once. How ranks get on is not, and steps are not after the first one: each of a thousand replicas would report
-    with every step."""
-    if not state:
-        return state
-    changing = ("ranks", "idleSeconds", "savedSeconds", "progress")
-    return {"stepped": state.get("progress") is not None, **{name: value for name, value in state.items() if name not in changing}}
+def _milestones(report: Report) -> Report:
+    """The report without what is not posted at once: the pace of ranks, and steps after the first one. Otherwise each of a thousand
+    replicas would report with every step."""
+    progress = Progress() if report.progress else None
+    return replace(report, ranks=(), idle_seconds=None, saved_seconds=0.0, progress=progress)

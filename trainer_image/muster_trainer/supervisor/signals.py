@@ -50,7 +50,7 @@ def _wake_only(_number: int, _frame: FrameType | None) -> None:
 
 
 def open_standard_streams() -> None:
-    """Put /dev/null where 0, 1 or 2 is closed, lest a pipe of ours gets that number and is written to as stdout."""
+    """Opens /dev/null as 0, 1 or 2 if one is closed. Otherwise a pipe would get that number and be written to as stdout."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

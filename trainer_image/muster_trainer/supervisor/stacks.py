@@ -1,9 +1,9 @@
-"""Where do the processes stand? Asked before those of a hung world are ended.
+"""Takes the stacks of the processes of a hung world before they are ended.
 
-A process of the bundled trainer writes the stacks of all its threads to stderr when DUMP comes (`muster_trainer.process`),
-from C, so that one which waits in a collective answers too. A program of the user's does the same once it has called
-`faulthandler.register(signal.SIGUSR1)`. One that does not handle the signal is not sent it, since that would end it: of such
-the kernel alone tells where they wait.
+On the signal DUMP a process of the bundled trainer writes the stacks of all its threads to stderr (`muster_trainer.process`). It does
+so from C, so that a process in a collective answers too. A user's program does the same once it has called
+`faulthandler.register(signal.SIGUSR1)`. A process without a handler is not sent the signal, which would end it. Of such a process only
+the kernel's wait channel is reported.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from muster_contract.reports import Stack
 from muster_trainer.supervisor import process_table
 from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.processes import Process
@@ -26,11 +27,10 @@ FRAMES = 8
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _WRAPPERS = ("wrapper", "inner_func", "_call_impl", "_wrapped_call_impl", "error_handler")
-_FRAMEWORKS = ("/torch/", "/tensorflow/", "/keras/")
 
 
-def take(processes: list[Process], output: Output, *, attempt: int) -> list[dict[str, Any]]:
-    """Has all stacks written to the log; gives the report's entry for each process that runs."""
+def take(processes: list[Process], output: Output, *, attempt: int, modules: Sequence[str]) -> tuple[Stack, ...]:
+    """Has all stacks written to the log. The stack of each process that runs. `modules` are the framework's."""
     found = [(process, *_state(process.pid)) for process in processes if process.running]
     for process, state, _ in found:
         if _handles(process.pid):
@@ -41,14 +41,14 @@ def take(processes: list[Process], output: Output, *, attempt: int) -> list[dict
     for process, state, _ in found:
         if state == process_table.STOPPED:
             process.send(signal.SIGSTOP)
-    return [_entry(process.rank, state, place, output, attempt=attempt) for process, state, place in found]
+    return tuple(_stack(process.rank, state, channel, output, attempt=attempt, modules=modules) for process, state, channel in found)
 
 
-def _entry(rank: int, state: str, place: str, output: Output, *, attempt: int) -> dict[str, Any]:
+def _stack(rank: int, state: str, channel: str, output: Output, *, attempt: int, modules: Sequence[str]) -> Stack:
     frames = main_thread(output.tail(rank))
-    told = [f"{name} ({_short(file)}:{line})" for file, line, name in frames if name not in _WRAPPERS]
-    waits = bool(frames) and any(framework in frames[0][0] for framework in _FRAMEWORKS)
-    return {"attempt": attempt, "rank": rank, "state": state, "stack": " < ".join(told[:FRAMES]) or place, "waits": waits}
+    shown = [f"{name} ({_short(file)}:{line})" for file, line, name in frames if name not in _WRAPPERS]
+    waits = bool(frames) and any(f"/{module}/" in frames[0][0] for module in modules)
+    return Stack(attempt=attempt, rank=rank, state=state, frames=tuple(shown[:FRAMES]), wait_channel=channel, waits=waits)
 
 
 def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
@@ -64,7 +64,8 @@ def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
 
 def _await(ranks: list[int], output: Output) -> None:
     """Until nothing more arrives."""
-    until, seen, since = time.monotonic() + MOST_SECONDS, [], time.monotonic()
+    seen: list[list[str]] = []
+    until, since = time.monotonic() + MOST_SECONDS, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_SECONDS):
         time.sleep(0.02)
         if (lines := [output.tail(rank) for rank in ranks]) != seen:
@@ -72,16 +73,16 @@ def _await(ranks: list[int], output: Output) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has sent it SIGSTOP; not one that a debugger holds."""
+    """Whether SIGSTOP has stopped the process. Not one that a debugger has stopped."""
     return process_table.state(pid) == process_table.STOPPED
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """What it does, and the kernel's function that it waits in, if that can be read."""
-    place = ""
+    """The state of the process, and the kernel's function that it waits in, if that can be read."""
+    channel = ""
     with suppress(OSError):
-        place = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
-    return process_table.state(pid), f"in the kernel's {place}" if place else ""
+        channel = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
+    return process_table.state(pid), channel
 
 
 def _handles(pid: int) -> bool:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
@@ -55,7 +56,7 @@ class Starter:
 
 
 class WarmParent:
-    """From its start to `close`. Where anything is amiss with it `ready` is False, and processes are started cold."""
+    """From its start to `close`. If it cannot be used, `ready` is False, and processes are started cold."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -73,15 +74,15 @@ class WarmParent:
         self.ready = False
 
     def await_ready(self, inbox: SignalInbox) -> bool:
-        """Until it has imported all, or cannot be used, or the replica is asked to stop; `ready` afterwards."""
+        """Waits until it has imported everything, cannot be used, or the replica is asked to stop. Returns `ready`."""
         until = time.monotonic() + IMPORT_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(inbox, selectors.EVENT_READ)
             selector.register(self._socket, selectors.EVENT_READ)
             while not inbox.stops and time.monotonic() < until:
-                found = [key.fileobj for key, _ in selector.select(1.0)]
+                readable = [key.fileobj for key, _ in selector.select(1.0)]
                 inbox.drain()
-                if self._socket in found:
+                if self._socket in readable:
                     answer = self._answer()
                     self.ready = answer is not None and answer.get("unfit") == ""
                     break
@@ -90,7 +91,7 @@ class WarmParent:
         return self.ready
 
     def start(self, launch: Launch) -> Process | None:
-        """A process forked for this launch; None where it cannot be had, so that it is to be started cold."""
+        """A process forked for this launch; None if that fails, and the process must be started cold."""
         pipes = [os.pipe() for _ in range(3)]
         try:
             socket.send_fds(self._socket, [json.dumps(dict(launch.env)).encode()], [writer for _, writer in pipes])
@@ -116,7 +117,7 @@ class WarmParent:
         with suppress(ProcessLookupError):
             os.kill(self.pid, 9)
 
-    def _answer(self) -> dict[str, object] | None:
+    def _answer(self) -> dict[str, Any] | None:
         try:
             answer = json.loads(self._socket.recv(LONGEST_ANSWER))
         except (OSError, ValueError):

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from muster_trainer.contract import TrainerError, UserError
+from muster_contract.errors import TrainerError, UserError
+from muster_trainer.data import DataSet
 from muster_trainer.tasks.module import Task, describe
 
 
-def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, ...]:
+def read_batch(task: Task, data: DataSet, indices: np.ndarray) -> tuple[Any, ...]:
     """(inputs, targets) of the samples `indices`, or (inputs, targets, weights): each an array (or nest of arrays) with n rows."""
     try:
         if hasattr(data, "batch"):
@@ -28,7 +29,7 @@ def read_batch(task: Task, data: Any, indices: np.ndarray) -> tuple[Any, ...]:
 
 
 def stack(samples: Any) -> Any:
-    """One nest of arrays with n rows, from n alike nests (dict, list, tuple) of arrays or numbers."""
+    """Stacks n nests (dict, list, tuple) of arrays or numbers, which have the same structure, into one nest of arrays with n rows."""
     first = samples[0]
     if isinstance(first, dict):
         return {name: stack([sample[name] for sample in samples]) for name in first}

@@ -7,16 +7,17 @@ and `tensorflow/digits.py` build the model of it.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration
-from muster_trainer.data import permutation
-from muster_trainer.tasks.config import COMMON_KEYS, Config, Key, choice, widths
+from muster_contract.config import COMMON_KEYS, Key, choice, widths
+from muster_contract.errors import BadConfiguration
+from muster_trainer.data import ArrayDataSet, permutation
+from muster_trainer.tasks.config import Config
 
 CLASSES = 10
 SIDE = 8
@@ -61,35 +62,21 @@ def layers(config: Config) -> tuple[Layer, ...]:
     return (Convolution(16), MaxPool(), Convolution(32), MaxPool(), *head)
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Map-style: a sample is (pixels float32 (64,) in 0..1, class int64)."""
+def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
+    """The `train` or `test` part (1,437 and 360 images); both have each class in the same proportion.
 
-    pixels: np.ndarray
-    classes: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-        return self.pixels[index], self.classes[index]
-
-    def batch(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        return self.pixels[indices], self.classes[indices]
-
-
-def dataset(config: Mapping[str, Any], split: str) -> Digits:
-    """The `train` or `test` part (1,437 and 360 images); each class is spread alike over both."""
+    A sample is (pixels, class): float32 (64,) in 0..1 and int64 ().
+    """
     table = np.loadtxt(_source(), delimiter=",", dtype=np.int64)
     classes = table[:, -1]
     pixels = (table[:, :-1] / LARGEST_PIXEL).astype(np.float32)
     in_test = _in_test(classes)
     chosen = in_test if split == "test" else ~in_test
-    return Digits(pixels[chosen], classes[chosen])
+    return ArrayDataSet(pixels[chosen], classes[chosen])
 
 
 def _in_test(classes: np.ndarray) -> np.ndarray:
-    """Whether each image is in the test set: with the images in a fixed random order and sorted by class, each fifth."""
+    """Whether each image is in the test set: every fifth image of a fixed random order, sorted by class."""
     shuffled = permutation(SPLIT_SEED, 0, len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     in_test = np.zeros(len(classes), dtype=bool)

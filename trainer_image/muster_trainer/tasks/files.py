@@ -1,4 +1,4 @@
-"""`config.data` of a bundled task: samples from the user's files in place of the task's own."""
+"""`config.data` of a bundled task: samples from the user's files instead of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from muster_contract.config import Key, choice
 from muster_trainer.data.files import FORMATS, Column, open_files
-from muster_trainer.tasks.config import Config, Key, choice, read_config
+from muster_trainer.tasks.config import Config, read_config
 
 WHERE = "spec.trainer.config.data"
 
 
-def _names(value: Any) -> bool:
+def _names(value: object) -> bool:
     return (isinstance(value, str) and value != "") or (isinstance(value, list) and value != [] and all(map(_names, value)))
 
 
@@ -29,7 +30,7 @@ _KEYS = (
 
 
 def dataset_in_files(own: Callable[[Config, str], Any]) -> Callable[[Config, str], Any]:
-    """The `dataset` of a task whose samples lie in files: of the types and shapes that its `own` samples have."""
+    """The function `dataset` of a task with samples from files. They have the types and shapes of its `own` samples."""
 
     def dataset(config: Config, split: str) -> Any:
         settings = read_config(config.data, _KEYS, others_allowed=False, where=WHERE)
@@ -46,6 +47,6 @@ def _column(settings: Mapping[str, Any], part: str, like: Any) -> Column:
     if isinstance(named, list):
         named = tuple(named)
     elif named is None and settings["format"] == "CSV":
-        # as muster_trainer.data.write names them; inputs are all that is no target
-        named = () if part == "inputs" else tuple(f"{part}.{place}" for place in range(array.size)) if array.shape else part
+        # the names that muster_trainer.tasks.write gives; inputs are all columns that are not targets
+        named = () if part == "inputs" else tuple(f"{part}.{number}" for number in range(array.size)) if array.shape else part
     return Column(part if named is None else named, str(array.dtype), array.shape)

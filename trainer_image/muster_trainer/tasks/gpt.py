@@ -7,15 +7,16 @@ follow each. Everything here is free of a framework; `pytorch/gpt.py` and `tenso
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration
-from muster_trainer.tasks.config import COMMON_KEYS, Config, Key, number, whole
+from muster_contract.config import COMMON_KEYS, Key, number, whole
+from muster_contract.errors import BadConfiguration
+from muster_trainer.data import ArrayDataSet
+from muster_trainer.tasks.config import Config
 
 CHARACTERS = 128  # ASCII
 TEST_EVERY = 10
@@ -31,44 +32,32 @@ KEYS: tuple[Key, ...] = (
 IDENTITY_KEYS = ("layers", "heads", "width", "context")
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Map-style: a sample is (characters int64 (context,), the characters after each int64 (context,))."""
-
-    characters: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.characters)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.characters[index, :-1], self.characters[index, 1:]
-
-    def batch(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        return self.characters[indices, :-1], self.characters[indices, 1:]
-
-
 def check(config: Config) -> None:
-    """What no key can tell by itself. Raises BadConfiguration."""
+    """Checks keys that depend on each other. Raises BadConfiguration."""
     if config.width % config.heads:
         raise BadConfiguration(f"spec.trainer.config.heads: {config.heads} heads do not divide the width {config.width}")
     if config.dropout >= 1:
         raise BadConfiguration(f"spec.trainer.config.dropout: a number below 1 is needed, found {config.dropout}")
 
 
-def dataset(config: Mapping[str, Any], split: str) -> Windows:
-    """The `train` or `test` part: the text in windows that follow each other, of which each tenth is for the test."""
+def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
+    """The `train` or `test` part: consecutive windows of the text. Every tenth window is for the test.
+
+    A sample is (characters, the characters after each): both int64 (context,).
+    """
     text = np.frombuffer(_text().encode("ascii", "replace"), dtype=np.uint8).astype(np.int64)
     context = config["context"]
     count = (len(text) - 1) // context
     windows = np.stack([text[start : start + context + 1] for start in range(0, count * context, context)])
     in_test = np.arange(count) % TEST_EVERY == TEST_EVERY - 1
-    return Windows(windows[in_test if split == "test" else ~in_test])
+    chosen = windows[in_test if split == "test" else ~in_test]
+    return ArrayDataSet(chosen[:, :-1], chosen[:, 1:])
 
 
 def _text() -> str:
     package = importlib.util.find_spec("sklearn")
-    places = package.submodule_search_locations if package else None
-    files = sorted((Path(places[0]) / "datasets" / "descr").glob("*.rst")) if places else []
+    folders = package.submodule_search_locations if package else None
+    files = sorted((Path(folders[0]) / "datasets" / "descr").glob("*.rst")) if folders else []
     if not files:
         raise BadConfiguration("task gpt: its text comes with scikit-learn, which is not installed (or without datasets/descr); install it")
     return "\n".join(file.read_text(encoding="utf-8") for file in files)

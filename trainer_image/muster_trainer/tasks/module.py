@@ -1,22 +1,27 @@
-"""A user's own module, and how any task is looked up.
+"""Loads the task of a job: a bundled task, or a module of the user.
 
 `module: my_package.model` names a Python module on the path (the working directory and the job's code are on it). It
-has these functions, the same for both frameworks:
+has these functions, the same for all frameworks:
 
-    build_model(config)               torch.nn.Module, or keras.Model; called as model(inputs)
+    build_model(config)               torch.nn.Module, or keras.Model; called as model(inputs). JAX: an object with
+                                      init(key, inputs), which gives the parameters (a nest of arrays), and
+                                      apply(parameters, inputs), such as a flax.linen.Module. If apply has a parameter
+                                      `key`, it gets a key for random numbers in training, and None in an evaluation
     dataset(config, split)            a map-style data set for split "train" or "test": __len__, and __getitem__(i) that
                                       gives (inputs, targets), each an array or a dict, list or tuple of arrays.
                                       Optional: batch(indices) that gives the pair for many samples at once, stacked.
                                       With (inputs, targets, weight) each sample's loss is multiplied by its weight, and
                                       the sum still divided by the number of samples (Keras' sum_over_batch_size).
                                       May give None for "test"; `dataset(config)` alone means there is no test set.
-    loss(outputs, batch)              a loss per sample, shape (n,); a scalar is taken as the mean of the batch.
+    loss(outputs, batch)              a loss per sample, shape (n,); a scalar is taken as the mean of the batch (not in
+                                      JAX, which compiles for shares of one size and fills them up).
                                       `batch` is (inputs, targets), as tensors on the device, and the weights where
                                       the data set gives some: Muster multiplies by them, the loss must not.
                                       Keras: what layers add (regularisers, add_loss) is added once, whatever the world
-    optimizer(model, config)          optional: a torch.optim.Optimizer or keras Optimizer; without it the config's keys
-                                      optimizer, learningRate, momentum and weightDecay make one. `config.learningRate`
-                                      is scaled already as batch.learningRateScaling says
+    optimizer(model, config)          optional: a torch.optim.Optimizer, a keras Optimizer or an
+                                      optax.GradientTransformation; without it the config's keys optimizer,
+                                      learningRate, momentum and weightDecay make one. `config.learningRate` is scaled
+                                      already as batch.learningRateScaling says
     schedule(step, config)            optional: the share of the learning rate that a step (from 0) is done with, such as
                                       0.1 ** (step // 1000); a function of the step, so that a resumed run has the same
     metrics(outputs, batch)           optional: {name: value per sample, or their mean}, averaged over the test set
@@ -39,29 +44,33 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from muster_trainer.contract import BadConfiguration, Framework, TrainerError, TrainerSpec, UserError
+from muster_contract.config import COMMON_KEYS
+from muster_contract.errors import BadConfiguration, TrainerError, UserError
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.data import DataSet
 from muster_trainer.data.files.cache import cached
+from muster_trainer.host.framework import module_of
 from muster_trainer.tasks import digits, gpt, recommender, skewed
-from muster_trainer.tasks.config import COMMON_KEYS, Config, read_config
+from muster_trainer.tasks.config import Config, read_config
 from muster_trainer.tasks.files import DATA, dataset_in_files
 
 BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender, "skewed": skewed}
-PACKAGES: Mapping[Framework, str] = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, ready for a strategy. `test` is None where there is no test set; `optimizer` is None where the
-    config makes it; `identity` has what a checkpoint must share with the job, by the job's field names."""
+    """What is trained. `test` is None if there is no test set. `optimizer` is None if the config chooses it. `identity` has the
+    settings that a checkpoint must share with the job, by the job's field names."""
 
     title: str
     config: Config
-    train: Any
-    test: Any
+    train: DataSet
+    test: DataSet | None
     build_model: Callable[[Config], Any]
     loss: Callable[[Any, Any], Any]
     metrics: Callable[[Any, Any], Mapping[str, Any]]
@@ -71,7 +80,7 @@ class Task:
     schedule: Callable[[int, Config], float] | None = None
 
     def scheduled(self, step: int) -> float:
-        """The share of the learning rate that the task's schedule gives `step` (from 0). Raises UserError."""
+        """The factor of the learning rate at `step` (from 0), by the task's schedule. Raises UserError."""
         if self.schedule is None:
             return 1.0
         share = self.schedule(step, self.config)
@@ -80,7 +89,7 @@ class Task:
         return float(share)
 
     def weights_for(self, values: Any, batch: Any) -> Any:
-        """The weights of the samples of `batch`, to multiply the losses `values` by: shape (n,). Raises UserError."""
+        """The weights of the samples of `batch`, of shape (n,). The losses `values` are multiplied by them. Raises UserError."""
         if len(getattr(values, "shape", ())) != 1:
             raise UserError(f"{self.title}: the data set gives weights of samples, so loss must give a value per sample, shape (n,)")
         if values.shape != batch[2].shape:
@@ -88,7 +97,7 @@ class Task:
         return batch[2]
 
 
-def load_task(spec: TrainerSpec, framework: Framework) -> Task:
+def load_task(spec: TrainerSpec) -> Task:
     """The task or module of a job. Raises BadConfiguration or UserError that names module and function."""
     if spec.task is not None:
         if spec.task not in BUNDLED:
@@ -97,8 +106,10 @@ def load_task(spec: TrainerSpec, framework: Framework) -> Task:
             )
         bundled = BUNDLED[spec.task]
         config = read_config(spec.config, (*bundled.KEYS, DATA), others_allowed=False)
-        name = f"muster_trainer.{PACKAGES[framework]}.{spec.task}"
-        module = importlib.import_module(name)
+        framework = spec.strategy.framework
+        if find_spec(f"{module_of(framework).__name__}.{spec.task}") is None:
+            raise BadConfiguration(f"spec.trainer.task: {framework.name} has no task {spec.task}; write another task or strategy")
+        module = module_of(framework, spec.task)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
         return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache)
@@ -134,9 +145,9 @@ def _task(
     *,
     identity: Mapping[str, Any],
     cache: Path | None,
-    dataset: Callable[[Config, str], Any] | None = None,
+    dataset: Callable[..., Any] | None = None,
 ) -> Task:
-    """`dataset` where it is not that of the module."""
+    """`dataset` replaces the function of the module."""
     take = partial(_function, module, title)
     build_model, dataset, loss = take("build_model", 1), dataset or take("dataset", 2, 1), take("loss", 2)
     train = _dataset(title, cache, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
@@ -172,8 +183,8 @@ def _function(module: ModuleType, title: str, name: str, *counts: int) -> Callab
     if function is None:
         raise BadConfiguration(f"{title}: the function {name}{_PARAMETERS[name]} is missing; define it")
     if not callable(function) or not any(_accepts(function, count) for count in counts):
-        found = inspect.signature(function) if callable(function) else f" = {function!r}"
-        raise BadConfiguration(f"{title}: {name} must take {_PARAMETERS[name]}; it is {name}{found}")
+        actual = inspect.signature(function) if callable(function) else f" = {function!r}"
+        raise BadConfiguration(f"{title}: {name} must take {_PARAMETERS[name]}; it is {name}{actual}")
 
     @wraps(function)
     def named(*arguments: Any) -> Any:
@@ -197,7 +208,7 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _dataset(title: str, cache: Path | None, data: Any) -> Any:
+def _dataset(title: str, cache: Path | None, data: Any) -> DataSet:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise BadConfiguration(f"{title}: dataset must give an object with __len__ and __getitem__; it gave {type(data).__name__}")
     if len(data) < 1:
@@ -210,10 +221,10 @@ def _no_metrics(outputs: Any, batch: Any) -> Mapping[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with the place it was raised at: `ValueError: bad width (model.py, line 12)`."""
+    """An exception in one line, with the line that raised it: `ValueError: bad width (model.py, line 12)`."""
     frames = traceback.extract_tb(error.__traceback__)
     text = " ".join(str(error).split())[:1000]
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, SyntaxError) or not frames:
-        return said
-    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})"
+        return message
+    return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})"

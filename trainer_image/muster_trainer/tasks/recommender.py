@@ -1,4 +1,4 @@
-"""The bundled task `recommender`: who likes what, from made-up tastes, with an embedding for each user and item.
+"""The bundled task `recommender`: which user likes which item, from synthetic tastes, with an embedding for each user and item.
 
 Most parameters are in the embeddings, which is what parameter servers are for. Everything here is free of a framework;
 `pytorch/recommender.py` and `tensorflow/recommender.py` build the model.
@@ -6,13 +6,13 @@ Most parameters are in the embeddings, which is what parameter servers are for. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from muster_trainer.tasks.config import COMMON_KEYS, Key, whole
+from muster_contract.config import COMMON_KEYS, Key, whole
+from muster_trainer.data import ArrayDataSet
 
 TASTES = 4  # true dimensions of users and items
 NOISE = 0.05  # share of opinions that are turned round
@@ -30,25 +30,11 @@ KEYS: tuple[Key, ...] = (
 IDENTITY_KEYS = ("users", "items", "opinions", "embedding")
 
 
-@dataclass(frozen=True)
-class Opinions:
-    """Map-style: a sample is ((user, item) int64 (2,), 1.0 for liked and 0.0 for not, float32)."""
+def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
+    """The `train` or `test` part; each tenth opinion is for the test. A user likes an item whose tastes point the same way.
 
-    pairs: np.ndarray
-    liked: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.liked)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.float32]:
-        return self.pairs[index], self.liked[index]
-
-    def batch(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        return self.pairs[indices], self.liked[indices]
-
-
-def dataset(config: Mapping[str, Any], split: str) -> Opinions:
-    """The `train` or `test` part; each tenth opinion is for the test. A user likes an item whose tastes point the same way."""
+    A sample is ((user, item), liked): int64 (2,), and float32 () with 1.0 for liked and 0.0 for not.
+    """
     random = np.random.RandomState(DATA_SEED)  # its stream is fixed for ever (NEP 19)
     users, items = random.randn(config["users"], TASTES), random.randn(config["items"], TASTES)
     pairs = np.stack([random.randint(0, len(side), config["opinions"]) for side in (users, items)], axis=1).astype(np.int64)
@@ -56,4 +42,4 @@ def dataset(config: Mapping[str, Any], split: str) -> Opinions:
     liked = (likes ^ (random.rand(len(pairs)) < NOISE)).astype(np.float32)
     in_test = np.arange(len(pairs)) % TEST_EVERY == TEST_EVERY - 1
     chosen = in_test if split == "test" else ~in_test
-    return Opinions(pairs[chosen], liked[chosen])
+    return ArrayDataSet(pairs[chosen], liked[chosen])

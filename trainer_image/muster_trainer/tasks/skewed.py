@@ -6,7 +6,7 @@ the same number of layers waits for its first. The models are those of `digits` 
 
 from __future__ import annotations
 
-from muster_trainer.tasks.config import COMMON_KEYS, Key, choice, number, widths
+from muster_contract.config import COMMON_KEYS, Key, choice, number, widths
 from muster_trainer.tasks.digits import dataset
 
 __all__ = ["IDENTITY_KEYS", "KEYS", "dataset"]

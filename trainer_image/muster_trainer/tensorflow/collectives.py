@@ -1,24 +1,28 @@
-"""The collectives of tf.distribute, as the task `collectives` measures them: between the workers of MultiWorkerMirroredStrategy, and
-between the devices of MirroredStrategy.
+"""The collectives that the task `collectives` measures: between the workers of MultiWorkerMirroredStrategy, and between the devices
+of MirroredStrategy.
 
-tf.distribute has all-reduce, by a choice of implementations, and all-gather; a broadcast or a reduce-scatter it does not offer.
+tf.distribute has all-gather and several implementations of all-reduce. It has no broadcast and no reduce-scatter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.measure.collectives import Library
 from muster_trainer.tensorflow.machine import REDUCTIONS, mirrored, prepare
 from muster_trainer.tensorflow.world import COMMUNICATION, fingerprint, join, peers
 
 
-class Collectives:
-    """One worker of the world; see `muster_trainer.collectives.Library`."""
+@final
+class Collectives(Library):
+    """One worker of the world; see `muster_trainer.measure.collectives.Library`."""
 
     def __init__(self, spec: TrainerSpec) -> None:
         prepare(spec, deterministic=False)
@@ -36,19 +40,16 @@ class Collectives:
         calls = {
             f"AllReduce {name}": (self._summing(choice), whole) for name, choice in COMMUNICATION.items() if name != "NCCL" or gpus
         } | {"AllGather": (self._gather, part)}
-        return {name: lambda call=call, value=value: self._guarded(call, value) for name, (call, value) in calls.items()}
+        return {name: partial(self._guarded, call, value) for name, (call, value) in calls.items()}
 
     def _summing(self, implementation: Any) -> Any:
         options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
         return _together(self.strategy, lambda context, value: context.all_reduce(tf.distribute.ReduceOp.SUM, value, options=options))
 
-    def _guarded(self, call: Any, value: Any) -> tf.Tensor:
-        """The result, once it is here: TensorFlow may go on before."""
+    def _guarded(self, call: Any, value: Any) -> Any:
+        """The result, once it is computed. TensorFlow may return before that."""
         with peers(self.rank):
             return _awaited(self.strategy, call, value)
-
-    def synchronise(self) -> object:
-        return None
 
     def meet(self) -> object:
         return self._guarded(self._sum, [0.0])
@@ -61,8 +62,9 @@ class Collectives:
         return [max(of_all) for of_all in zip(*each, strict=True)]
 
 
-class BetweenDevices:
-    """The only process of a job of MirroredStrategy, whose `world` is its devices; see `muster_trainer.collectives.Library`."""
+@final
+class BetweenDevices(Library):
+    """The only process of a job of MirroredStrategy, whose `world` is its devices; see `muster_trainer.measure.collectives.Library`."""
 
     rank = 0
 
@@ -87,40 +89,28 @@ class BetweenDevices:
         whole, part = tf.zeros(floats), tf.zeros(floats // self.world)
         calls = {f"AllReduce {name}": (self.strategies[name], call, whole) for name, call in self._sums.items()}
         calls["AllGather"] = (self.strategy, self._gather, part)
-        return {name: lambda each=each: _awaited(*each) for name, each in calls.items()}
-
-    def synchronise(self) -> object:
-        return None
-
-    def meet(self) -> object:
-        return None
-
-    def first(self, number: int) -> int:
-        return number
-
-    def slowest(self, seconds: list[float]) -> list[float]:
-        return seconds
+        return {name: partial(_awaited, *each) for name, each in calls.items()}
 
 
-def _all_reduce(context: Any, value: tf.Tensor) -> tf.Tensor:
+def _all_reduce(context: Any, value: tf.Tensor) -> Any:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-def _all_gather(context: Any, value: tf.Tensor) -> tf.Tensor:
+def _all_gather(context: Any, value: tf.Tensor) -> Any:
     return context.all_gather(value, axis=0)
 
 
-def _together(strategy: tf.distribute.Strategy, call: Callable[[Any, tf.Tensor], tf.Tensor]) -> Any:
+def _together(strategy: tf.distribute.Strategy, call: Callable[[Any, tf.Tensor], Any]) -> Any:
     """What all replicas do together, as one graph."""
 
-    def on_each(value: tf.Tensor) -> tf.Tensor:
+    def on_each(value: tf.Tensor) -> Any:
         return call(tf.distribute.get_replica_context(), tf.identity(value))  # which has a device, as reducing needs it
 
     return tf.function(lambda value: strategy.run(on_each, args=(value,)), autograph=False)
 
 
-def _awaited(strategy: tf.distribute.Strategy, call: Any, value: Any) -> tf.Tensor:
-    """The first result of this process, once all are here: TensorFlow may go on before."""
+def _awaited(strategy: tf.distribute.Strategy, call: Any, value: Any) -> Any:
+    """The first result of this process, once all are computed. TensorFlow may return before that."""
     results = strategy.experimental_local_results(call(tf.convert_to_tensor(value)))
     for result in results:
         result[:1].numpy()

@@ -32,7 +32,8 @@ def build_model(config: Config) -> keras.Model:
 
 
 def loss(outputs: tf.Tensor, batch: Any) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch[1], logits=outputs)
+    losses: tf.Tensor = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch[1], logits=outputs)
+    return losses
 
 
 def metrics(outputs: tf.Tensor, batch: Any) -> dict[str, tf.Tensor]:

@@ -1,27 +1,22 @@
-"""What the evaluator computes with: the model alone, on one device."""
+"""The engine of the evaluator: the model alone, on one device."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import final
 
-import tensorflow as tf
-
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.tasks.module import Task
+from muster_trainer.tensorflow.engine import KerasEngine
 from muster_trainer.tensorflow.machine import one_device
-from muster_trainer.tensorflow.snapshots import PREFIX
-from muster_trainer.tensorflow.synchronous import Synchronous
-from muster_trainer.tensorflow.world import one_line
+from muster_trainer.tensorflow.state import load_model
+from muster_trainer.training.engine import EvaluationEngine
 
 
-class Evaluation(Synchronous):
-    """Reads the model of a checkpoint and leaves the optimizer be: how that is laid out depends on the strategy."""
-
+@final
+class Evaluation(KerasEngine, EvaluationEngine):
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec, join=one_device)
 
     def load(self, directory: Path) -> None:
-        try:
-            tf.train.Checkpoint(model=self.model).read(str(directory / PREFIX)).expect_partial().assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise BadConfiguration(f"checkpoint {directory} does not fit the model: {one_line(error)}") from error
+        load_model(self.model, directory)

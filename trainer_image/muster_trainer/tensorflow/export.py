@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, StorageUnavailable
+from muster_contract.errors import StorageUnavailable
+from muster_trainer.data import DataSet
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
-from muster_trainer.tensorflow.snapshots import PREFIX, STORAGE_ERRORS
+from muster_trainer.tensorflow.state import STORAGE_ERRORS, load_model
 from muster_trainer.tensorflow.world import one_line
 
 SAVED_MODEL = "saved_model"
@@ -20,14 +21,11 @@ KERAS = "model.keras"
 
 
 def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
-    """On the CPU, by a model outside of any strategy."""
+    """Writes the export on the CPU, from a model outside of any strategy."""
     with tf.device("/CPU:0"):
         model = task.build_model(task.config)
         model(tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, task.train, np.arange(1))[0]))
-        try:
-            tf.train.Checkpoint(model=model).read(str(checkpoint / PREFIX)).expect_partial().assert_existing_objects_matched()
-        except AssertionError as error:
-            raise BadConfiguration(f"checkpoint {checkpoint} does not fit the model: {one_line(error)}") from error
+        load_model(model, checkpoint)
         try:
             model.export(directory / SAVED_MODEL, verbose=False)
             return _write_keras(model, directory / KERAS)
@@ -36,7 +34,7 @@ def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
 
 
 def _write_keras(model: keras.Model, path: Path) -> list[str]:
-    """A model of a class without get_config has no Keras file; its SavedModel predicts all the same."""
+    """Returns a notice where there is no Keras file, as for a model of a class without get_config. Its SavedModel predicts all the same."""
     try:
         model.save(path)
         keras.models.load_model(path, compile=False)
@@ -48,15 +46,15 @@ def _write_keras(model: keras.Model, path: Path) -> list[str]:
     return []
 
 
-def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict[str, dict[str, float]]:
+def measure(task: Task, directory: Path, data: DataSet, indices: np.ndarray) -> dict[str, dict[str, float]]:
     with tf.device("/CPU:0"):
         batch = tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, data, indices))
         served = tf.saved_model.load(str(directory / SAVED_MODEL))  # its variables go with it
-        found = {SAVED_MODEL: _measure(task, served.serve(batch[0]), batch)}
+        metrics = {SAVED_MODEL: _measure(task, served.serve(batch[0]), batch)}
         if (directory / KERAS).exists():
             model = keras.models.load_model(directory / KERAS, compile=False)
-            found[KERAS] = _measure(task, model(batch[0], training=False), batch)
-    return found
+            metrics[KERAS] = _measure(task, model(batch[0], training=False), batch)
+    return metrics
 
 
 def _measure(task: Task, outputs: Any, batch: Any) -> dict[str, float]:

@@ -14,13 +14,13 @@ __all__ = ["build_model", "dataset", "loss", "metrics"]
 
 
 @keras.saving.register_keras_serializable("muster")
-class Places(keras.layers.Layer):
-    """Adds to each of `context` vectors one that tells its place."""
+class Places(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types; checkpoints and exports have the name
+    """Adds to each of `context` vectors one that stands for its position."""
 
     def build(self, shape: Any) -> None:
         self.places = self.add_weight(shape=shape[1:], initializer="random_normal", name="places")
 
-    def call(self, vectors: tf.Tensor) -> tf.Tensor:
+    def call(self, vectors: tf.Tensor) -> Any:
         return vectors + self.places
 
 

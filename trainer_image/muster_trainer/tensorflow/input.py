@@ -1,60 +1,66 @@
 """Reading the samples of coming steps ahead with tf.data.
 
-Parallel readers (an interleave, one lane of steps each) call the data set, and their batches are fetched ahead up to the
-device. The order is that of the steps whatever runs first, so the readers decide nothing but the time.
+Parallel readers call the data set, each for its own lane of steps, and tf.data prefetches their batches to the device. The batches
+come in the order of the steps, whichever reader is first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from muster_trainer.contract import InputSpec, TrainerError
+from muster_contract.errors import TrainerError
+from muster_contract.trainer_spec import InputSpec
+from muster_trainer.data import DataSet
 from muster_trainer.data.files import workers_for
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
 AUTOTUNE = tf.data.AUTOTUNE
-MOST_LANES = 16  # among which AUTOTUNE chooses
+MOST_LANES = 16  # AUTOTUNE chooses up to this many
 
 Share = Callable[[int], tuple[np.ndarray, np.ndarray]]
 """The samples to read for a step, and the weight of each in the loss: int64 and float32, both of shape (n >= 1,)."""
 
 
 class Reading:
-    """The samples of one device, step by step. `share` is a pure function; `device` is where the batches are wanted, such as
-    `/device:GPU:0`; None: in the memory of the host."""
+    """The samples of one device, step by step. `share` is a pure function. `device` is where the batches go, such as
+    `/device:GPU:0`; None means the memory of the host."""
 
-    def __init__(self, task: Task, data: Any, share: Share, *, spec: InputSpec, device: str | None = None) -> None:
+    def __init__(self, task: Task, data: DataSet, share: Share, *, spec: InputSpec, device: str | None = None) -> None:
         self.task, self.data, self.share, self.spec, self.device = task, data, share, spec, device
         self._failures: dict[int, TrainerError] = {}
         self._steps = range(0)
         self._batches: Iterator[Any] | None = None
 
     def expect(self, steps: range) -> None:
-        """What `take` will be asked for. Reading begins with the first call of `take`."""
+        """Sets the steps that `take` will return. Reading starts with the first `take`."""
         self._steps = steps
         self._batches = None
 
     def take(self) -> tuple[Any, tf.Tensor]:
-        """(samples, weights) of the next step, once they are read. Raises what reading them raised."""
+        """Waits for (samples, weights) of the next step. Raises the error of reading them."""
         step, self._steps = self._steps[0], self._steps[1:]
         if workers_for(self.data, self.spec, automatic=AUTOTUNE) == 0:
-            return tf.nest.map_structure(tf.convert_to_tensor, self._read(step))
+            samples, weights = tf.nest.map_structure(tf.convert_to_tensor, self._read(step))
+            return samples, weights
         if self._batches is None:
             self._batches = iter(self.dataset(range(step, step + 1 + len(self._steps))))
         try:
-            return next(self._batches)
+            samples, weights = next(self._batches)
+            return samples, weights
         except tf.errors.OpError:
             if step not in self._failures:
                 raise
             raise self._failures[step] from None
 
-    def dataset(self, steps: range) -> tf.data.Dataset:
-        """(samples, weights) of each of `steps`, which are at least one, in their order."""
+    def dataset(self, steps: range) -> tf.data.Dataset[Any]:
+        """(samples, weights) of each of `steps`, in order. There must be at least one."""
         workers = workers_for(self.data, self.spec, automatic=AUTOTUNE)
         lanes = min(MOST_LANES if workers == AUTOTUNE else max(workers, 1), len(steps))
         samples, weights = self.share(steps[0])
@@ -65,16 +71,16 @@ class Reading:
             parts = tf.numpy_function(self._flat, [step], [kind.dtype for kind in kinds], stateful=False)
             return tf.nest.pack_sequence_as(example, [tf.ensure_shape(part, kind.shape) for part, kind in zip(parts, kinds, strict=True)])
 
-        def lane(number: tf.Tensor) -> tf.data.Dataset:
+        def lane(number: tf.Tensor) -> tf.data.Dataset[Any]:
             return tf.data.Dataset.range(steps.start + number, steps.stop, lanes).map(read)
 
-        found = tf.data.Dataset.range(lanes).interleave(
+        batches = tf.data.Dataset.range(lanes).interleave(
             lane, cycle_length=lanes, block_length=1, num_parallel_calls=AUTOTUNE if workers == AUTOTUNE else lanes, deterministic=True
         )
         ahead = self.spec.prefetch or AUTOTUNE
         if self.device is None or "GPU" not in self.device:
-            return found.prefetch(ahead)
-        return found.prefetch(ahead).apply(tf.data.experimental.prefetch_to_device(self.device))
+            return batches.prefetch(ahead)
+        return batches.prefetch(ahead).apply(tf.data.experimental.prefetch_to_device(self.device))
 
     def _read(self, step: int) -> tuple[Any, np.ndarray]:
         samples, weights = self.share(step)
@@ -88,6 +94,24 @@ class Reading:
             raise
 
 
+@dataclass(frozen=True)
+class StepSamples:
+    """What this process read for a step: a share for each of its devices, or `failure`; and how many seconds it waited."""
+
+    shares: list[Any]
+    failure: TrainerError | None
+    seconds: float
+
+    @classmethod
+    def take(cls, readings: Sequence[Reading]) -> StepSamples:
+        """The next step of each reading."""
+        began = time.monotonic()
+        try:
+            return cls([reading.take() for reading in readings], None, time.monotonic() - began)
+        except TrainerError as error:
+            return cls([], error, time.monotonic() - began)
+
+
 def kind(rows: Any) -> tf.TensorSpec:
-    """That of an array of any number of rows like these."""
+    """The spec of an array with any number of such rows."""
     return tf.TensorSpec([None, *np.shape(rows)[1:]], np.asarray(rows).dtype)

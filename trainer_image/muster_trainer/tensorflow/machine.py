@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.tensorflow import compat
 from muster_trainer.tensorflow.world import Membership
 
 REDUCTIONS: Mapping[str, Callable[[], Any]] = {
@@ -18,15 +19,13 @@ REDUCTIONS: Mapping[str, Callable[[], Any]] = {
     "Hierarchical": tf.distribute.HierarchicalCopyAllReduce,
     "OneDevice": tf.distribute.ReductionToOneDevice,
 }
-"""What MirroredStrategy adds gradients up by, for each `spec.communication`."""
-ENDING_SECONDS = 0.2
-_JOIN = tf.train.Coordinator.join
+"""How MirroredStrategy sums gradients, by `spec.communication`."""
 
 
 def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
-    """Before anything else touches TensorFlow: logical devices, deterministic kernels, and a fixed number of threads, since
-    that decides the order in which floats are added."""
-    tf.train.Coordinator.join = join_threads
+    """Sets up logical devices, deterministic kernels, and the number of threads, which decides the order in which floats are added.
+    Call it before anything else uses TensorFlow."""
+    compat.join_tracing_threads_at_once()
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     logical = spec.options.get("logicalDevices")
@@ -37,15 +36,6 @@ def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     if deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
-
-
-def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, *more: Any, **options: Any) -> None:
-    """tf.distribute traces what replicas run in threads, and TensorFlow looks once a second whether they have ended. From Python 3.13 on a
-    thread that is ending still is alive at the first look: each function cost a second, four of them at every start."""
-    threads = None if threads is None else list(threads)
-    for thread in threads or ():
-        thread.join(ENDING_SECONDS)
-    _JOIN(coordinator, threads, *more, **options)
 
 
 def one_device(spec: TrainerSpec) -> Membership:
@@ -68,12 +58,12 @@ def central_storage(spec: TrainerSpec) -> Membership:
 
 
 def _devices(spec: TrainerSpec) -> list[str]:
-    """Those that the job names, else all accelerators, else all CPUs. Raises BadConfiguration where one is not there."""
-    there = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
+    """The devices that the job names, else all accelerators, else all CPUs. Raises BadConfiguration if one does not exist."""
+    existing = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
     named = spec.options.get("devices")
     if named is None:
-        return [name for name in there if name.startswith("GPU")] or [name for name in there if name.startswith("CPU")]
+        return [name for name in existing if name.startswith("GPU")] or [name for name in existing if name.startswith("CPU")]
     for name in named:
-        if name not in there:
-            raise BadConfiguration(f"spec.options.devices: there is no device {name} here; there are {', '.join(there)}")
+        if name not in existing:
+            raise BadConfiguration(f"spec.options.devices: there is no device {name} here; there are {', '.join(existing)}")
     return list(named)

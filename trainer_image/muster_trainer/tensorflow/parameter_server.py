@@ -1,64 +1,70 @@
-"""tf.distribute.ParameterServerStrategy: the chief hands out batches, workers compute gradients and update the variables, which
-parameter servers hold.
+"""The chief of tf.distribute.ParameterServerStrategy. Workers and parameter servers run `server.serve`.
 
-It is asynchronous: each worker takes a batch of its own as soon as it is free. How many updates of others lie between reading
-the variables and updating them is the staleness of a step. This module is the chief; the others run `server.serve`.
+The chief schedules batches. Workers compute gradients and update the variables, which parameter servers hold. This is asynchronous:
+each worker takes a batch as soon as it is free. The staleness of a step is the number of updates by others between the reading of
+the variables and the update.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
-from muster_trainer.engine import Part, StepOutcome
+from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import partitions
-from muster_trainer.tensorflow.input import Reading
-from muster_trainer.tensorflow.synchronous import SUM, Synchronous
-from muster_trainer.tensorflow.world import Membership, peers, place, refuse_logical_devices
-from muster_trainer.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
+from muster_trainer.tensorflow.engine import KerasEngine
+from muster_trainer.tensorflow.input import Reading, StepSamples
+from muster_trainer.tensorflow.workers import SUM
+from muster_trainer.tensorflow.world import Membership, cannot_listen, cluster_task, peers, refuse_logical_devices
+from muster_trainer.training.engine import Engine, Part, StepOutcome
 
 CONNECT_SECONDS = 120.0
 PATH_SECONDS = 60.0
 STEP_SECONDS = 15 * 60.0
-"""The longest that a batch may take, with the time in which a lost worker comes back."""
+"""The longest that a batch may take, including the time in which a lost worker restarts."""
 TABLE_BYTES = 256 << 20
 BATCHES_PER_WORKER = 2
-"""How many are handed out at a time: one to compute, and one that lies ready."""
+"""How many batches a worker has at a time: one to compute, and one to continue with."""
+T = TypeVar("T")
 HandOut = Callable[[], Any]
-"""Gives a batch to the worker that is free next; gives the result to come."""
+"""Schedules a batch for the next free worker, and returns its RemoteValue."""
 
 
-class ParameterServer(Synchronous):
-    """The chief. Making, measuring and saving a model is as on one device; a step is not: it is the next batch that is through."""
+@final
+class ParameterServer(KerasEngine, Engine):
+    """The chief. It builds, measures and saves the model as on one device. Its step is the next batch that a worker has finished."""
+
+    sparse_gradients = True
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
-        super().__init__(task, spec, join=connect)
+        # The chief does all input and output: the folder of the checkpoint need not exist on a parameter server.
+        super().__init__(task, spec, join=connect, io_device="/job:chief/replica:0/task:0/device:CPU:0")
+        self.accumulation = spec.batch.accumulation_steps
         self.every_steps = spec.checkpoint.every_steps if spec.checkpoint else None
-        self.local_devices = 1  # the chief's, for evaluation; `devices` are those of a worker
-        self.workers = len(place().cluster["worker"])
-        self.keeps_rows = not (self.clip_norm or self.decay)
+        self.skips = task.config.nanLoss == "Skip"
+        self.worker_count = len(cluster_task().cluster["worker"])
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         self.handed_out: deque[tuple[Any, HandOut, float]] = deque()
-        self.asked = {"stop": False, "save": False}
-        # The chief does it all: the folder of the checkpoint need not be there on a parameter server.
-        self.host = "/job:chief/replica:0/task:0/device:CPU:0"
-        self.files = tf.train.CheckpointOptions(experimental_io_device=self.host)
+        self.requested = {"stop": False, "save": False}
         with self.strategy.scope():
-            self.updates = tf.Variable(0, dtype=tf.int64, name="updates")
+            self.updates_made = tf.Variable(tf.constant(0, tf.int64), name="updates")
         self._turn = tf.function(self._take_turn, reduce_retracing=True, autograph=False)
         self._turn_by_rows = tf.function(self._take_turn_by_rows, reduce_retracing=True, autograph=False)
 
-    def _trainables(self) -> list[Any]:
+    def _trained_variables(self) -> Sequence[keras.Variable]:
         partitions.adapt(self.model)
         return partitions.trainable_parts(self.model)
 
@@ -68,11 +74,11 @@ class ParameterServer(Synchronous):
         self.pieces = max(1, min(self.accumulation, shortest // self.devices))
         self.tables = self._tables()
         if self.tables is None:
-            super().expect(order, steps)
+            self.readings = self._readings(self.task.train, order.batch_indices, steps)
 
     def _tables(self) -> Any:
-        """A data set for each worker that gives all samples, where these are arrays of no more than TABLE_BYTES: then a batch is
-        sent as the numbers of its samples. A worker that comes back gets its own anew. None: the chief reads and sends batches."""
+        """A data set with all samples for each worker, if they are arrays of at most TABLE_BYTES. A batch is then sent as the indices
+        of its samples, and a worker that restarts gets a new data set. Otherwise None: the chief reads and sends batches."""
         data = self.task.train
         if not hasattr(data, "batch"):
             return None
@@ -83,26 +89,26 @@ class ParameterServer(Synchronous):
         return iter(self.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(table).repeat()))
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
-        self.asked = {"stop": self.asked["stop"] or stop, "save": self.asked["save"] or save}
+        self.requested = {"stop": self.requested["stop"] or stop, "save": self.requested["save"] or save}
         with peers(self.rank):
             self._hand_out(self.order.boundary(step, self.every_steps))
             result, again, waited = self.handed_out.popleft()
             loss, staleness = self._fetched(result, again, step)
-        settled = not self.handed_out  # a checkpoint has just the steps that were reported
+        settled = not self.handed_out  # a checkpoint contains exactly the steps that were reported
         outcome = StepOutcome(
             loss=float(loss),
-            stop=settled and self.asked["stop"],
-            save=settled and self.asked["save"],
+            stop=settled and self.requested["stop"],
+            save=settled and self.requested["save"],
             busy=busy,
             staleness=int(staleness),
             input_seconds=waited,
         )
         if outcome.save:
-            self.asked["save"] = False
+            self.requested["save"] = False
         return outcome
 
     def _fetched(self, result: Any, again: HandOut, step: int) -> Any:
-        """What came of the batch. Where that was lost with its worker, another computes the batch: it may have been used once already."""
+        """The result of a batch. If its worker was lost, another one computes it. The batch may then be used twice."""
         while True:
             try:
                 return within(STEP_SECONDS, f"step {step + 1}", result.fetch)
@@ -112,49 +118,51 @@ class ParameterServer(Synchronous):
                 result = again()
 
     def _hand_out(self, limit: int) -> None:
-        """Keeps the workers busy with the batches before step `limit`, unless a checkpoint is asked for."""
-        most = 1 if any(self.asked.values()) else BATCHES_PER_WORKER * self.workers
+        """Keeps the workers busy with the batches before step `limit`. Lets them finish first if a checkpoint is requested."""
+        most = 1 if any(self.requested.values()) else BATCHES_PER_WORKER * self.worker_count
         while self.next_step < limit and len(self.handed_out) < most:
-            self._warm_up(self.next_step)
+            self.updates.set_learning_rate(self.next_step)
             hand_out, waited = self._batch(self.next_step)
             self.handed_out.append((hand_out(), hand_out, waited))
             self.next_step += 1
 
     def _batch(self, step: int) -> tuple[HandOut, float]:
-        """What hands out the batch of `step`, and how long the chief waited for its samples."""
+        """Schedules the batch of `step`. Also returns how many seconds the chief waited for its samples."""
         if self.tables is not None:
             rows = self.tables, tf.constant(self.order.batch_indices(step))
             return lambda: self.coordinator.schedule(self._turn_by_rows, args=rows), 0.0
-        (share,), waited, _ = self._take(self.readings)
+        samples = StepSamples.take(self.readings)
+        waited = self.workers.read_together(samples)
+        (share,) = samples.shares
         return lambda: self.coordinator.schedule(self._turn, args=share), waited
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
-        return self._settled("evaluating", lambda: super(ParameterServer, self).evaluate(batches))
+        return self._settled("evaluating", partial(super().evaluate, batches))
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
-        return self._settled("saving", lambda: super(ParameterServer, self).snapshot(directory, room=room))
+        return self._settled("saving", partial(super().snapshot, directory, room=room))
 
     def load(self, directory: Path) -> None:
-        self._settled("restoring", lambda: super(ParameterServer, self).load(directory))
+        self._settled("restoring", partial(super().load, directory))
 
-    def _settled(self, doing: str, call: Callable[[], Any]) -> Any:
-        """Between two steps, when nothing is handed out: the chief itself reads and writes the variables."""
+    def _settled(self, doing: str, call: Callable[[], T]) -> T:
+        """Runs `call` while no batch is handed out, because the chief itself reads and writes the variables."""
         with peers(self.rank):
             within(STEP_SECONDS, doing, self.coordinator.join)
             return within(STEP_SECONDS, doing, call)
 
-    # what a worker computes
+    # Workers compute the functions below.
 
     def _take_turn(self, batch: Any, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The mean loss of a batch, and its staleness. A lost worker's batch is another worker's turn."""
-        before = self.updates.read_value()
+        """The mean loss of a batch, and its staleness."""
+        before = self.updates_made.read_value()
         losses, gradients = self.strategy.run(self._compute, args=(batch, weights, before))
         loss = self.strategy.reduce(SUM, losses, axis=None)
 
         def update() -> tf.Tensor:
             with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
-                others = self.updates.assign_add(1, read_value=True) - 1
-            self.strategy.run(self._apply_one, args=(gradients,))
+                others: tf.Tensor = self.updates_made.assign_add(1, read_value=True) - 1
+            self.strategy.run(self.updates.apply, args=(gradients,))
             return others
 
         now = tf.cond(tf.math.is_finite(loss), update, lambda: before) if self.skips else update()
@@ -166,21 +174,21 @@ class ParameterServer(Synchronous):
         return self._take_turn(batch, tf.ones(tf.shape(indices)))
 
     def _compute(self, batch: Any, weights: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
-        """One device's part, with the variables as they are once `before` is known."""
+        """One device's part. It reads the variables after `before`."""
         parts, count = self.devices * self.pieces, tf.size(weights)
         first = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)) * self.pieces
         with tf.control_dependencies([before]):
-            portions = [self._rows((batch, weights), count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-            return self._gradients_one(portions[first : first + self.pieces], tf.reduce_sum(weights))
+            portions = [(batch, weights)]
+            if parts > 1:
+                rows = [slice(count * part // parts, count * (part + 1) // parts) for part in range(first, first + self.pieces)]
+                portions = [tf.nest.map_structure(lambda one, r=r: one[r], (batch, weights)) for r in rows]
+            return self.device_step.gradients(portions, tf.reduce_sum(weights))
 
-    def _rows(self, nest: Any, first: tf.Tensor, end: tf.Tensor) -> Any:
-        return nest if self.devices * self.pieces == 1 else tf.nest.map_structure(lambda one: one[first:end], nest)
-
-    def _measure_all(self, share: Any) -> dict[str, tf.Tensor]:
-        return self._measure_one(share)
+    def _measure_on_devices(self, share: Any) -> dict[str, tf.Tensor]:
+        return self.device_step.metrics(share)
 
     def _readings(self, data: Any, indices_of: Callable[[int], np.ndarray], steps: range) -> list[Reading]:
-        """Whole batches: the chief reads, for what reads lives in this process."""
+        """Whole batches, without a device: the chief reads them, because the readers run in its process."""
 
         def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
             indices = indices_of(step)
@@ -193,7 +201,8 @@ class ParameterServer(Synchronous):
 
 def connect(spec: TrainerSpec) -> Membership:
     """The chief's strategy, once all workers and parameter servers are up. Raises PeerLost where they do not come."""
-    cluster, role, _ = place()
+    task = cluster_task()
+    cluster, role = task.cluster, task.role
     if role != "chief" or not cluster.get("worker") or not cluster.get("ps"):
         raise BadConfiguration(
             f"ParameterServer needs a chief, a worker and a ps; TF_CONFIG has {', '.join(cluster)} and makes this a {role}"
@@ -202,12 +211,15 @@ def connect(spec: TrainerSpec) -> Membership:
     members = {f"{name} {index}": address for name in ("ps", "worker") for index, address in enumerate(cluster[name])}
     wait_for(members, START_SECONDS)
 
-    # Keras' own train_step takes no gradients of a variable in parts.
+    # Keras' train_step computes no gradients for parts of a variable.
     partitioner = None if spec.options.get("loop") == "Fit" else partitions.partitioner(len(cluster["ps"]))
 
     def make() -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        try:
+            strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+        except tf.errors.UnknownError as error:
+            raise cannot_listen(error, task.address) from error
         _wait_for_paths(cluster)
         return strategy
 
@@ -216,13 +228,13 @@ def connect(spec: TrainerSpec) -> Membership:
 
 
 def _wait_for_paths(cluster: Mapping[str, list[str]]) -> None:
-    """Waits until each worker reaches each parameter server. A worker that outlived one still knows its address as one where
-    nobody listens, and refuses what needs the successor until gRPC lets it try again, a second and more after the last time."""
+    """Waits until each worker reaches each parameter server. A worker that outlived a parameter server still sees its connection as
+    refused, and fails until gRPC retries, which takes a second or more."""
     limit = time.monotonic() + PATH_SECONDS
     variables = []
     for server in range(len(cluster["ps"])):
         with tf.device(f"/job:ps/task:{server}"):
-            variables.append(tf.Variable(0))
+            variables.append(tf.Variable(tf.constant(0)))
     read = tf.function(lambda: [variable.read_value() for variable in variables], autograph=False)
     for worker in range(len(cluster["worker"])):
         while not _reads(f"/job:worker/task:{worker}", read, last=time.monotonic() > limit):

@@ -18,9 +18,9 @@ def build_model(config: Config) -> keras.Model:
     pairs = keras.Input((2,), dtype="int64")
     vectors, biases = [], []
     for side, rows in enumerate((config.users, config["items"])):
-        place = pairs[:, side]
-        vectors.append(_table(rows, config.embedding, scale=FIRST_SCALE)(place))
-        biases.append(_table(rows, 1, scale=0.0)(place))
+        rows_of_side = pairs[:, side]
+        vectors.append(_table(rows, config.embedding, scale=FIRST_SCALE)(rows_of_side))
+        biases.append(_table(rows, 1, scale=0.0)(rows_of_side))
     match = keras.layers.Dot(axes=1)(vectors)
     return keras.Model(pairs, keras.layers.Add()([match, *biases])[:, 0])
 

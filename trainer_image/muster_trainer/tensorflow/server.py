@@ -1,4 +1,4 @@
-"""Processes that another one computes with: workers and parameter servers of ParameterServer, and further hosts of a TPU slice."""
+"""Processes that only serve another one: workers and parameter servers of ParameterServer, and hosts of a TPU slice after host 0."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, ExitCode, TrainerSpec
-from muster_trainer.events import Events
-from muster_trainer.stopping import StopRequest
-from muster_trainer.tensorflow.world import cannot_listen, fingerprint, place
-from muster_trainer.waiting import START_SECONDS, listens, wait_for
+from muster_contract.codes import ExitCode
+from muster_contract.environment import NAMES
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.events import Events
+from muster_trainer.host.stopping import StopRequest
+from muster_trainer.host.waiting import START_SECONDS, listens, wait_for
+from muster_trainer.tensorflow.world import cannot_listen, cluster_task, fingerprint
 
 ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 _LOOK_SECONDS = 0.2
 _SPARE_SECONDS = 3.0  # of the grace period, for ending
 _running: list[Any] = []
-"""Servers end when they are collected, and should end with the process."""
+"""Keeps servers from being garbage-collected, which would end them."""
 
 
 def start(cluster: Mapping[str, list[str]], role: str, index: int) -> None:
-    """Listens at this process's address for the rest of its life. Raises PeerLost where it cannot."""
+    """Listens at this process's address until the process ends. Raises PeerLost if it cannot."""
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     options = tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
@@ -34,20 +37,20 @@ def start(cluster: Mapping[str, list[str]], role: str, index: int) -> None:
 
 
 def serve(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
-    """Serves the chief until asked to stop. A chief that is gone may come back."""
-    cluster, role, index = place()
-    start(cluster, role, index)
+    """Serves the chief until a stop is requested. A chief that is lost may restart."""
+    task = cluster_task()
+    start(task.cluster, task.role, task.index)
     _begin(events, stop)
     while not stop.requested:
         time.sleep(_LOOK_SECONDS)
-    return _serve_on(cluster["chief"][0], spec, events)
+    return _serve_on(task.cluster["chief"][0], spec, events)
 
 
 def serve_host(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
-    """Serves host 0 of a TPU slice until it is gone: it alone knows how the training ended, and its end says so."""
+    """Serves host 0 of a TPU slice until that ends. Only host 0 knows the result of the training."""
     addresses = hosts()
-    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)  # it does nothing before this one listens, and may then end at once
-    start({"worker": addresses}, "worker", int(os.environ.get("MUSTER_INDEX", "0")))
+    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)  # which then waits for this one
+    start({"worker": addresses}, "worker", int(os.environ.get(NAMES["index"], "0")))
     _begin(events, stop)
     while listens(addresses[0]):
         if stop.requested:
@@ -68,13 +71,13 @@ def hosts() -> list[str]:
 def _begin(events: Events, stop: StopRequest) -> None:
     stop.training = True
     events.fingerprint(fingerprint())
-    events.emit("phase", phase="Training")
+    events.phase("Training")
 
 
 def _serve_on(coordinator: str, spec: TrainerSpec, events: Events) -> ExitCode:
-    """What is asked to stop is mostly the whole job, and its coordinator cannot save alone: serves until that is gone, or the
-    grace period nearly over."""
-    events.emit("phase", phase="Stopping")
+    """Serves after a stop request, until the coordinator ends or the grace period is almost over. Usually the whole job stops, and the
+    coordinator cannot save without its servers."""
+    events.phase("Stopping")
     limit = time.monotonic() + spec.grace_seconds - _SPARE_SECONDS
     while time.monotonic() < limit and listens(coordinator):
         time.sleep(_LOOK_SECONDS)

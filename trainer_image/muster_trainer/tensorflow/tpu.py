@@ -1,8 +1,8 @@
 """tf.distribute.TPUStrategy on a TPU slice of Google Kubernetes Engine.
 
-Each host of the slice runs a TensorFlow server; the process of host 0 drives the chips of all, and the others run
-`server.serve_host`. A call that meets no TPU may block for ever in TensorFlow (`experimental_connect_to_cluster` does), so
-that each has a deadline. There was no TPU to try this on: what runs behind `initialize_tpu_system` is not proved.
+Each host of the slice runs a TensorFlow server. The process of host 0 drives the chips of all hosts; the others run
+`server.serve_host`. Each call has a deadline, because `experimental_connect_to_cluster`, for one, blocks for ever without a TPU.
+This has never run on a TPU: nothing after `initialize_tpu_system` is tested.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import os
 
 import tensorflow as tf
 
-from muster_trainer.contract import BadConfiguration, TrainerSpec
+from muster_contract.errors import BadConfiguration
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.waiting import START_SECONDS, wait_for, within
 from muster_trainer.tensorflow import server
 from muster_trainer.tensorflow.world import Membership, one_line, peers
-from muster_trainer.waiting import START_SECONDS, wait_for, within
 
 FIND_SECONDS = 60.0
 CONNECT_SECONDS = 120.0
 INITIALIZE_SECONDS = 300.0
-LOCAL = "local"
 
 
 def join(spec: TrainerSpec) -> Membership:
-    """Raises BadConfiguration where there is no TPU, and PeerLost where a host of the slice does not answer."""
+    """Raises BadConfiguration if there is no TPU, and PeerLost if a host of the slice does not answer."""
     hosts = server.hosts()
     if hosts:
         server.start({"worker": hosts}, "worker", 0)
@@ -42,7 +42,7 @@ def join(spec: TrainerSpec) -> Membership:
 
 
 def _resolver(*, named: bool) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """By KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, which TensorFlow reads itself, else by TPU_NAME; `local` are the chips of this host."""
+    """Uses KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, which TensorFlow reads itself, else TPU_NAME. `local` means the chips of this host."""
     name = os.environ.get("TPU_NAME")
     if not named and not name:
         raise BadConfiguration(

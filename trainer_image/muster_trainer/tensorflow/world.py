@@ -1,4 +1,4 @@
-"""Joining the TensorFlow cluster of TF_CONFIG, and telling a lost peer from a failure of the training code."""
+"""Joining the TensorFlow cluster of TF_CONFIG, and distinguishing a lost peer from a failure of the training code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
-from muster_trainer.contract import BadConfiguration, PeerLost, TrainerSpec
-from muster_trainer.waiting import START_SECONDS, wait_for
+from muster_contract.errors import BadConfiguration, PeerLost
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.waiting import START_SECONDS, wait_for
+from muster_trainer.tensorflow import compat
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 REGISTER_TIMEOUT_MS = 15 * 60 * 1000
@@ -30,43 +32,48 @@ _LOST = (
 )
 
 
-class Place(NamedTuple):
-    """This process's place in the cluster of TF_CONFIG: {role: addresses}, its own role and its index there."""
+@dataclass(frozen=True)
+class ClusterTask:
+    """This process in the cluster of TF_CONFIG: the addresses of each role, its own role, and its index in that role."""
 
-    cluster: dict[str, list[str]]
+    cluster: Mapping[str, list[str]]
     role: str
     index: int
 
+    @property
+    def address(self) -> str:
+        return self.cluster[self.role][self.index]
 
-def place() -> Place:
-    """Where TF_CONFIG puts this process. Raises BadConfiguration."""
+
+def cluster_task() -> ClusterTask:
+    """Reads TF_CONFIG. Raises BadConfiguration."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
-        found = Place(config["cluster"], config["task"]["type"], int(config["task"]["index"]))
-        found.cluster[found.role][found.index].rpartition(":")
+        task = ClusterTask(config["cluster"], config["task"]["type"], int(config["task"]["index"]))
+        task.address.rpartition(":")
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise BadConfiguration(f"TF_CONFIG names no cluster and no task of it ({error!r}): {text[:200]}") from None
-    return found
+    return task
 
 
-def task_index() -> tuple[int, int]:
-    """(index, number) of the workers in TF_CONFIG; a worker alone needs none. Raises BadConfiguration."""
+def worker_index() -> tuple[int, int]:
+    """This worker's index and the number of workers in TF_CONFIG; (0, 1) without TF_CONFIG. Raises BadConfiguration."""
     if not os.environ.get("TF_CONFIG"):
         return 0, 1
-    found = place()
-    if "worker" not in found.cluster:
-        raise BadConfiguration(f"TF_CONFIG names no workers, but {', '.join(found.cluster)}")
-    return found.index, len(found.cluster["worker"])
+    task = cluster_task()
+    if "worker" not in task.cluster:
+        raise BadConfiguration(f"TF_CONFIG names no workers, but {', '.join(task.cluster)}")
+    return task.index, len(task.cluster["worker"])
 
 
 def cannot_listen(error: tf.errors.OpError, address: str) -> PeerLost:
-    """What an error of starting a server means: another attempt gets another port, or the old one is free by then."""
+    """The error of a server that cannot start. It can be retried: the port may be free by then."""
     return PeerLost(f"cannot listen at {address}: {one_line(error)[:200]}; is the port in use by another program?")
 
 
 def fingerprint() -> Mapping[str, Any]:
-    """What this process computes with, as the contract's event tells it."""
+    """The fields of the `fingerprint` event: what this process computes with."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")[:1]
     return {
         "framework": "tensorflow",
@@ -78,7 +85,7 @@ def fingerprint() -> Mapping[str, Any]:
 
 
 class Membership(NamedTuple):
-    """This process's place among the workers, and the strategy that spans them."""
+    """This process's rank, the size of its world, and the strategy that spans it."""
 
     rank: int
     world: int
@@ -86,36 +93,32 @@ class Membership(NamedTuple):
 
 
 def join(spec: TrainerSpec) -> Membership:
-    """MultiWorkerMirrored: waits for all workers. Raises PeerLost where they do not come or the port is taken."""
+    """MultiWorkerMirrored: waits for all workers. Raises PeerLost if one does not start in time or the port is in use."""
     communication = spec.communication
     if communication not in COMMUNICATION:
-        known = ", ".join(COMMUNICATION)
-        raise BadConfiguration(f"spec.communication: {communication!r} is none of {known} for MultiWorkerMirrored")
+        choices = ", ".join(COMMUNICATION)
+        raise BadConfiguration(f"spec.communication: {communication!r} is none of {choices} for MultiWorkerMirrored")
     if communication == "NCCL" and not tf.config.list_physical_devices("GPU"):
         raise BadConfiguration("spec.communication: NCCL needs GPUs, and there are none; write Ring or Auto")
     refuse_logical_devices(spec)
-    index, workers = task_index()
+    index, workers = worker_index()
     if workers > 1:
-        # There is no public way to set these; the default takes minutes to notice a silent worker that never came up.
-        context.context().configure_coordination_service(
-            service_type="standalone",
-            service_leader="/job:worker/replica:0/task:0",
-            heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
-            cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,
+        compat.configure_coordination(
+            leader="/job:worker/replica:0/task:0", heartbeat_milliseconds=HEARTBEAT_TIMEOUT_MS, register_milliseconds=REGISTER_TIMEOUT_MS
         )
     options = tf.distribute.experimental.CommunicationOptions(implementation=COMMUNICATION[communication])
     if index:
-        # gRPC tries again after a second, for TensorFlow tells it so, where it was refused: the first worker should be there.
-        wait_for({"worker 0": place().cluster["worker"][0]}, START_SECONDS)
+        # TensorFlow has gRPC retry a refused connection only after a second, so wait for the first worker to listen.
+        wait_for({"worker 0": cluster_task().cluster["worker"][0]}, START_SECONDS)
     with peers(index):
         try:
             return Membership(index, workers, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
         except tf.errors.UnknownError as error:
-            raise cannot_listen(error, place().cluster["worker"][index]) from error
+            raise cannot_listen(error, cluster_task().cluster["worker"][index]) from error
 
 
 def refuse_logical_devices(spec: TrainerSpec) -> None:
-    """Raises BadConfiguration: the strategies of several machines list no CPU but the first."""
+    """Raises BadConfiguration for `logicalDevices`. Strategies over several machines use only the first CPU."""
     if spec.options.get("logicalDevices"):
         raise BadConfiguration(
             "spec.options.logicalDevices: tf.distribute takes the GPUs of a worker, or its CPU as one; leave it out, or use Mirrored"
@@ -124,7 +127,7 @@ def refuse_logical_devices(spec: TrainerSpec) -> None:
 
 @contextmanager
 def peers(rank: int) -> Iterator[None]:
-    """Turns the failure of a collective, or of the cluster, into PeerLost."""
+    """Raises PeerLost when a collective or the cluster fails."""
     try:
         yield
     except _LOST as error:
@@ -136,8 +139,8 @@ def peers(rank: int) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message without the stack of the graph that TensorFlow puts before it, and the nodes it puts behind."""
+    """The message without the stack that TensorFlow puts before it and the graph nodes after it."""
     lines = str(getattr(error, "message", error)).splitlines()
     frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
-    told = [line for line in lines[frames[-1] + 1 if frames else 0 :] if not line.lstrip().startswith("[[")]
-    return " ".join(" ".join(told).split())[:500]
+    message = [line for line in lines[frames[-1] + 1 if frames else 0 :] if not line.lstrip().startswith("[[")]
+    return " ".join(" ".join(message).split())[:500]

@@ -1,10 +1,10 @@
 """Keeps PyTorch's rendezvous store on loopback. `muster run` puts this folder on PYTHONPATH, so Python imports the module at its start.
 
-Rank 0 hosts a TCPStore, which listens on every address of the machine and obeys whoever connects. PyTorch has no setting for this. But
-a store accepts a socket that is bound already (`master_listen_fd`), in PyTorch 2.6 as in 2.15. So a store that is reached through
-loopback gets such a socket here, in programs of the user's and under torchrun too.
+Rank 0 hosts a TCPStore, which listens on every address of the machine and obeys every client. PyTorch has no setting for this. But a
+store accepts a socket that is already bound (`master_listen_fd`), in PyTorch 2.6 as in 2.15. This module therefore passes such a socket
+to each store on loopback, also in the user's programs and under torchrun.
 
-A `sitecustomize` of the user's own, which this one hides, is run as well.
+This module hides a `sitecustomize` of the user, so it runs that one too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TORCH = "torch.distributed"
 
 
 class _StoreFinder(MetaPathFinder):
-    """Finds torch.distributed as Python would, and changes its store when the module has been imported."""
+    """Finds torch.distributed as Python does, and changes its store after the import."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != TORCH:
@@ -30,8 +30,8 @@ class _StoreFinder(MetaPathFinder):
 
             def execute_and_change(module: ModuleType) -> None:
                 execute(module)
-                store = getattr(module, "TCPStore", None)  # torch may be built without
-                if store is not None and "master_listen_fd" in (store.__init__.__doc__ or ""):  # a command may run a torch that is older
+                store = getattr(module, "TCPStore", None)  # torch may be built without it
+                if store is not None and "master_listen_fd" in (store.__init__.__doc__ or ""):  # a command may run an older torch
                     keep_on_loopback(store)
 
             spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
@@ -39,7 +39,7 @@ class _StoreFinder(MetaPathFinder):
 
 
 def keep_on_loopback(store: Any) -> None:
-    """Makes stores of this class listen on the address they are reached at, where that is loopback. Elsewhere they are as they were."""
+    """Makes stores of this class listen only on loopback if their address is loopback. Other stores do not change."""
     create = store.__init__
 
     def create_on_loopback(
@@ -55,10 +55,10 @@ def keep_on_loopback(store: Any) -> None:
 
 
 def _bound_on_loopback(host: str, port: int) -> tuple[int, int] | None:
-    """The descriptor and port of a socket that is bound to the port, or to any free one for 0.
+    """The descriptor and port of a socket that is bound to the port, or to any free port if it is 0.
 
-    None where the host is not loopback, or where the port is in use. In the second case PyTorch says so itself, or shares the store that
-    this process has at that port.
+    None if the host is not loopback, or if the port is in use. In the second case PyTorch reports that itself, or shares the store of this
+    process at that port.
     """
     import socket
     from ipaddress import ip_address

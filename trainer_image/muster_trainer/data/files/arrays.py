@@ -1,6 +1,6 @@
 """Arrays of numpy: `.npz` files with an array for each column, or `.npy` files side by side. Rows are samples.
 
-Numbers are read at their place, so an .npz must be written by `np.savez`: what `savez_compressed` writes has no places.
+Rows are read at their offset, so an .npz must be written by `np.savez` and not by `savez_compressed`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
 from muster_trainer.data.files.columns import Column, Part
 from muster_trainer.data.files.fileset import FileSet
 from muster_trainer.data.files.opened import OpenFile
@@ -24,7 +24,7 @@ _ZIP_HEADER = 30  # bytes of a local file header before its name (PKWARE APPNOTE
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of an array lie in a file."""
+    """The position of an array's rows in a file."""
 
     file: OpenFile
     begin: int
@@ -54,28 +54,28 @@ class Arrays(FileSet):
         rows = []
         for column in self.columns:
             if file.path.suffix == ".npz":
-                found = _rows(file, _member(file, column.name))
+                array = _rows(file, _member(file, column.name))
             else:
-                found = _rows(self._beside[file.path, column.name], 0)
-            _check(found, column)
-            rows.append(found)
-        counts = {found.count for found in rows}
+                array = _rows(self._beside[file.path, column.name], 0)
+            _check(array, column)
+            rows.append(array)
+        counts = {array.count for array in rows}
         if len(counts) > 1:
-            each = ", ".join(f"{column.name} {found.count}" for column, found in zip(self.columns, rows, strict=True))
+            each = ", ".join(f"{column.name} {array.count}" for column, array in zip(self.columns, rows, strict=True))
             raise BadConfiguration(f"data file {file.path}: its arrays differ in their number of rows: {each}")
         self._rows.append(rows)
         return counts.pop()
 
     def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
-        places = self._places(indices)
-        found = [np.empty((len(indices), *column.shape), dtype=column.type) for column in self.columns]
-        numbers = np.array([number for number, _ in places])
+        records = self._located(indices)
+        arrays = [np.empty((len(indices), *column.shape), dtype=column.type) for column in self.columns]
+        numbers = np.array([number for number, _ in records])
         for number in set(numbers.tolist()):
             own = np.flatnonzero(numbers == number)
-            rows = [places[place][1] for place in own]
-            for array, source in zip(found, self._rows[number], strict=True):
+            rows = [records[position][1] for position in own]
+            for array, source in zip(arrays, self._rows[number], strict=True):
                 array[own] = source.read(rows)
-        return found
+        return arrays
 
 
 def paths_beside(first: Path, columns: Sequence[Column]) -> dict[tuple[Path, str], Path]:
@@ -85,7 +85,7 @@ def paths_beside(first: Path, columns: Sequence[Column]) -> dict[tuple[Path, str
 
 
 def _member(file: OpenFile, name: str) -> int:
-    """Where the .npy file of an array begins within an .npz."""
+    """The offset of an array's .npy file within an .npz."""
     try:
         with zipfile.ZipFile(file.path) as archive:
             entry = archive.getinfo(f"{name}.npy")
@@ -126,6 +126,7 @@ def _check(rows: Rows, column: Column) -> None:
 
 
 def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes samples, which are arrays by name, to an .npz file; they pass through memory."""
+    """Writes samples, which are arrays by name, to an .npz file. Holds all of them in memory."""
     rows = list(samples)
-    np.savez(path, **{name: np.stack([row[name] for row in rows]) for name in rows[0]})
+    arrays: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    np.savez(path, **arrays)

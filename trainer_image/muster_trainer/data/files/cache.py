@@ -1,4 +1,4 @@
-"""A copy of a data set as arrays on a disk nearby: decoded once on each machine, by the first of its processes that comes."""
+"""A copy of a data set as arrays on a local disk. The first process on each machine decodes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration, StorageUnavailable
+from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_trainer.data.files.arrays import Arrays, paths_beside
 from muster_trainer.data.files.columns import assembled, columns_of
 from muster_trainer.data.files.fileset import FileSet
@@ -20,7 +20,7 @@ _ROWS = 1024  # decoded at once
 
 
 def cached(data: object, folder: Path, *, title: str) -> FileSet:
-    """`data` by way of `folder`. Raises BadConfiguration where it is not in files, StorageUnavailable where the folder has no room."""
+    """A copy of `data` in `folder`. Raises BadConfiguration if the data are not in files, and StorageUnavailable if the folder is full."""
     if not isinstance(data, FileSet):
         raise BadConfiguration(
             f"spec.trainer.input.cache: the samples of {title} are not in files that Muster reads (muster_trainer.data.files); leave it out"
@@ -42,13 +42,13 @@ def cached(data: object, folder: Path, *, title: str) -> FileSet:
 
 
 def _name(data: FileSet) -> str:
-    """Another one for other files, other content, or other columns of it."""
-    said = [repr(data.columns), *(f"{file.path.absolute()} {file.size} {file.changed}" for file in data.files)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+    """The name of the copy. It differs for other files, other content and other columns."""
+    identity = [repr(data.columns), *(f"{file.path.absolute()} {file.size} {file.changed}" for file in data.files)]
+    return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
 
 
 def _decode(data: FileSet, copy: Path) -> None:
-    """Writes a .npy file for each column; the folder gets its name when all is there."""
+    """Writes a .npy file for each column. The folder is renamed to `copy` when it is complete."""
     unfinished = copy.with_suffix(".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

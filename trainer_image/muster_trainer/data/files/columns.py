@@ -21,7 +21,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The name, where there must be one."""
+        """The name, for formats in which a column has exactly one."""
         return self.names if isinstance(self.names, str) else (self.names or ("",))[0]
 
     @property
@@ -44,7 +44,7 @@ def columns_of(parts: Sequence[Part]) -> list[Column]:
 
 
 def assembled(parts: Sequence[Part], value_of: Callable[[Column], Any]) -> tuple[Any, ...]:
-    """The parts with a value in the place of each column."""
+    """The parts, with a value instead of each column."""
     return tuple(
         value_of(part) if isinstance(part, Column) else {name: value_of(column) for name, column in part.items()} for part in parts
     )

@@ -1,123 +1,83 @@
-"""tf.train.Example without TensorFlow: the part of the protocol buffer format that it needs.
-
-Example { Features features = 1 }, Features { map<string, Feature> feature = 1 }, Feature { oneof: BytesList bytes_list = 1,
-FloatList float_list = 2, Int64List int64_list = 3 }, each list { repeated value = 1 } (tensorflow/core/example/feature.proto).
-"""
+"""tf.train.Example without TensorFlow, by protobuf (tensorflow/core/example/feature.proto)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-BYTES, FLOATS, WHOLES = 1, 2, 3
+_MESSAGES: Mapping[str, tuple[tuple[str, Any, str], ...]] = {
+    "BytesList": (("value", Field.LABEL_REPEATED, "TYPE_BYTES"),),
+    "FloatList": (("value", Field.LABEL_REPEATED, "TYPE_FLOAT"),),
+    "Int64List": (("value", Field.LABEL_REPEATED, "TYPE_INT64"),),
+    "Feature": tuple((f"{kind}_list", Field.LABEL_OPTIONAL, f"{kind.capitalize()}List") for kind in ("bytes", "float", "int64")),
+    "Entry": (("key", Field.LABEL_OPTIONAL, "TYPE_BYTES"), ("value", Field.LABEL_OPTIONAL, "Feature")),
+    "Features": (("feature", Field.LABEL_REPEATED, "Entry"),),
+    "Example": (("features", Field.LABEL_OPTIONAL, "Features"),),
+}
+"""(name, label, type) of each field, in the order of their numbers. `Features.feature` is a map, which is a list of entries on the wire."""
+
+
+def _example_class() -> Any:
+    file = FileDescriptorProto(name="example.proto", package="muster", syntax="proto3")
+    for message, fields in _MESSAGES.items():
+        descriptor = file.message_type.add(name=message)
+        for number, (name, label, kind) in enumerate(fields, 1):
+            field = descriptor.field.add(name=name, number=number, label=label)
+            if kind in _MESSAGES:
+                field.type, field.type_name = Field.TYPE_MESSAGE, f".muster.{kind}"
+            else:
+                field.type = getattr(Field, kind)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("muster.Example"))
+
+
+_Example = _example_class()
 
 
 class DamagedExample(ValueError):  # noqa: N818
     """Bytes that are no tf.train.Example."""
 
 
-def parse(data: bytes) -> dict[str, bytes]:
-    """The features by name, each still serialized. Raises DamagedExample."""
-    features: dict[str, bytes] = {}
-    for number, wire, value in _fields(data):
-        if number == 1 and wire == LENGTH:
-            for entry_number, _, entry in _fields(value):
-                if entry_number == 1:
-                    pair = {key: content for key, _, content in _fields(entry)}
-                    features[bytes(pair.get(1, b"")).decode("utf-8", "replace")] = pair.get(2, b"")
-    return features
+def parse(data: bytes) -> dict[str, Any]:
+    """The features by name, as `values` takes them. Raises DamagedExample."""
+    try:
+        entries = _Example.FromString(data).features.feature
+    except DecodeError:
+        raise DamagedExample("it is no tf.train.Example") from None
+    return {entry.key.decode("utf-8", "replace"): entry.value for entry in entries}
 
 
-def values(feature: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+def values(feature: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """The numbers of a feature, flat, in `dtype`. One of bytes holds raw little-endian numbers of that type.
 
-    Raises DamagedExample, and TypeError where the feature holds fractions and `dtype` whole numbers.
+    Raises TypeError if the feature has fractions and `dtype` is for whole numbers, and ValueError for a wrong number of bytes.
     """
-    for kind, _, content in _fields(feature):
-        chunks = [(wire, value) for number, wire, value in _fields(content) if number == 1]
-        if kind == BYTES:
-            return np.frombuffer(b"".join(value for _, value in chunks), dtype=dtype.newbyteorder("<")).astype(dtype)
-        if kind == FLOATS:
-            if dtype.kind in "iub":
-                raise TypeError(f"it holds fractions (float_list), and {dtype} is needed")
-            return np.frombuffer(b"".join(value for _, value in chunks), dtype="<f4").astype(dtype)
-        if kind == WHOLES:
-            return _varints(b"".join(_varint(value) if wire == VARINT else value for wire, value in chunks)).astype(dtype)
-    return np.empty(0, dtype)
+    if feature.HasField("bytes_list"):
+        return np.frombuffer(b"".join(feature.bytes_list.value), dtype=dtype.newbyteorder("<")).astype(dtype)
+    if feature.HasField("float_list"):
+        if dtype.kind in "iub":
+            raise TypeError(f"it holds fractions (float_list), and {dtype} is needed")
+        return np.array(feature.float_list.value, dtype=np.float32).astype(dtype)
+    return np.array(feature.int64_list.value, dtype=np.int64).astype(dtype)
 
 
 def serialize(features: Mapping[str, np.ndarray]) -> bytes:
     """An Example with whole numbers as int64_list and fractions as float_list."""
-    entries = []
+    example = _Example()
     for name, array in features.items():
         flat = np.asarray(array).ravel()
+        feature = example.features.feature.add(key=name.encode()).value
         if flat.dtype.kind in "iub":
-            kind, packed = WHOLES, b"".join(_varint(int(one) & 0xFFFFFFFFFFFFFFFF) for one in flat)
+            feature.int64_list.value.extend(flat.astype(np.int64).tolist())
         else:
-            kind, packed = FLOATS, flat.astype("<f4").tobytes()
-        feature = _message(kind, _message(1, packed))
-        entries.append(_message(1, _message(1, name.encode()) + _message(2, feature)))
-    return _message(1, b"".join(entries))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """(number, wire type, value) of each field: an int for VARINT, else bytes."""
-    place, end = 0, len(data)
-    while place < end:
-        tag, place = _read_varint(data, place)
-        wire = tag & 7
-        if wire == VARINT:
-            value, place = _read_varint(data, place)
-            yield tag >> 3, wire, value
-            continue
-        length = {FIXED64: 8, FIXED32: 4}.get(wire)
-        if wire == LENGTH:
-            length, place = _read_varint(data, place)
-        if length is None or place + length > end:
-            raise DamagedExample("it is no tf.train.Example")
-        yield tag >> 3, wire, data[place : place + length]
-        place += length
-
-
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while place < len(data) and shift < 70:
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
-        place += 1
-        if byte < 0x80:
-            return value, place
-        shift += 7
-    raise DamagedExample("it is no tf.train.Example")
-
-
-def _varints(data: bytes) -> np.ndarray:
-    """Numbers packed one behind the other, as int64."""
-    octets = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(octets < 0x80)
-    if len(ends) == len(octets):
-        return octets.astype(np.int64)
-    if not len(ends) or ends[-1] != len(octets) - 1:
-        raise DamagedExample("it is no tf.train.Example")
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    numbers = np.zeros(len(ends), dtype=np.uint64)
-    for place in range(min(int((ends - starts).max()) + 1, 10)):
-        there = starts + place <= ends
-        numbers[there] |= (octets[starts[there] + place] & np.uint64(0x7F)) << np.uint64(7 * place)
-    return numbers.view(np.int64)
-
-
-def _varint(number: int) -> bytes:
-    octets = bytearray()
-    while number >= 0x80:
-        octets.append(number & 0x7F | 0x80)
-        number >>= 7
-    octets.append(number)
-    return bytes(octets)
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | LENGTH) + _varint(len(content)) + content
+            feature.float_list.value.extend(flat.astype(np.float32).tolist())
+    content: bytes = example.SerializeToString()
+    return content

@@ -1,4 +1,4 @@
-"""A map-style data set over files, at constant memory: all that it holds is where each sample lies."""
+"""A map-style data set over files, at constant memory: it only keeps the position of each sample."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
 from muster_trainer.data.files.columns import Part, assembled, columns_of
 from muster_trainer.data.files.opened import OpenFile
 
@@ -20,25 +20,25 @@ class FileSet(ABC):
         self.files, self.parts = files, parts
         self.columns = columns_of(parts)
         self._begins = np.concatenate([[0], np.cumsum([self._index(file) for file in files])])
-        """number of the first sample of each file, and of all"""
+        """The number of the first sample of each file, then the number of all samples."""
         for number in range(len(files)):
             first, last = int(self._begins[number]), int(self._begins[number + 1]) - 1
             if first <= last:
-                self.batch([first, last])  # what does not fit is refused at the start
+                self.batch([first, last])  # raises an error now if the samples do not fit
 
     def __len__(self) -> int:
         return int(self._begins[-1])
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        found = self.arrays(np.array([index]))
-        return assembled(self.parts, lambda column: found[self.columns.index(column)][0])
+        arrays = self.arrays(np.array([index]))
+        return assembled(self.parts, lambda column: arrays[self.columns.index(column)][0])
 
     def batch(self, indices: Sequence[int]) -> tuple[Any, ...]:
         """The samples stacked: arrays of shape (n, *shape)."""
-        found = self.arrays(np.asarray(indices))
-        return assembled(self.parts, lambda column: found[self.columns.index(column)])
+        arrays = self.arrays(np.asarray(indices))
+        return assembled(self.parts, lambda column: arrays[self.columns.index(column)])
 
-    def _places(self, indices: np.ndarray) -> list[tuple[int, int]]:
+    def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
         """(number of the file, number in it) of each sample."""
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"there are {len(self)} samples")
@@ -47,7 +47,7 @@ class FileSet(ABC):
 
     @abstractmethod
     def _index(self, file: OpenFile) -> int:
-        """Finds the samples of a file; gives their number. Raises BadConfiguration where it is damaged."""
+        """Finds the samples of a file, and returns their number. Raises BadConfiguration if it is damaged."""
 
     @abstractmethod
     def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
@@ -68,8 +68,8 @@ class Records(FileSet):
         return len(starts)
 
     def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
-        places = self._places(indices)
-        rows = [self._decoded(number, record, self._bytes(number, record)) for number, record in places]
+        records = self._located(indices)
+        rows = [self._decoded(number, record, self._bytes(number, record)) for number, record in records]
         return [np.stack(column) for column in zip(*rows, strict=True)]
 
     def _bytes(self, number: int, record: int) -> bytes:

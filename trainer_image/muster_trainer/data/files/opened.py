@@ -1,4 +1,4 @@
-"""Data files that are open: read at a place, never mapped into memory, so that a file cut short is an error and no signal."""
+"""Data files that are open: read at an offset, never mapped into memory, so that a truncated file is an error and not a signal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster_trainer.contract import BadConfiguration, StorageUnavailable
+from muster_contract.errors import BadConfiguration, StorageUnavailable
 
 SPARE_DESCRIPTORS = 256
 _NAMED = 5
@@ -29,22 +29,22 @@ class OpenFile:
             raise BadConfiguration(f"data file {path} is no file; write a pattern that names files, such as {path}/*")
         self.size, self.changed = status.st_size, status.st_mtime_ns
 
-    def read(self, place: int, length: int) -> bytes:
-        """`length` bytes from `place`. Raises BadConfiguration where the file ends before, StorageUnavailable where it cannot be read."""
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`. Raises BadConfiguration if the file is shorter, StorageUnavailable if it cannot be read."""
         try:
-            content = os.pread(self._descriptor, length, place)
+            content = os.pread(self._descriptor, length, offset)
         except OSError as error:
             raise StorageUnavailable(f"data file {self.path} cannot be read: {error.strerror}") from error
         if len(content) < length:
             raise BadConfiguration(
-                f"data file {self.path} is truncated: it ends at byte {place + len(content)}, and {length} bytes are wanted from "
-                f"byte {place}; write it again"
+                f"data file {self.path} is truncated: it ends at byte {offset + len(content)}, and {length} bytes are wanted from "
+                f"byte {offset}; write it again"
             )
         return content
 
 
 def open_all(paths: Sequence[Path]) -> list[OpenFile]:
-    """All files, with as many descriptors as that takes. Raises BadConfiguration."""
+    """Opens all files, and raises the limit of descriptors if needed. Raises BadConfiguration."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(paths) + SPARE_DESCRIPTORS
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -55,19 +55,19 @@ def open_all(paths: Sequence[Path]) -> list[OpenFile]:
 
 
 def matching(patterns: object, where: str) -> list[Path]:
-    """The files that a pattern or a list of patterns names, by name. Raises BadConfiguration that says what is there instead."""
+    """The files that match a pattern or a list of patterns, sorted. Raises BadConfiguration that lists what is there instead."""
     listed = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(listed, list | tuple) or not listed or not all(isinstance(one, str) and one for one in listed):
         raise BadConfiguration(
             f"{where}: a file name, a pattern such as data/train-*.csv, or a list of these is needed, found {patterns!r}"
         )
-    found: list[Path] = []
+    files: list[Path] = []
     for pattern in listed:
         paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
         if not paths:
             raise BadConfiguration(f"{where}: there is no file {os.path.abspath(pattern)}; {_there(Path(pattern).parent)}")
-        found += [path for path in paths if path not in found]
-    return found
+        files += [path for path in paths if path not in files]
+    return files
 
 
 def _there(folder: Path) -> str:

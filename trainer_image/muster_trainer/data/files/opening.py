@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
 from muster_trainer.data.files.arrays import Arrays, paths_beside
 from muster_trainer.data.files.columns import Part, columns_of
 from muster_trainer.data.files.fileset import FileSet
@@ -21,23 +21,23 @@ def open_files(settings: Mapping[str, Any], split: str, *parts: Part, where: str
     """The samples of a split, with its `parts` (inputs, targets, and weights where there are some), from `settings` such as
     {"format": "CSV", "train": "data/train-*.csv", "test": "data/test.csv"}. None where the settings do not name the split.
 
-    Raises BadConfiguration where files are missing, damaged, or do not hold what the parts say. `where` the settings are is said.
+    `where` is the path of the settings, for errors. Raises BadConfiguration where files are missing, damaged, or do not fit the parts.
     """
     if not isinstance(settings, Mapping) or settings.get("format") not in FORMATS:
-        found = settings.get("format") if isinstance(settings, Mapping) else settings
-        raise BadConfiguration(f"{where}.format: one of {', '.join(FORMATS)} is needed, found {found!r}")
+        actual = settings.get("format") if isinstance(settings, Mapping) else settings
+        raise BadConfiguration(f"{where}.format: one of {', '.join(FORMATS)} is needed, found {actual!r}")
     if settings.get(split) is None:
         if split == "train":
             raise BadConfiguration(f"{where}.train: the files to train on are needed, such as data/train-*")
         return None
     paths = matching(settings[split], f"{where}.{split}")
     if settings["format"] == "Arrays":
-        found_set = _arrays(paths, parts)
+        samples = _arrays(paths, parts)
     else:
-        found_set = (TFRecords if settings["format"] == "TFRecord" else Table)(open_all(paths), parts)
-    if not len(found_set):
+        samples = (TFRecords if settings["format"] == "TFRecord" else Table)(open_all(paths), parts)
+    if not len(samples):
         raise BadConfiguration(f"{where}.{split}: the files hold no samples: {', '.join(map(str, paths[:5]))}")
-    return found_set
+    return samples
 
 
 def _arrays(paths: list[Path], parts: tuple[Part, ...]) -> FileSet:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from muster_trainer.contract import BadConfiguration
+from muster_contract.errors import BadConfiguration
 from muster_trainer.data.files.columns import Column, Part
 from muster_trainer.data.files.fileset import Records
 from muster_trainer.data.files.opened import OpenFile
@@ -25,12 +25,12 @@ class Table(Records):
         super().__init__(files, parts)
 
     def _index(self, file: OpenFile) -> int:
-        """Finds the ends of lines; a newline within quotes is none."""
+        """Finds the ends of lines. A newline within quotes does not end a line."""
         ends, quotes = [], 0
-        for place in range(0, file.size, _WINDOW):
-            window = np.frombuffer(file.read(place, min(_WINDOW, file.size - place)), dtype=np.uint8)
+        for offset in range(0, file.size, _WINDOW):
+            window = np.frombuffer(file.read(offset, min(_WINDOW, file.size - offset)), dtype=np.uint8)
             inside = np.cumsum(window == ord('"')) + quotes
-            ends.append(np.flatnonzero((window == ord("\n")) & (inside % 2 == 0)) + place + 1)
+            ends.append(np.flatnonzero((window == ord("\n")) & (inside % 2 == 0)) + offset + 1)
             quotes = int(inside[-1]) % 2
         stops = np.unique(np.concatenate([*ends, [file.size]]))
         starts = np.concatenate([[0], stops[:-1]])
@@ -70,7 +70,7 @@ class Table(Records):
             try:
                 arrays.append(np.array(chosen, dtype=np.str_).astype(column.type).reshape(column.shape))
             except (ValueError, OverflowError) as error:
-                name = next(self._header[place] for place in positions if not _reads(fields[place], column))
+                name = next(self._header[position] for position in positions if not _reads(fields[position], column))
                 text = fields[self._header.index(name)]
                 raise self._wrong(number, record, f"column {name} has {text!r}, and {column.dtype} is needed") from error
         return arrays
@@ -105,5 +105,5 @@ def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
             flat = {name: np.asarray(array).ravel() for name, array in arrays.items()}
             if number == 0:
                 shapes = {name: np.shape(array) for name, array in arrays.items()}
-                lines.writerow(f"{name}.{place}" if shapes[name] else name for name, one in flat.items() for place in range(len(one)))
+                lines.writerow(f"{name}.{index}" if shapes[name] else name for name, one in flat.items() for index in range(len(one)))
             lines.writerow(number for one in flat.values() for number in one.tolist())

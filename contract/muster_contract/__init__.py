@@ -1,0 +1,1 @@
+"""What the operator and the trainer agree on. Standard library only: every image carries it."""

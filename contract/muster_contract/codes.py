@@ -1,0 +1,60 @@
+"""Exit codes: of training processes and supervisors, and of `muster run`."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+SIGNAL_BASE = 128
+PROCESS_KILLED = "ProcessKilled"
+"""The reason of the code 128+n: signal n ended a process."""
+
+
+class FailureClass(StrEnum):
+    """What kind of failure it is, and so which budget pays for the restart."""
+
+    PREEMPTION = "Preemption"
+    INFRASTRUCTURE = "Infrastructure"
+    APPLICATION = "Application"
+
+
+class ExitCode(IntEnum):
+    """A meaning with which a process or a supervisor ends. The code 128+n (signal n ended a process) is not a member."""
+
+    meaning: str
+    of_run: str
+    """What the code means from `muster run`."""
+    failure_class: FailureClass | None
+
+    def __new__(cls, code: int, meaning: str = "", of_run: str = "", failure_class: FailureClass | None = None) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        member.of_run = of_run or meaning
+        member.failure_class = failure_class
+        return member
+
+    COMPLETED = 0, "The training is done."
+    USER_ERROR = 10, "The training code failed.", "", FailureClass.APPLICATION
+    BAD_CONFIGURATION = 11, "The job cannot run as it is written. It is never retried.", "", FailureClass.APPLICATION
+    PEER_LOST = 20, "Another process of the world went away.", "The job used up its budget of restarts.", FailureClass.INFRASTRUCTURE
+    PREEMPTED = 21, "It was asked to stop, and no step is lost: all are saved, or none was done.", "", FailureClass.PREEMPTION
+    PREEMPTED_NOT_SAVED = (
+        22,
+        "It was asked to stop, and steps since the last commit are lost, or may be lost.",
+        "",
+        FailureClass.PREEMPTION,
+    )
+    CHECKPOINT_DAMAGED = 30, "A checkpoint that the user named does not verify.", "", FailureClass.APPLICATION
+    STORAGE_UNAVAILABLE = 31, "The checkpoint storage is full or cannot be reached.", "", FailureClass.INFRASTRUCTURE
+
+    @property
+    def reason(self) -> str:
+        """The name in status and last words: `USER_ERROR` is `UserError`."""
+        return self.name.title().replace("_", "")
+
+
+def reason_of(code: int) -> str:
+    """The reason for any exit code. A code that is neither a member nor 128+n is a `UserError`."""
+    if code > SIGNAL_BASE:
+        return PROCESS_KILLED
+    return ExitCode(code).reason if code in set(ExitCode) else ExitCode.USER_ERROR.reason

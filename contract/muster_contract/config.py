@@ -1,0 +1,95 @@
+"""The keys of a job's `trainer.config` that all tasks and modules share, and what their values must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from muster_contract.checkpoint_layout import is_reserved
+
+MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of `config`: its default, the kind of value that is needed, in words, and a check of it."""
+
+    name: str
+    default: Any
+    needed: str
+    holds: Callable[[object], bool]
+
+
+def whole(name: str, default: int, *, least: int, most: int = MOST_SEED) -> Key:
+    upper = "" if most == MOST_SEED else f" and at most {most}"
+    return Key(name, default, f"a whole number of at least {least}{upper}", lambda v: _whole(v) and least <= v <= most)
+
+
+def number(name: str, default: float, *, positive: bool = False) -> Key:
+    def holds(value: object) -> bool:
+        return _number(value) and (value > 0 if positive else value >= 0)
+
+    return Key(name, default, "a number above 0" if positive else "a number that is not negative", holds)
+
+
+def choice(name: str, default: str, *others: str) -> Key:
+    values = (default, *others)
+    return Key(name, default, " or ".join(values), lambda value: isinstance(value, str) and value in values)
+
+
+def flag(name: str, *, default: bool) -> Key:
+    return Key(name, default, "true or false", lambda value: isinstance(value, bool))
+
+
+def folder(name: str) -> Key:
+    def holds(value: object) -> bool:
+        return isinstance(value, str) and not ({"..", "."} & set(value.split("/")) or is_reserved(value) or value.endswith("/"))
+
+    return Key(name, "", "the name of a folder (such as model), or an absolute path,", holds)
+
+
+def widths(name: str, default: list[int]) -> Key:
+    def holds(value: object) -> bool:
+        return isinstance(value, list) and 1 <= len(value) <= 16 and all(_whole(one) and one >= 1 for one in value)
+
+    return Key(name, default, "a list of 1 to 16 whole numbers of at least 1", holds)
+
+
+COMMON_KEYS: tuple[Key, ...] = (
+    whole("epochs", 15, least=1),
+    number("learningRate", 0.05, positive=True),
+    whole("warmupSteps", 0, least=0),  # steps over which the learning rate grows from near 0
+    choice("optimizer", "SGD", "Adam", "AdamW"),
+    number("momentum", 0.9),  # of SGD
+    number("weightDecay", 0.0),  # L2 for SGD and Adam, decoupled for AdamW
+    number("gradientClipNorm", 0.0),  # the largest norm of the whole gradient; 0: no limit
+    choice("nanLoss", "Stop", "Skip", "Continue"),  # what happens if the loss is not a finite number
+    whole("seed", 0, least=0),
+    flag("deterministic", default=True),
+    choice("precision", "Float32", "BFloat16"),  # of the forward pass; everything else is float32
+    folder("export"),  # folder of the trained model, below the checkpoint directory; "": no export
+    whole("evaluateEveryEpochs", 0, least=0),  # 0: only at the end
+    number("stepDelaySeconds", 0.0),  # slows each step down, to try faults by hand
+)
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def wrong_values(config: Mapping[str, Any], keys: Iterable[Key] = COMMON_KEYS) -> Iterator[tuple[str, str]]:
+    """The name of each key whose value is wrong, and what is needed."""
+    for key in keys:
+        if key.name in config and not key.holds(config[key.name]):
+            yield key.name, f"{key.needed} is needed, found {config[key.name]!r:.80}"

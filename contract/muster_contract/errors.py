@@ -1,0 +1,50 @@
+"""Errors that end a training process with a known exit code."""
+
+from __future__ import annotations
+
+from muster_contract.codes import ExitCode
+
+
+class TrainerError(Exception):
+    """An end with a known meaning. Its message is for the user: what is wrong, where, and what to do instead."""
+
+    code: ExitCode = ExitCode.USER_ERROR
+
+    @property
+    def reason(self) -> str:
+        return self.code.reason
+
+
+class UserError(TrainerError):
+    """The training code failed by itself."""
+
+    code = ExitCode.USER_ERROR
+
+
+class BadConfiguration(TrainerError):  # noqa: N818 (the contract's name for it)
+    """The job cannot run as it is written; trying again changes nothing."""
+
+    code = ExitCode.BAD_CONFIGURATION
+
+
+class PeerLost(TrainerError):  # noqa: N818
+    """Another member of the world went away, or a newer attempt took over."""
+
+    code = ExitCode.PEER_LOST
+
+
+class CheckpointDamaged(TrainerError):  # noqa: N818
+    """A checkpoint that the user named does not verify."""
+
+    code = ExitCode.CHECKPOINT_DAMAGED
+
+
+class StorageUnavailable(TrainerError):  # noqa: N818
+    """The checkpoint storage is full or cannot be reached."""
+
+    code = ExitCode.STORAGE_UNAVAILABLE
+
+
+def error_of(code: int, message: str) -> TrainerError:
+    """The error with this code, which another rank has reported."""
+    return next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)(message)

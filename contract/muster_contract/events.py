@@ -1,0 +1,368 @@
+"""Events: what a training process sends to its supervisor, one JSON line each, on the file descriptor MUSTER_EVENTS_FD.
+
+Every line has `event` (the name), `time` (Unix seconds) and `rank`. The supervisor adds `role`, `index` and `attempt` and appends
+it to `events.jsonl`. A user's own program may write events too. So a field of the wrong type or out of bounds is left out, and an
+event without a field that it must have is ignored. A commit without its step still counts as a save.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_origin
+
+from muster_contract.notices import Notice, NoticeReason, reason_of
+from muster_contract.wire import LARGEST_INT, FieldPlan, WireError, document, encode, fields_of, wire_field
+
+MAX_ATTEMPT = 999_999_999
+"""The fence of a checkpoint has nine digits for the attempt."""
+MAX_NAME = 253
+MAX_RANK = 2**31 - 1
+MAX_SECONDS = 1e9
+MAX_TIME = 1e11
+MAX_PROCESSES = 64
+"""Processes of one replica: `spec.roles.*.processesPerReplica` allows no more."""
+MAX_ENTRIES = 64
+"""Entries of a mapping."""
+WORD, LINE, MESSAGE = 64, 1024, 4096
+"""Characters of a text; longer ones are cut."""
+PROPERTY = 128
+
+EVENTS: dict[str, type[Event]] = {}
+"""The events by name. A measurement has `measurement` and its `what` as its name."""
+
+
+def _step(*, doc: str, default: Any = dataclasses.MISSING) -> Any:
+    return wire_field(default=default, minimum=0, maximum=LARGEST_INT, doc=doc)
+
+
+def _seconds(*, doc: str, default: Any) -> Any:
+    return wire_field(default=default, minimum=0, maximum=MAX_SECONDS, doc=doc)
+
+
+def _text(*, doc: str, cut: int, default: Any, convert: Callable[[Any], object] | None = None) -> Any:
+    return wire_field(default=default, cut=cut, doc=doc, convert=convert)
+
+
+_T = TypeVar("_T", bound="Event")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Event:
+    """The supervisor fills in a time or rank that a program leaves out. In `events.jsonl` it adds the replica.
+
+    An event with an unknown name, or without a required field, has only these fields.
+    """
+
+    event: ClassVar[str] = ""
+    what: ClassVar[str | None] = None
+    time: float = wire_field(default=0.0, minimum=0, maximum=MAX_TIME, doc="Unix seconds.")
+    rank: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Global rank of the process.")
+    role: str = wire_field(default="", max_length=MAX_NAME, printable=True, doc="Role of the replica, in `events.jsonl`.")
+    index: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Index of the replica, in `events.jsonl`.")
+    attempt: int = wire_field(default=0, minimum=0, maximum=MAX_ATTEMPT, doc="The attempt, in `events.jsonl`.")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(wire_field, dataclasses.field, _step, _seconds, _text))
+def event(name: str, what: str | None = None) -> Callable[[type[_T]], type[_T]]:
+    """Class decorator for the event `name`, or for the measurement of `what`."""
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        cls.event, cls.what = name, what
+        made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        EVENTS[f"{name} {what}" if what else name] = made
+        return made
+
+    return decorate
+
+
+def _written(value: object) -> object:
+    """A number as text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _shown(value: object) -> object:
+    """A property of an environment as text, if it is a simple value or a list of such."""
+    if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):
+        return ", ".join(map(str, value[:MAX_ENTRIES]))
+    return str(value) if value is None or isinstance(value, int | float) else value
+
+
+def _shown_items(value: object) -> list[object]:
+    return [_shown(each) for each in value] if isinstance(value, list | tuple) else [_shown(value)]
+
+
+def _shown_values(value: object) -> object:
+    return {name: _shown(each) for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+@event("fingerprint")
+class Fingerprint(Event):
+    """The software and the devices of a process. The supervisor compares them between the ranks of a world."""
+
+    python: str | None = _text(default=None, cut=PROPERTY, doc="Version of Python.", convert=_shown)
+    framework: str | None = _text(default=None, cut=PROPERTY, doc="Name of the framework.", convert=_shown)
+    version: str | None = _text(default=None, cut=PROPERTY, doc="Version of the framework.", convert=_shown)
+    devices: tuple[str, ...] = wire_field(
+        default=(), max_items=MAX_ENTRIES, cut=PROPERTY, convert=_shown_items, doc="Names of the devices that the process computes on."
+    )
+    threads: str | None = _text(default=None, cut=PROPERTY, doc="Threads that the framework computes with.", convert=_shown)
+    libraries: Mapping[str, str] = wire_field(
+        default_factory=dict, max_items=MAX_ENTRIES, cut=PROPERTY, convert=_shown_values, doc="Versions of other libraries by name."
+    )
+    host: str | None = _text(default=None, cut=PROPERTY, doc="Name of the host.")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that the ranks of a world should have in common, as text by name. Each library is one."""
+        texts = {"python": self.python, "framework": self.framework, "version": self.version}
+        texts |= {"devices": ", ".join(self.devices) or None, "threads": self.threads}
+        return {name: text for name, text in texts.items() if text is not None} | dict(self.libraries)
+
+
+@event("phase")
+class PhaseEvent(Event):
+    """What the process does from now on."""
+
+    phase: str = wire_field(
+        min_length=1,
+        cut=WORD,
+        doc="`Starting`, `Restoring`, `Training`, `Evaluating`, `Saving` or `Stopping`; a program may use a word of its own.",
+    )
+
+
+@document
+class Skipped:
+    """A checkpoint that does not verify."""
+
+    path: str = _text(default="", cut=LINE, doc="The checkpoint.")
+    reason: str = _text(default="", cut=LINE, doc="What is wrong with it.")
+
+
+@event("resumed")
+class Resumed(Event):
+    """Where the training of an attempt begins. From rank 0."""
+
+    step: int = _step(doc="Training continues after this step; 0 is the beginning.")
+    found: int | None = _step(default=None, doc="Step of the newest commit, whether it verifies or not.")
+    path: str | None = _text(default=None, cut=LINE, doc="The checkpoint that was restored.")
+    skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=100, doc="Newer checkpoints that do not verify.")
+    rescues: bool = wire_field(default=False, doc="Whether rank 0 can save alone when its peers are lost.")
+
+
+@event("step")
+class Step(Event):
+    """The end of a training step. From rank 0."""
+
+    step: int = _step(doc="Steps done, from 1.")
+    total_steps: int | None = _step(default=None, doc="Steps of the whole training.")
+    epoch: int | None = _step(default=None, doc="Epochs done.")
+    loss: str | None = _text(default=None, cut=WORD, convert=_written, doc="The loss, as text because it may be NaN.")
+    loss_hex: str | None = _text(default=None, cut=WORD, doc="The loss as `float.hex` writes it, to compare runs bit for bit.")
+    samples: int = _step(default=0, doc="Samples of the step, over all ranks.")
+    seconds: float = _seconds(default=0.0, doc="Seconds that the step took.")
+    input_seconds: float = _seconds(default=0.0, doc="Of `seconds`, the longest time that a rank waited for its samples.")
+    remaining_seconds: float | None = _seconds(default=None, doc="Seconds to the end, if the program estimates them itself.")
+    staleness: int | None = _step(default=None, doc="Parameter servers: updates by others since the parameters of this step were read.")
+
+    @property
+    def loss_value(self) -> float:
+        """The loss as a number; NaN where it is none."""
+        try:
+            return float(self.loss or "nan")
+        except ValueError:
+            return math.nan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Save(Event):
+    """A commit event, with or without a step. Without one it shows that the program saved and how long it took, but not which step."""
+
+    path: str = _text(default="", cut=LINE, doc="Name of the checkpoint.")
+    seconds: float | None = _seconds(default=None, doc="Seconds from the beginning of the save until all ranks know of the commit.")
+    blocked_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which training waited. Absent: all of them.")
+    bytes: int | None = _step(default=None, doc="Size of the checkpoint.")
+    reason: str = _text(default="Periodic", cut=WORD, doc="`Periodic`, `Stop`, `Final` or `PeerLost`.")
+
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds in which training waited for the save."""
+        return (self.seconds or 0.0) if self.blocked_seconds is None else self.blocked_seconds
+
+
+@event("commit")
+class Commit(Save):
+    """A checkpoint is complete. From rank 0."""
+
+    step: int = _step(doc="Step of the checkpoint.")
+
+
+@event("evaluation")
+class Evaluation(Event):
+    """Metrics of the model on the test set. From rank 0 or the evaluator."""
+
+    step: int = _step(doc="The model is the one after this step.")
+    metrics: Mapping[str, float] = wire_field(max_items=MAX_ENTRIES, cut=WORD, minimum=-1e300, maximum=1e300, doc="Metrics by name.")
+
+
+@event("pace")
+class Pace(Event):
+    """How fast a rank works, about once a second. From every rank. The figures are medians over a window of steps."""
+
+    step: int | None = _step(default=None, doc="Steps done.")
+    seconds: float | None = _seconds(default=None, doc="Seconds of a step. Absent: the strategy cannot tell.")
+    own_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which the rank worked and did not wait for others.")
+
+
+@event("notice")
+class NoticeEvent(Event):
+    """A message for the user."""
+
+    message: str = wire_field(cut=LINE, doc="The message.")
+    reason: NoticeReason = wire_field(default=NoticeReason.NOTICE, convert=reason_of, doc="Why it was sent.")
+
+    @property
+    def notice(self) -> Notice:
+        return Notice(message=self.message, reason=self.reason)
+
+
+@event("error")
+class ErrorEvent(Event):
+    """Why the process ends. From any rank."""
+
+    message: str = _text(default="", cut=MESSAGE, doc="What is wrong, where, and what to do.")
+    code: int | None = wire_field(default=None, minimum=0, maximum=255, doc="Exit code.")
+    reason: str | None = _text(default=None, cut=WORD, doc="Name of the exit code.")
+    step: int | None = _step(default=None, doc="Steps done.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing(Event):
+    """A median of measured durations."""
+
+    median: float = _seconds(default=0.0, doc="Median in seconds.")
+    low: float = _seconds(default=0.0, doc="Lower end of the 95 % interval of the median.")
+    high: float = _seconds(default=0.0, doc="Upper end of that interval.")
+    count: int = _step(default=0, doc="Durations measured.")
+
+
+@event("measurement", "link")
+class LinkMeasurement(Timing):
+    """A TCP connection between the first and the last process."""
+
+    bytes: int = _step(doc="Bytes sent; 0 is a round trip.")
+
+
+@event("measurement", "collective")
+class CollectiveMeasurement(Timing):
+    """A collective operation at one size, until the last rank is done."""
+
+    operation: str = _text(default="", cut=WORD, doc="Such as `AllReduce`.")
+    variant: str = _text(default="", cut=WORD, doc="A variant of the operation.")
+    own: bool = wire_field(default=False, doc="Whether the job's strategy uses this one.")
+    bytes: int = _step(doc="Size of the data.")
+    world: int = _step(doc="World size.")
+
+
+@event("measurement", "step")
+class StepMeasurement(Timing):
+    """A training step of a rehearsal."""
+
+    samples: int = _step(doc="Samples of a process.")
+    processes: int = _step(doc="Processes that train side by side.")
+    threads: int | None = _step(default=None, doc="Threads of a process.")
+    gradient_bytes: int = _step(default=0, doc="Size of the gradients.")
+    state_bytes: int = _step(default=0, doc="Size of the weights, the gradients and the optimizer's state.")
+    peak_bytes: int = _step(default=0, doc="Largest memory of a process.")
+
+
+@event("measurement", "training")
+class TrainingMeasurement(Event):
+    """All steps of a process but the first, in which frameworks prepare. From every rank when training ends."""
+
+    steps: int = _step(default=0, doc="Steps counted.")
+    seconds: float = _seconds(default=0.0, doc="Seconds of these steps.")
+    own_seconds: float | None = _seconds(
+        default=None, doc="Of `seconds`, those in which the rank worked. Absent: the strategy cannot tell."
+    )
+    peak_bytes: int | None = _step(default=None, doc="Largest memory of the process.")
+
+
+@document
+class Stage:
+    """A stage of a pipeline."""
+
+    layers: tuple[str, ...] = wire_field(default=(), doc="Names of its layers.")
+    seconds: float | None = _seconds(default=None, doc="Seconds of a micro-batch.")
+    bytes: int | None = _step(default=None, doc="Memory of the stage.")
+
+
+@event("measurement", "pipeline")
+class PipelineMeasurement(Event):
+    """How the layers of a pipeline are divided into stages. From rank 0."""
+
+    cut: str = _text(default="", cut=WORD, doc="`by cost` or `evenly`.")
+    kept: bool = wire_field(default=False, doc="Whether an earlier attempt decided it.")
+    stages: tuple[Stage, ...] = wire_field(default=(), doc="The stages.")
+    layers: tuple[Mapping[str, Any], ...] = wire_field(default=(), doc="What each layer costs.")
+
+
+EVENT_NAMES = frozenset(cls.event for cls in EVENTS.values())
+
+
+def encode_event(event: Event) -> dict[str, Any]:
+    """The JSON object of an event. It always has a time and a rank, for readers of `events.jsonl`."""
+    kind = {"event": event.event} if event.what is None else {"event": event.event, "what": event.what}
+    return kind | {"time": event.time, "rank": event.rank} | encode(event)
+
+
+def decode_event(document: Mapping[str, Any]) -> Event:
+    """The event in a JSON object, without the fields that do not fit."""
+    name = document.get("event")
+    if name == "measurement":
+        name = f"{name} {document.get('what')}"
+    cls: Any = EVENTS.get(name, Event) if isinstance(name, str) else Event
+    bases = (base for base in cls.__mro__ if issubclass(base, Event))
+    return next((event for base in bases if (event := _decoded(base, document)) is not None), Event())
+
+
+def _decoded(cls: Any, document: Mapping[str, Any]) -> Event | None:
+    """None where a field is missing that the event must have."""
+    values = {}
+    for field in fields_of(cls):
+        value = document.get(field.wire_name)
+        decoded = None if value is None else _fitting(field, value)
+        if decoded is not None:
+            values[field.name] = decoded
+        elif field.required:
+            return None
+    event: Event = cls(**values)
+    return event
+
+
+def _fitting(field: FieldPlan, value: object) -> Any:
+    """The value, or of a list or mapping the entries that fit. None where nothing does."""
+    try:
+        return field.decode(value)
+    except WireError:
+        pass
+    origin = get_origin(field.hint)
+    if origin is Mapping and isinstance(value, dict):
+        entries = [{name: each} for name, each in sorted(value.items())]
+        return {name: each for entry in _entries(field, entries) for name, each in entry.items()}
+    if origin is tuple and isinstance(value, list):
+        return tuple(each for entry in _entries(field, [[each] for each in value]) for each in entry)
+    return None
+
+
+def _entries(field: FieldPlan, entries: Sequence[object]) -> Iterator[Any]:
+    """As many of the entries as the field may have, without those that do not fit."""
+    count = 0
+    for entry in entries:
+        if count == field.limits.max_items:
+            return
+        with suppress(WireError):
+            yield field.decode(entry)
+            count += 1

@@ -1,0 +1,138 @@
+"""The state of a run, as far as the events of its processes tell. The supervisor, the local runner and the report page share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from muster_contract.events import (
+    MAX_PROCESSES,
+    MAX_SECONDS,
+    Commit,
+    ErrorEvent,
+    Evaluation,
+    Event,
+    Fingerprint,
+    NoticeEvent,
+    Pace,
+    PhaseEvent,
+    Resumed,
+    Save,
+    Step,
+)
+from muster_contract.notices import Notice
+from muster_contract.reports import MAX_NOTICES, Marks, Progress, Report
+
+RATE_STEPS = 20
+"""Samples per second are taken over so many steps."""
+_LARGEST_RATE = 1e300
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The newest event of each kind. `first_rank` is the rank whose phase counts; None: any rank's."""
+
+    first_rank: int | None = None
+    phase: str = "Starting"
+    progress: Progress | None = None
+    checkpoint: Commit | None = None
+    resumed: Resumed | None = None
+    evaluation: Evaluation | None = None
+    fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict)
+    ranks: Mapping[int, Pace] = field(default_factory=dict)
+    errors: Mapping[int, ErrorEvent] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
+    saved_seconds: float = 0.0
+    notices: tuple[Notice, ...] = ()
+    recent: tuple[tuple[int, float], ...] = ()
+    """Samples and seconds of the last steps."""
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the newest commit has all steps. Not of a program that reports no steps: it may have done more."""
+        return self.progress is not None and self.checkpoint is not None and self.checkpoint.step >= self.progress.step
+
+
+def apply(state: RunState, event: Event) -> RunState:
+    """The state after the event."""
+    match event:
+        case PhaseEvent():
+            return _with_phase(state, event)
+        case Step():
+            return _with_step(state, event)
+        case Save():
+            saved = min(MAX_SECONDS, state.saved_seconds + event.waited_seconds)
+            return replace(state, checkpoint=event if isinstance(event, Commit) else state.checkpoint, saved_seconds=saved)
+        case Resumed():
+            return replace(state, resumed=event, marks=_marked(state.marks, "resumed", event))
+        case Evaluation():
+            return replace(state, evaluation=event)
+        case Fingerprint():
+            return replace(state, fingerprints=_with_rank(state.fingerprints, event.rank, event))
+        case Pace():
+            return replace(state, ranks=_with_rank(state.ranks, event.rank, event))
+        case NoticeEvent():
+            return with_notice(state, event.notice)
+        case ErrorEvent():
+            return replace(state, errors=_with_rank(state.errors, event.rank, event))
+    return state
+
+
+def with_notice(state: RunState, notice: Notice) -> RunState:
+    """The same state where the notice is there already, or there is no room for it."""
+    if notice in state.notices or len(state.notices) >= MAX_NOTICES:
+        return state
+    return replace(state, notices=(*state.notices, notice))
+
+
+def with_state(report: Report, state: RunState) -> Report:
+    """The report with what the events tell."""
+    return replace(
+        report,
+        phase=state.phase,
+        progress=state.progress,
+        checkpoint=state.checkpoint,
+        resumed=state.resumed,
+        evaluation=state.evaluation,
+        fingerprints=tuple(each for _, each in sorted(state.fingerprints.items())),
+        ranks=tuple(each for _, each in sorted(state.ranks.items())),
+        marks=state.marks,
+        saved_seconds=round(state.saved_seconds, 3),
+        notices=state.notices,
+    )
+
+
+def _with_phase(state: RunState, event: PhaseEvent) -> RunState:
+    if state.first_rank not in (None, event.rank):
+        return state
+    marks = _marked(state.marks, "restoring", event) if event.phase == "Restoring" else state.marks
+    return replace(state, phase=event.phase, marks=marks)
+
+
+def _with_step(state: RunState, event: Step) -> RunState:
+    recent = (*state.recent, (event.samples, event.seconds))[-RATE_STEPS:]
+    seconds = sum(seconds for _, seconds in recent)
+    rate = round(sum(samples for samples, _ in recent) / seconds, 3) if seconds > 1e-9 else None
+    progress = Progress(
+        step=event.step,
+        total_steps=event.total_steps,
+        epoch=event.epoch,
+        loss=event.loss if event.loss is not None or state.progress is None else state.progress.loss,
+        samples_per_second=rate if rate is not None and rate <= _LARGEST_RATE else None,
+        remaining_seconds=event.remaining_seconds,
+        updated_at=event.time,
+    )
+    return replace(state, recent=recent, progress=progress, marks=_marked(state.marks, "stepped", event))
+
+
+def _marked(marks: Marks, name: str, event: Event) -> Marks:
+    return replace(marks, **{name: event.time}) if getattr(marks, name) is None else marks
+
+
+def _with_rank(by_rank: Mapping[int, _T], rank: int, value: _T) -> Mapping[int, _T]:
+    if rank not in by_rank and len(by_rank) >= MAX_PROCESSES:
+        return by_rank
+    return {**by_rank, rank: value}

@@ -1,0 +1,13 @@
+"""Text from processes, pods and files, made harmless for terminals and logs."""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""The text with each character that does not print written as an escape such as `\x1b` or `\n`.
+
+    `keep` names characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)

@@ -1,0 +1,10 @@
+"""A Kubernetes for tests: kind where Docker runs, or kind on an engine and a node image of its own making. See local_cluster/README.md."""
+
+from .apiserver import api_server
+from .cluster import Cluster, Node
+from .create import down, up
+from .errors import ClusterError, CommandFailedError, MissingError
+from .places import Places
+from .programs import Programs
+
+__all__ = ["Cluster", "ClusterError", "CommandFailedError", "MissingError", "Node", "Places", "Programs", "api_server", "down", "up"]

@@ -1,0 +1,119 @@
+"""etcd and kube-apiserver alone, on loopback: enough for everything that admission decides, ready in seconds, gone without a trace.
+
+No controller, scheduler or node runs. The caller is cluster-admin by a token; the certificate is one that the API server makes for itself,
+and the kubeconfig trusts that one only.
+"""
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from .errors import ClusterError
+from .places import Places
+from .process import run
+from .programs import API_SERVER_PROGRAMS, Programs
+
+READY_TIMEOUT = 60.0
+STOP_TIMEOUT = 15.0
+PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def api_server(places: Places, *, arguments: Sequence[str] = ()) -> Iterator[Path]:
+    """A running API server; yields the path of its kubeconfig. `arguments` are added to kube-apiserver's own.
+
+    Raises:
+        ClusterError: it did not become ready; the message has the end of its log.
+    """
+    programs = Programs(places)
+    programs.ensure(API_SERVER_PROGRAMS)
+    with tempfile.TemporaryDirectory(prefix="muster-apiserver-") as name, ExitStack() as stack:
+        folder = Path(name)
+        etcd_client, etcd_peer, port = _free_ports(3)
+        etcd_url, peer_url = f"http://127.0.0.1:{etcd_client}", f"http://127.0.0.1:{etcd_peer}"
+        etcd = [
+            *[str(programs.path("etcd")), "--name=only", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"],
+            *[f"--listen-client-urls={etcd_url}", f"--advertise-client-urls={etcd_url}", f"--listen-peer-urls={peer_url}"],
+            *[f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=only={peer_url}"],
+        ]
+        token = secrets.token_hex(16)
+        (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
+        run(["openssl", "genrsa", "-out", folder / "account.key", "2048"], 60)
+        server = [
+            *[str(programs.path("kube-apiserver")), f"--etcd-servers={etcd_url}", "--bind-address=127.0.0.1", f"--secure-port={port}"],
+            *["--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", f"--cert-dir={folder / 'certificates'}"],
+            *["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", f"--token-auth-file={folder / 'tokens.csv'}"],
+            *[f"--service-account-signing-key-file={folder / 'account.key'}", f"--service-account-key-file={folder / 'account.key'}"],
+            *["--service-account-issuer=https://kubernetes.default.svc", "--profiling=false", *arguments],
+        ]
+        stack.enter_context(_running(etcd, folder / "etcd.log"))
+        process = stack.enter_context(_running(server, folder / "apiserver.log"))
+        kubeconfig = folder / "kubeconfig"
+        _write_kubeconfig(kubeconfig, port=port, token=token, certificate=folder / "certificates" / "apiserver.crt")
+        _wait_until_ready(process, kubeconfig, kubectl=programs.path("kubectl"), log=folder / "apiserver.log")
+        yield kubeconfig
+
+
+@contextmanager
+def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _die_with_parent() -> None:
+    """Runs between fork and exec: a test run that is killed outright leaves no server behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _write_kubeconfig(path: Path, *, port: int, token: str, certificate: Path) -> None:
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(certificate)}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "only", "cluster": cluster}],
+        "users": [{"name": "admin", "user": {"token": token}}],
+        "contexts": [{"name": "only", "context": {"cluster": "only", "user": "admin"}}],
+        "current-context": "only",
+    }
+    path.touch(0o600)
+    path.write_text(json.dumps(config))
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], kubeconfig: Path, *, kubectl: Path, log: Path) -> None:
+    """The `default` namespace is the last thing that a new API server makes for itself before objects can be put into it."""
+    deadline = time.monotonic() + READY_TIMEOUT
+    probe = [str(kubectl), "get", "namespace/default", "--request-timeout=2s"]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(kubeconfig.parent / "discovery")}
+    while subprocess.run(probe, env=environment, capture_output=True, timeout=30, check=False).returncode != 0:
+        if process.poll() is not None or time.monotonic() > deadline:
+            state = f"not ready after {READY_TIMEOUT:.0f} s" if process.poll() is None else f"ended with {process.returncode}"
+            raise ClusterError(f"kube-apiserver: {state}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-20:]))
+        time.sleep(0.2)

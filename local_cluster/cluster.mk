@@ -1,0 +1,26 @@
+# The test cluster and what runs on it: included by the Makefile. See local_cluster/README.md.
+LOCAL_CLUSTER := $(BIN)/python -m local_cluster
+HELM_ENV = HELM="$$($(LOCAL_CLUSTER) build helm)"
+
+cluster: $(READY) ## a kind cluster with Muster installed by Helm; eval "$(make -s cluster)" leads kubectl to it
+	@$(LOCAL_CLUSTER) up --muster
+
+cluster-down: $(READY) ## remove that cluster and everything that came with it, but for the cache
+	@$(LOCAL_CLUSTER) down
+
+images: $(READY) ## build the images for tests from the Dockerfile, on a Docker engine of its own where there is none
+	@$(LOCAL_CLUSTER) images
+
+cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
+	$(BIN)/pytest tests/cluster -m "not chaos"
+
+cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
+	$(BIN)/python -m bench.cluster_recovery
+
+manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its table of values, deploy/install.yaml
+	@$(HELM_ENV) $(BIN)/python deploy/generate.py
+
+manifests-check: $(READY) ## whether those are current
+	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
+
+.PHONY: cluster cluster-down images cluster-test cluster-bench manifests manifests-check

@@ -1,0 +1,89 @@
+"""Builds Muster's images from the Dockerfile that users build. A tag is a hash of all that goes into its image."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engine import Engine
+from ..errors import ClusterError
+from ..places import Places
+from ..process import run
+from ..progress import step
+from . import base
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", "deploy/requirements.py", "deploy/install_over_base.py", "deploy/locks")
+TRAINER = ("contract/muster_contract", "trainer_image/muster_trainer", "trainer_image/muster_training")
+
+
+@dataclass(frozen=True)
+class Image:
+    """How an image is built: a target of the Dockerfile, its own build arguments, and the files and folders that it is made from."""
+
+    target: str
+    sources: tuple[str, ...]
+    framework: str | None = None
+    distribution: str | None = None
+
+    def arguments(self, bases: base.Bases) -> dict[str, str]:
+        """The build arguments."""
+        if self.framework is None or self.distribution is None:
+            return {"BASE_IMAGE": bases.python}
+        trainer_base = bases.torch if self.distribution == "base" else bases.python
+        trainer = {"TRAINER_BASE_IMAGE": trainer_base, "FRAMEWORK": self.framework, "DISTRIBUTION": self.distribution}
+        return {"BASE_IMAGE": bases.python, **trainer}
+
+
+IMAGES = {
+    "operator": Image("operator", (*EVERY_IMAGE, "README.md", "LICENSE", *TRAINER, "operator/muster")),
+    "trainer-pytorch": Image("trainer", (*EVERY_IMAGE, *TRAINER), "pytorch", "base"),
+    "trainer-tensorflow": Image("trainer", (*EVERY_IMAGE, *TRAINER), "tensorflow", "tensorflow-cpu"),
+    "trainer-jax": Image("trainer", (*EVERY_IMAGE, *TRAINER), "jax", "jax"),
+}
+"""By name; `muster-NAME` is the image's repository."""
+BUILD_TIMEOUT = 3600.0
+
+
+def ensure(places: Places, engine: Engine, wanted: Iterable[str] = tuple(IMAGES)) -> dict[str, str]:
+    """Each wanted name to the name of the image with its tag. Images that the engine has are not built again; older ones are removed.
+
+    Raises:
+        ClusterError: an unknown name, or a build failed.
+    """
+    wanted = tuple(wanted)
+    unknown = sorted(set(wanted) - set(IMAGES))
+    if unknown:
+        raise ClusterError(f"no image is called {', '.join(unknown)}; there are {', '.join(IMAGES)}")
+    bases = base.ensure(places, engine)
+    return {name: _built(places, engine, name, arguments=IMAGES[name].arguments(bases)) for name in IMAGES if name in wanted}
+
+
+def _built(places: Places, engine: Engine, name: str, *, arguments: dict[str, str]) -> str:
+    repository = f"muster-{name}"
+    image = f"{repository}:{_digest(IMAGES[name], arguments)}"
+    if engine.has_image(image):
+        return image
+    options = [word for argument, value in arguments.items() for word in ("--build-arg", f"{argument}={value}")]
+    with step(f"building {image}", "a few seconds, or minutes when nothing is cached"):
+        command: list[str | Path] = ["nice", "docker", "build", "--target", IMAGES[name].target, *options, "--tag", image, ROOT]
+        run(command, BUILD_TIMEOUT, env=engine.environment, log=places.logs / f"{repository}.log")
+    for old in engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", repository).split():
+        if old != image:
+            engine.docker("image", "rm", "--force", old)  # a build that was ended may still hold it
+    return image
+
+
+def _digest(image: Image, arguments: dict[str, str]) -> str:
+    digest = hashlib.sha256(repr((image.target, sorted(arguments.items()))).encode())
+    for file in _files(image):
+        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _files(image: Image) -> Iterator[Path]:
+    for name in image.sources:
+        path = ROOT / name
+        yield from (
+            sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts) if path.is_dir() else [path]
+        )

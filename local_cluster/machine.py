@@ -1,0 +1,50 @@
+"""What this machine is and has: the facts that decide how a cluster is made here."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from .errors import ClusterError
+
+CAP_SYS_RESOURCE = 24  # capabilities(7)
+
+
+def has_sys_resource() -> bool:
+    """Whether this process may raise limits and protect processes from the OOM killer, as privileged containers want to."""
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) & (1 << CAP_SYS_RESOURCE))
+
+
+def has_cgroup_v2() -> bool:
+    """Whether the unified hierarchy is what containers get."""
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
+def architecture() -> str:
+    """The processor as container images name it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def require_linux_root(what: str) -> None:
+    """Raises ClusterError where `what` cannot be done for lack of Linux or of root."""
+    instead = "start Docker (`docker version` must answer) or set KUBECONFIG to a cluster that exists"
+    if platform.system() != "Linux":
+        raise ClusterError(f"{what} needs Linux: {instead}")
+    if os.geteuid() != 0:
+        raise ClusterError(f"{what} needs root: say `sudo -E make cluster`, {instead}")
+
+
+def debian_mirror(etc: Path = Path("/etc/apt")) -> str:
+    """The address of the Debian mirror in this machine's apt sources, both notations.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list")), *sorted((etc / "sources.list.d").glob("*.sources"))]
+    for file in files:
+        text = file.read_text() if file.exists() else ""
+        found = re.search(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(https?://\S+/debian)/?(?:\s|$)", text, re.MULTILINE)
+        if found:
+            return found[1]
+    raise ClusterError(f"a node is made of Debian packages, and {etc} names no Debian mirror: add one, or run where Docker can pull images")

@@ -1,0 +1,78 @@
+"""What the commands on a cluster share: their options, the connection, their errors, and the completion of job names."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from muster.cli.refusal import RefusalError
+from muster.client.errors import missing_package
+
+if TYPE_CHECKING:
+    from muster.client.connection import Connection
+
+Result = TypeVar("Result")
+COMPLETION_SECONDS = 3.0
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that name a cluster and a namespace. The command gets them as one argument, `target`."""
+
+    @click.option("-n", "--namespace", help="Namespace. Default: that of the context.")
+    @click.option("--context", help="Context of the kubeconfig. Default: the current one.")
+    @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, or ~/.kube/config.")
+    @functools.wraps(command)
+    def with_target(*args: Any, namespace: str | None, context: str | None, kubeconfig: str | None, **kwargs: Any) -> Any:
+        try:
+            return command(*args, target=(namespace, context, kubeconfig), **kwargs)
+        except ModuleNotFoundError as error:
+            if (sentence := missing_package(error)) is None:
+                raise
+            raise RefusalError(sentence) from error
+
+    return with_target
+
+
+def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The name of a job, which the shell can complete."""
+    return click.argument("name", metavar="JOB", shell_complete=job_names)(command)
+
+
+def output_option(*formats: str, default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("-o", "--output", type=click.Choice(formats), default=default, show_default=True, help="Format.")
+
+
+def on_cluster(target: tuple[str | None, ...], work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Does `work` with a connection to the cluster. Raises RefusalError with a sentence and the exit code."""
+    from muster.client.connection import Target, connected
+    from muster.client.errors import ClientError
+
+    async def session() -> Result:
+        async with connected(Target(*target)) as connection:
+            return await work(connection)
+
+    try:
+        return asyncio.run(session())
+    except ClientError as error:
+        raise RefusalError(str(error), error.code) from error
+
+
+def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Jobs whose names begin like this; none where the cluster does not answer soon."""
+
+    async def names(connection: Connection) -> list[str]:
+        from muster.client.jobs import Jobs
+
+        async with asyncio.timeout(COMPLETION_SECONDS):
+            return [str(job["metadata"]["name"]) for job in await Jobs(connection).all()]
+
+    target = (ctx.params.get("namespace"), ctx.params.get("context"), ctx.params.get("kubeconfig"))
+    try:
+        return [CompletionItem(name) for name in on_cluster(target, names) if name.startswith(incomplete)]
+    except (RefusalError, TimeoutError, ModuleNotFoundError):
+        return []

@@ -1,0 +1,109 @@
+"""Commands that follow a job on a cluster or collect what is known about it: watch, logs, debug-dump."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.on_cluster import cluster_options, job_argument, on_cluster
+from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.client.connection import Connection
+
+Target = tuple[str | None, ...]
+
+
+@click.command()
+@job_argument
+@cluster_options
+def watch(*, name: str, target: Target) -> int:
+    """Shows the live progress of a job until it has ended. Ctrl-C ends the display, not the job.
+
+    Exit codes: those of muster run.
+    """
+    from muster.client.watch import watch as watch_job
+
+    try:
+        return on_cluster(target, lambda connection: watch_job(connection, name))
+    except KeyboardInterrupt:
+        return 0
+
+
+@click.command()
+@job_argument
+@click.option("--rank", type=click.IntRange(min=0), help="Only the replica that has this rank.")
+@click.option("--replica", metavar="ROLE-INDEX", help="Only this replica, such as worker-1.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Only what was printed in this attempt.")
+@click.option("-p", "--previous", is_flag=True, help="Only what was printed in the attempt before the current one.")
+@click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the job has ended.")
+@click.option("--tail", type=click.IntRange(min=0), help="At most so many lines of each replica.")
+@cluster_options
+def logs(
+    *,
+    name: str,
+    rank: int | None,
+    replica: str | None,
+    attempt: int | None,
+    previous: bool,
+    follow: bool,
+    tail: int | None,
+    target: Target,
+) -> None:
+    """Prints what the replicas of a job print, by time, each line with its replica.
+
+    With --follow it may be called before there are pods. Pods that are gone have no logs any more.
+    """
+    from muster.client.jobs import Jobs
+    from muster.client.log_lines import Selection, previous_attempt
+    from muster.client.logs import Follower, logs_of, shown
+
+    if previous and attempt is not None:
+        raise click.UsageError("--previous and --attempt: give one of them")
+    if follow and (previous or attempt is not None or tail is not None):
+        raise click.UsageError("--follow shows all attempts, with all their lines: leave --previous, --attempt and --tail out")
+
+    async def work(connection: Connection) -> None:
+        if follow:
+            selection = Selection(rank=rank, replica=replica)
+            await Follower(connection, name, selection, show=click.echo, note=lambda text: click.echo(text, err=True)).run()
+            return
+        job = await Jobs(connection).get(name)
+        selection = Selection(rank=rank, replica=replica, attempt=previous_attempt(job) if previous else attempt)
+        for line in await logs_of(connection, job, selection, tail=tail):
+            click.echo(shown(line))
+
+    try:
+        on_cluster(target, work)
+    except KeyboardInterrupt:
+        return
+
+
+@click.command("debug-dump")
+@job_argument
+@click.option(
+    "-f", "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="Default: JOB-debug.json; - for standard output."
+)
+@cluster_options
+def debug_dump(*, name: str, path: Path | None, target: Target) -> None:
+    """Writes all that helps to find a fault into one file: status, pods, events, nodes, last log lines and the explanation.
+
+    Values that look like secrets are left out. Read the file before you send it to anybody.
+    """
+    from muster.client.dump import debug_dump as dump
+    from muster.client.shown import document_as
+
+    document = on_cluster(target, lambda connection: dump(connection, name, version=version("muster-training")))
+    text, file = document_as("json", document), path or Path(f"{name}-debug.json")
+    if str(file) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        file.touch(mode=0o600)
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise RefusalError(f"{file}: cannot be written: {error.strerror}; choose another file with --file") from error
+    click.echo(f"Wrote {file}")

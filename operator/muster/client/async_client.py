@@ -1,0 +1,244 @@
+"""The Python client for asyncio. The client in muster.client.sync_client runs it in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+from muster.api.job import TrainingJob
+from muster.api.status import Phase, TrainingJobStatus
+from muster.client import errors
+from muster.client.job_input import JobInput, checked
+from muster.client.log_lines import Selection
+from muster.client.progress import Progress, is_over, progress_of
+from muster.explain.explain import Explanation
+
+OnProgress = Callable[[Progress], object]
+BackendName = Literal["cluster", "local"]
+
+
+class AsyncJob(ABC):
+    """A job that was submitted. Every call reads or changes the job as it is then."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        self.name = name
+        """Name of the job."""
+        self.namespace = namespace
+        """Namespace of the job."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.namespace}/{self.name}>"
+
+    @abstractmethod
+    async def get(self) -> TrainingJob:
+        """The whole job: metadata, spec and status. Raises NoJobError if it is gone."""
+
+    async def status(self) -> TrainingJobStatus:
+        """The status of the job now."""
+        return (await self.get()).status
+
+    async def progress(self) -> Progress:
+        """How far the job is now."""
+        return progress_of(await self.get())
+
+    async def wait(
+        self,
+        *,
+        until: Phase | str = Phase.SUCCEEDED,
+        timeout: float | None = None,  # noqa: ASYNC109 (the error says more than that of asyncio.timeout)
+        on_progress: OnProgress | None = None,
+    ) -> TrainingJobStatus:
+        """Waits until the job has reached the phase `until`, or has succeeded. Returns its status.
+
+        `on_progress` is called with the progress, first at once and then after each change. `timeout` is in seconds. Lost connections and
+        restarts of the API server are waited out for a minute.
+
+        Raises JobFailedError if the job fails, WaitTimeoutError after `timeout`, NoJobError if the job is deleted, JobStoppedError if a
+        local run is stopped, and NoClusterError if the API server does not answer for a minute.
+        """
+        async with aclosing(self.updates(until=until, timeout=timeout)) as updates:
+            async for job in updates:
+                if on_progress is not None:
+                    on_progress(progress_of(job))
+        return job.status
+
+    async def updates(
+        self,
+        *,
+        until: Phase | str = Phase.SUCCEEDED,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[TrainingJob, None]:
+        """The job now and after each change, until it has reached the phase `until` or has succeeded. Raises the same errors as wait()."""
+        wanted, clock = _phase(until), asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
+        job: TrainingJob | None = None
+        async with aclosing(self._changes()) as changes:
+            while True:
+                left = None if deadline is None else max(0.0, deadline - clock())
+                try:
+                    job, before = await asyncio.wait_for(anext(changes), left), job
+                except TimeoutError as error:
+                    raise self._late(timeout, job) from error
+                if job is None:
+                    if before is None:
+                        await self.get()  # its error says more: there is no such job, or only ones of similar names
+                    raise errors.NoJobError(f"{self.name} was deleted")
+                yield job
+                if is_over(job, wanted):
+                    return
+
+    @abstractmethod
+    def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+        """The job now and after each change, and None once it is deleted."""
+
+    def _late(self, timeout: float | None, job: TrainingJob | None) -> errors.WaitTimeoutError:
+        state = f"is {job.status.phase}: {job.status.message}" if job else "was not seen"
+        return errors.WaitTimeoutError(f"{self.name} {state}, after {timeout:g} s; the job goes on; see explain()")
+
+    @abstractmethod
+    async def logs(
+        self,
+        *,
+        rank: int | None = None,
+        replica: str | None = None,
+        attempt: int | None = None,
+        previous: bool = False,
+        tail: int | None = None,
+    ) -> list[str]:
+        """What the replicas have printed, each line after its replica, such as `[worker-0] step 1`.
+
+        `rank`, `replica` (`worker-1`) and `attempt` select lines, `previous` selects the attempt before the current one, and `tail` is the
+        largest number of lines of each replica. Raises RefusedError if there are no such logs.
+        """
+
+    @abstractmethod
+    def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
+        """The lines that were printed so far and those that follow, over restarts, until the job has ended. It may have no pods yet."""
+
+    @abstractmethod
+    async def explain(self) -> Explanation:
+        """Why the job does not run, is slow or has failed, and what to do, as `muster explain` shows it."""
+
+    @abstractmethod
+    async def suspend(self) -> None:
+        """Asks the job to save and stop. `wait(until="Suspended")` waits until it has."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Lets a suspended job go on from its last commit."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Stops the job so that it saves, and starts it again. A failed job goes on from its last commit."""
+
+    @abstractmethod
+    async def scale(self, replicas: int, *, role: str = "worker") -> None:
+        """Changes the number of replicas of a role. The job saves, and goes on in a new world."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Deletes the job. Its checkpoints stay."""
+
+
+class Backend(Protocol):
+    """Where jobs run."""
+
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob: ...
+
+    async def get(self, name: str, *, namespace: str | None) -> AsyncJob: ...
+
+    async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]: ...
+
+    async def close(self) -> None: ...
+
+
+class AsyncClient:
+    """Submits and finds jobs. Use it as `async with muster.AsyncClient() as client`, or close it.
+
+    `namespace`, `context` and `kubeconfig` name the cluster, as the options of the commands do. By default they are those of kubectl.
+    With `backend="local"`, jobs run on this machine, in run directories below `directory` (default: runs). They save and end when the
+    client is closed or its process ends, unless `detach` is true.
+
+    Raises ClientError if the extra `cluster` is not installed. The connection is made by the first call, which raises NoClusterError if
+    there is no cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        backend: BackendName = "cluster",
+        directory: str | Path | None = None,
+        detach: bool = False,
+    ) -> None:
+        self._backend = _backend(backend, (namespace, context, kubeconfig), directory=directory, detach=detach)
+
+    async def submit(self, job: JobInput, *, code: str | Path | None = None) -> AsyncJob:
+        """Submits a job, which is built in Python, the data of a job file, or the path of a job file.
+
+        The files of the folder `code` go to the pods, as with `muster submit --code`. Raises InvalidJobError with all problems of the job,
+        ConflictError if a job of this name exists, and RefusedError if the cluster does not accept it.
+        """
+        written, file = checked(job)
+        return await self._backend.submit(written, file=file, code=None if code is None else Path(code))
+
+    async def get(self, name: str, *, namespace: str | None = None) -> AsyncJob:
+        """The job of this name. Raises NoJobError, which names jobs of similar names."""
+        return await self._backend.get(name, namespace=namespace)
+
+    async def list(self, *, all_namespaces: bool = False) -> list[AsyncJob]:
+        """The jobs of the namespace, or of all namespaces."""
+        return await self._backend.jobs(all_namespaces=all_namespaces)
+
+    async def close(self) -> None:
+        """Closes the connection. Jobs on a cluster go on. Local runs save and end, unless they are detached."""
+        await self._backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _backend(name: BackendName, target: tuple[str | None, ...], *, directory: str | Path | None, detach: bool) -> Backend:
+    if name == "local":
+        if any(each is not None for each in target):
+            raise errors.RefusedError("namespace, context and kubeconfig are for clusters: leave them out with backend='local'")
+        from muster.client.local_backend import LocalBackend
+
+        return LocalBackend(Path(directory or "runs"), detach=detach)
+    if name != "cluster":
+        raise errors.RefusedError(f"backend: must be cluster or local, not {name!r}")
+    if directory is not None or detach:
+        raise errors.RefusedError("directory and detach are for backend='local'")
+    try:
+        from muster.client.cluster_backend import ClusterBackend
+    except ModuleNotFoundError as error:
+        if (sentence := errors.missing_package(error)) is None:
+            raise
+        raise errors.ClientError(sentence) from error
+    namespace, context, kubeconfig = target
+    return ClusterBackend(namespace=namespace, context=context, kubeconfig=kubeconfig)
+
+
+def selection_of(job_attempt: int, *, rank: int | None, replica: str | None, attempt: int | None, previous: bool) -> Selection:
+    """The lines that the arguments of logs() select of a job in its `job_attempt`. Raises RefusedError if there are none."""
+    if previous and attempt is not None:
+        raise errors.RefusedError("previous and attempt: give one of them")
+    if previous and job_attempt == 0:
+        raise errors.RefusedError("the job is in its first attempt: leave previous out")
+    return Selection(rank=rank, replica=replica, attempt=job_attempt - 1 if previous else attempt)
+
+
+def _phase(until: Phase | str) -> Phase:
+    try:
+        return Phase(until)
+    except ValueError:
+        raise errors.RefusedError(f"until: must be one of {', '.join(Phase)}, not {until!r}") from None

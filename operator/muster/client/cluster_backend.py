@@ -1,0 +1,120 @@
+"""The Python client's jobs on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, suppress
+from pathlib import Path
+
+from muster.api.job import TrainingJob
+from muster.client.async_client import AsyncJob, selection_of
+from muster.client.connection import Connection, Target, connected
+from muster.client.jobs import Jobs
+from muster.client.log_lines import Selection
+from muster.client.logs import Follower, logs_of, shown
+from muster.client.looking import snapshot_of
+from muster.client.submit import submit
+from muster.client.watch import typed
+from muster.explain.explain import Explanation, explain
+
+
+class ClusterBackend:
+    """A connection to a cluster, made when it is first needed."""
+
+    def __init__(self, *, namespace: str | None, context: str | None, kubeconfig: str | None) -> None:
+        self._target = Target(namespace, context, kubeconfig)
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
+        own = job.metadata.namespace if "namespace" in job.metadata.model_fields_set else None
+        connection = await self._connected(self._target.namespace or own)
+        await submit(connection, job, code=code)
+        return ClusterJob(connection, job.metadata.name)
+
+    async def get(self, name: str, *, namespace: str | None) -> AsyncJob:
+        connection = await self._connected(namespace)
+        await Jobs(connection).get(name)
+        return ClusterJob(connection, name)
+
+    async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]:
+        connection = await self._connected(None)
+        found = [job["metadata"] for job in await Jobs(connection).all(everywhere=all_namespaces)]
+        return [ClusterJob(connection.within(each["namespace"]), each["name"]) for each in found]
+
+    async def close(self) -> None:
+        self._connection = None
+        await self._stack.aclose()
+
+    async def _connected(self, namespace: str | None) -> Connection:
+        """A connection for work in this namespace, or else in that of the client."""
+        async with self._opening:
+            if self._connection is None:
+                self._connection = await self._stack.enter_async_context(connected(self._target))
+        return self._connection if namespace is None else self._connection.within(namespace)
+
+
+class ClusterJob(AsyncJob):
+    """A TrainingJob of a cluster."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(name, connection.namespace)
+        self._connection = connection
+        self._jobs = Jobs(connection)
+
+    async def get(self) -> TrainingJob:
+        return typed(await self._jobs.get(self.name))
+
+    async def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+        async with aclosing(self._jobs.changes(self.name)) as changes:
+            async for document in changes:
+                yield None if document is None else typed(document)
+
+    async def logs(
+        self,
+        *,
+        rank: int | None = None,
+        replica: str | None = None,
+        attempt: int | None = None,
+        previous: bool = False,
+        tail: int | None = None,
+    ) -> list[str]:
+        job = await self._jobs.get(self.name)
+        current = int((job.get("status") or {}).get("attempt") or 0)
+        selection = selection_of(current, rank=rank, replica=replica, attempt=attempt, previous=previous)
+        return [shown(line) for line in await logs_of(self._connection, job, selection, tail=tail)]
+
+    async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
+        lines: asyncio.Queue[str | None] = asyncio.Queue()
+        selection = Selection(rank=rank, replica=replica)
+        follower = Follower(self._connection, self.name, selection, show=lines.put_nowait, note=lambda _: None)
+        following = asyncio.create_task(follower.run())
+        following.add_done_callback(lambda _: lines.put_nowait(None))
+        try:
+            while (line := await lines.get()) is not None:
+                yield line
+            await following
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([following])
+
+    async def explain(self) -> Explanation:
+        return explain(await snapshot_of(self._connection, self.name))
+
+    async def suspend(self) -> None:
+        await self._jobs.suspend(self.name, suspend=True)
+
+    async def resume(self) -> None:
+        await self._jobs.suspend(self.name, suspend=False)
+
+    async def restart(self) -> None:
+        await self._jobs.restart(self.name)
+
+    async def scale(self, replicas: int, *, role: str = "worker") -> None:
+        await self._jobs.scale(self.name, role=role, replicas=replicas)
+
+    async def delete(self) -> None:
+        await self._jobs.delete(self.name)

@@ -1,0 +1,234 @@
+"""Requests to the API server with the credentials of a kubeconfig, in plain JSON.
+
+Source of the rules on kubeconfig files, contexts and namespaces: "Organizing Cluster Access Using kubeconfig Files" in the Kubernetes
+documentation.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import yaml
+from kubernetes.aio import client, config
+
+from muster.client import errors
+from muster.control.cluster import Object
+from muster.control.errors import ClusterError
+from muster.kubernetes.answers import lines, parsed
+from muster_contract.text import printable
+
+MERGE_PATCH = "application/merge-patch+json"
+_OBJECT = "application/json"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
+_STREAMING = aiohttp.ClientTimeout(total=None, sock_connect=10)
+_WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=330)
+"""The server ends each watch after 300 s (timeoutSeconds), so a longer silence is a dead connection."""
+_LONGEST = 1000  # characters of the API server's message
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which cluster and namespace a command is about. None: as the kubeconfig says."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+
+
+class Connection:
+    """The API server, and the namespace that a command works in."""
+
+    def __init__(self, api: client.ApiClient, *, namespace: str, context: str) -> None:
+        self._api = api
+        self.namespace = namespace
+        self.context = context
+
+    def within(self, namespace: str) -> Connection:
+        """The same connection, for work in another namespace."""
+        return Connection(self._api, namespace=namespace, context=self.context)
+
+    async def get(self, path: str, **query: str) -> Object:
+        """The object at `path`. Raises a ClientError."""
+        return await self._object("GET", path, query=query)
+
+    async def items(self, path: str, **query: str) -> list[Object]:
+        """All objects of a list, page by page."""
+        found: list[Object] = []
+        more = ""
+        while True:
+            page = await self.get(path, limit="500", **query, **({"continue": more} if more else {}))
+            found += page.get("items") or []
+            more = (page.get("metadata") or {}).get("continue") or ""
+            if not more:
+                return found
+
+    async def create(self, path: str, body: Object, **query: str) -> Object:
+        """Creates the object. The API server refuses fields that it does not know."""
+        return await self._object("POST", path, body=body, query={"fieldManager": "muster", "fieldValidation": "Strict", **query})
+
+    async def replace(self, path: str, body: Object) -> Object:
+        return await self._object("PUT", path, body=body, query={"fieldManager": "muster"})
+
+    async def patch(self, path: str, body: Object) -> Object:
+        """A JSON merge patch."""
+        return await self._object("PATCH", path, body=body, query={"fieldManager": "muster"}, content=MERGE_PATCH)
+
+    async def delete(self, path: str, options: Object | None = None) -> Object:
+        return await self._object("DELETE", path, body=options)
+
+    async def text(self, path: str, **query: str) -> str:
+        """The body of an answer that is not JSON, such as a log."""
+        with _answering(self.context):
+            response = await self._send("GET", path, query=query, accept="*/*", limits=_TIMEOUT)
+            async with response:
+                body = await response.read()
+        await _check(response.status, body)
+        return body.decode(errors="replace")
+
+    async def stream(self, path: str, **query: str) -> AsyncIterator[bytes]:
+        """The lines of an answer as they arrive: of a log that is followed, or of a watch."""
+        with _answering(self.context):
+            limits = _WATCHING if "watch" in query else _STREAMING
+            response = await self._send("GET", path, query=query, accept="*/*", limits=limits)
+            async with response:
+                if response.status != HTTPStatus.OK:
+                    await _check(response.status, await response.read())
+                async for line in lines(response.content):
+                    yield line
+
+    async def _object(
+        self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None, content: str = _OBJECT
+    ) -> Object:
+        with _answering(self.context):
+            response = await self._send(verb, path, body=body, query=query, content=content, accept=_OBJECT, limits=_TIMEOUT)
+            async with response:
+                text = await response.read()
+            await _check(response.status, text)
+            return await parsed(text)
+
+    async def _send(
+        self,
+        verb: str,
+        path: str,
+        *,
+        body: Object | None = None,
+        query: dict[str, str] | None = None,
+        content: str = _OBJECT,
+        accept: str,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        full = f"{path}?{urlencode(query)}" if query else path
+        headers = {"Accept": accept, "Content-Type": content}
+        _, url, headers, _, _ = await self._api.param_serialize(verb, full, header_params=headers, auth_settings=["BearerToken"])
+        answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[Connection]:
+    """A connection to the cluster that `target` and the kubeconfig name. Raises NoClusterError."""
+    configuration = client.Configuration()
+    configuration.client_session_kwargs = {"trust_env": False}
+    configuration.connection_pool_maxsize = 0  # no limit: each log that is followed has a connection
+    try:
+        namespace, context = await _load(target, configuration)
+    except (config.ConfigException, OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise errors.NoClusterError(f"no cluster: {_one_line(str(error))}; set KUBECONFIG, or give --kubeconfig and --context") from error
+    async with client.ApiClient(configuration) as api:
+        yield Connection(api, namespace=target.namespace or namespace, context=context)
+
+
+async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:
+    """Fills in the configuration. Returns the namespace and the name of the context."""
+    paths = target.kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+    logging.getLogger("kubernetes.aio").setLevel(logging.ERROR)  # an error of this command says the same
+    try:
+        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            target.kubeconfig, context=target.context, client_configuration=configuration, persist_config=False
+        )
+    except config.ConfigException:
+        namespace = None if target.kubeconfig or target.context else _namespace_of_pod()
+        if namespace is None:
+            raise config.ConfigException(f"the kubeconfig {paths} {_fault(paths)}") from None
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return namespace, "the pod's own cluster"
+    context: dict[str, Any] = loader.current_context
+    return str(context["context"].get("namespace") or "default"), str(context["name"])
+
+
+def _fault(paths: str) -> str:
+    """What is wrong with a kubeconfig, which may be several files."""
+    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep)):
+        return "does not exist"
+    return "has no such context, or is not complete (kubectl config get-contexts)"
+
+
+def _namespace_of_pod() -> str | None:
+    """The namespace of the pod that this process runs in. None outside a cluster."""
+    try:
+        return _POD_NAMESPACE.read_text().strip() or "default"
+    except OSError:
+        return None
+
+
+@contextmanager
+def _answering(context: str) -> Iterator[None]:
+    """Turns every error of the connection into a NoClusterError."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ClusterError) as error:
+        reason = _one_line(str(error)) or type(error).__name__
+        raise errors.NoClusterError(f"the API server of context {context} does not answer: {reason}") from error
+
+
+async def _check(status: int, text: bytes) -> None:
+    """Raises the ClientError for an unsuccessful answer."""
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    answer: Object = {}
+    message = text[:_LONGEST].decode(errors="replace")
+    try:
+        answer = await parsed(text)
+        message = str(answer.get("message") or message)
+    except ClusterError:
+        pass
+    raise _error(status, reason=str(answer.get("reason") or ""), message=_one_line(message))
+
+
+def _error(status: int, *, reason: str, message: str) -> errors.ClientError:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return errors.NoRightsError("the API server does not accept your credentials: log in again, or choose another --context")
+    if status == HTTPStatus.FORBIDDEN and " cannot " in message:
+        return errors.NoRightsError(f"no rights: {message}; ask for the role that the chart aggregates to view and edit")
+    if status == HTTPStatus.NOT_FOUND:
+        return errors.NotFoundError(message) if reason == "NotFound" else errors.NotInstalledError(NOT_INSTALLED)
+    if status == HTTPStatus.CONFLICT:
+        return errors.ConflictError(message)
+    if "unknown field" in message:
+        return errors.OldDefinitionError(
+            f"the cluster's TrainingJob definition is older than this command: {message}; apply the crds/ of this version"
+        )
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY):
+        return errors.RefusedError(message)
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return errors.NoClusterError(f"the API server answered {status}: {message}")
+    return errors.ClientError(f"the API server answered {status}: {message}")
+
+
+NOT_INSTALLED = "the cluster has no TrainingJob definition: install Muster (helm install muster charts/muster), or choose another --context"
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))[:_LONGEST]

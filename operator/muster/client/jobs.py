@@ -1,0 +1,215 @@
+"""The TrainingJobs of one namespace, with the rights of the user."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from urllib.parse import quote
+
+from muster.api.constants import API_VERSION, GROUP, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL, VERSION
+from muster.client import errors
+from muster.client.connection import Connection
+from muster.control.cluster import Object
+from muster.kubernetes.answers import parsed
+
+FINAL = ("Succeeded", "Failed")
+POLL_SECONDS = 0.5
+OUTAGE_SECONDS = 60.0
+WAIT_SECONDS = 600.0
+
+
+class Jobs:
+    """The jobs of the connection's namespace."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.namespace = connection.namespace
+        self._folder = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}"
+
+    async def get(self, name: str) -> Object:
+        """The job. Raises NoJobError, which names jobs of similar names."""
+        try:
+            return await self.connection.get(self._path(name))
+        except errors.NotFoundError as error:
+            raise await self._no_job(name) from error
+
+    async def all(self, *, everywhere: bool = False) -> list[Object]:
+        """The jobs of the namespace, or of all namespaces."""
+        folder = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if everywhere else self._folder
+        return await self.connection.items(folder)
+
+    async def create(self, manifest: Object) -> Object:
+        return await self.connection.create(self._folder, manifest)
+
+    async def patch(self, name: str, body: Object) -> Object:
+        try:
+            return await self.connection.patch(self._path(name), body)
+        except errors.NotFoundError as error:
+            raise await self._no_job(name) from error
+
+    async def suspend(self, name: str, *, suspend: bool) -> Object:
+        return await self.patch(name, {"spec": {"suspend": suspend}})
+
+    async def scale(self, name: str, *, role: str, replicas: int) -> Object:
+        """Changes the number of replicas of a role that the job has. A job that is not elastic is suspended meanwhile.
+
+        Raises RefusedError, and ClientError if the job does not stop in time.
+        """
+        job = await self.get(name)
+        roles = sorted({*(job["spec"].get("roles") or {}), "worker"})
+        if role not in roles:
+            raise errors.RefusedError(f"{name} has no role {role}: its roles are {', '.join(roles)}")
+        change = {"roles": {role: {"replicas": replicas}}}
+        if job["spec"].get("elastic") or job["spec"].get("suspend"):
+            return await self.patch(name, {"spec": change})
+        await self.patch(name, {"spec": {**change, "suspend": True}})
+        await self._wait_suspended(name)
+        return await self.suspend(name, suspend=False)
+
+    async def delete(self, name: str, *, uid: str | None = None) -> None:
+        options: Object = {"propagationPolicy": "Background", **({"preconditions": {"uid": uid}} if uid else {})}
+        try:
+            await self.connection.delete(self._path(name), options)
+        except errors.NotFoundError as error:
+            raise await self._no_job(name) from error
+
+    async def restart(self, name: str) -> Object:
+        """Stops the job so that it saves, and lets it go on in new pods. A job that has failed is made anew, with the same checkpoints.
+
+        Raises RefusedError for a job that has succeeded, and ClientError if the job does not stop in time.
+        """
+        job = await self.get(name)
+        phase = (job.get("status") or {}).get("phase")
+        if phase == "Succeeded":
+            raise errors.RefusedError(f"{name} has succeeded: delete it and its checkpoints, or submit it under another name")
+        if phase == "Failed":
+            return await self._make_anew(job)
+        await self.suspend(name, suspend=True)
+        await self._wait_suspended(name)
+        return await self.suspend(name, suspend=False)
+
+    async def _make_anew(self, job: Object) -> Object:
+        """Deletes the job and creates it again. The ConfigMap of `submit --code` changes its owner, so that it is not deleted."""
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        manifest = manifest_of(job)
+        with suppress(errors.ConflictError):  # the expected answer: admission accepts the job, and its name is in use
+            await self.connection.create(self._folder, manifest, dryRun="All")
+        code = await self._own_code(job)
+        if code is not None:
+            await self.connection.patch(code, {"metadata": {"ownerReferences": None}})
+        await self.delete(name, uid=uid)
+        created = await self._create_once_gone(manifest, uid=uid)
+        if code is not None:
+            owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": created["metadata"]["uid"]}
+            await self.connection.patch(code, {"metadata": {"ownerReferences": [owner]}})
+        return created
+
+    async def _own_code(self, job: Object) -> str | None:
+        """The path of the ConfigMap of spec.trainer.code, if the job owns it."""
+        name = ((job["spec"]["trainer"].get("code") or {}).get("configMap") or {}).get("name")
+        if name is None:
+            return None
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{quote(name, safe='')}"
+        try:
+            owners = (await self.connection.get(path))["metadata"].get("ownerReferences") or ()
+        except errors.NotFoundError:
+            return None
+        return path if any(owner.get("uid") == job["metadata"]["uid"] for owner in owners) else None
+
+    async def _create_once_gone(self, manifest: Object, *, uid: str) -> Object:
+        """Goes on while the API server does not answer, because the job exists nowhere else by now."""
+        began = time.monotonic()
+        while True:
+            try:
+                await self._wait_gone(manifest["metadata"]["name"], uid=uid)
+                return await self.create(manifest)
+            except errors.NoClusterError:
+                if time.monotonic() - began > WAIT_SECONDS:
+                    raise
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def pods(self, job: Object) -> list[Object]:
+        """The pods of the job, and of no earlier job of its name, by name."""
+        selector = f"{JOB_NAME_LABEL}={job['metadata']['name']},{JOB_UID_LABEL}={job['metadata']['uid']}"
+        found = await self.connection.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector)
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def changes(self, name: str) -> AsyncGenerator[Object | None, None]:
+        """Yields the job now and after each change, and None once it is deleted.
+
+        Goes on after a watch has ended, and while the API server does not answer, for OUTAGE_SECONDS.
+        """
+        silent_since: float | None = None
+        while True:
+            try:
+                job = await self.connection.get(self._path(name))
+                silent_since = None
+                yield job
+                async for change in self._watch(name, job["metadata"]["resourceVersion"]):
+                    yield change
+                    if change is None:
+                        return
+            except errors.NotFoundError:
+                yield None
+                return
+            except errors.NoClusterError:
+                now = time.monotonic()
+                silent_since = now if silent_since is None else silent_since
+                if now - silent_since > OUTAGE_SECONDS:
+                    raise
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _watch(self, name: str, version: str) -> AsyncIterator[Object | None]:
+        query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": version, "timeoutSeconds": "300"}
+        async for line in self.connection.stream(self._folder, **query):
+            event = await parsed(line)
+            if event["type"] == "ERROR":
+                return
+            yield None if event["type"] == "DELETED" else event["object"]
+
+    async def _wait_suspended(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                async for job in self.changes(name):
+                    if job is None:
+                        raise errors.NoJobError(f"{name} was deleted")
+                    phase = (job.get("status") or {}).get("phase")
+                    is_current = (job.get("status") or {}).get("observedGeneration") == job["metadata"].get("generation")
+                    if phase in FINAL or (phase == "Suspended" and is_current):
+                        return
+        except TimeoutError:
+            raise errors.ClientError(
+                f"{name} has not stopped after {WAIT_SECONDS:.0f} s: see muster explain {name}, then muster resume {name}"
+            ) from None
+
+    async def _wait_gone(self, name: str, *, uid: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while True:
+                    job = await self.connection.get(self._path(name))
+                    if job["metadata"]["uid"] != uid:
+                        raise errors.ConflictError(f"another job {name} exists by now")
+                    await asyncio.sleep(POLL_SECONDS)
+        except errors.NotFoundError:
+            return
+        except TimeoutError:
+            message = f"{name} is not gone after {WAIT_SECONDS:.0f} s: a finalizer keeps it; see muster explain {name}"
+            raise errors.ClientError(message) from None
+
+    async def _no_job(self, name: str) -> errors.NoJobError:
+        names = [job["metadata"]["name"] for job in await self.all()]
+        near = difflib.get_close_matches(name, names, 3, 0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "" if names else "; there are no jobs in it, choose another with -n"
+        return errors.NoJobError(f"there is no job {name} in namespace {self.namespace}{hint}")
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{quote(name, safe='')}"
+
+
+def manifest_of(job: Object) -> Object:
+    """The job as a user would apply it."""
+    metadata = {field: job["metadata"][field] for field in ("name", "namespace", "labels", "annotations") if field in job["metadata"]}
+    return {"apiVersion": API_VERSION, "kind": "TrainingJob", "metadata": metadata, "spec": {**job["spec"], "suspend": False}}

@@ -1,0 +1,339 @@
+"""The Python client's jobs on this machine. Each runs in a process of its own, in a run directory as `muster run` makes it."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from muster.api.grace import seconds as grace_seconds
+from muster.api.job import TrainingJob
+from muster.api.status import Phase
+from muster.client import errors
+from muster.client.async_client import AsyncJob, selection_of
+from muster.client.job_input import data_of
+from muster.explain.explain import Explanation, explain
+from muster.explain.snapshot import Snapshot
+from muster.local.background import STOP, Request
+from muster.local.errors import RunError
+from muster.local.follow import LogFollower
+from muster.local.rundir import free_path, has_run, load_run, pid_of_run
+from muster.local.sweep import REPLICA_MARK, RUN_MARK
+from muster_contract.text import printable
+
+POLL_SECONDS = 0.1
+START_SECONDS = 300.0
+END_SECONDS = 60.0
+"""How long a run may take to end, beyond the grace period of its job."""
+LONGEST = 2000  # characters of what a run has printed
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job was submitted: its file and the working directory. A later client finds them in `client.json` of the run directory."""
+
+    job_file: str
+    cwd: str
+
+
+class LocalBackend:
+    """The runs in one folder, `runs` by default."""
+
+    def __init__(self, folder: Path, *, detach: bool) -> None:
+        self._folder = folder.absolute()
+        self._detach = detach
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
+        name = job.metadata.name
+        if has_run(self.directory(name)) and (self.is_running(name) or self.read(name).status.attempts):
+            raise errors.ConflictError(
+                f"a run {name} exists in {self._folder}: resume() it, delete() it, or choose another name (client.get({name!r}))"
+            )
+        await self.start(job, _place_of(name, file=file, code=code), resume=False)
+        return LocalJob(self, name, job.metadata.namespace)
+
+    async def get(self, name: str, *, namespace: str | None) -> AsyncJob:
+        return LocalJob(self, name, self.read(name).metadata.namespace)
+
+    async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]:
+        return [LocalJob(self, name, self.read(name).metadata.namespace) for name in self._names()]
+
+    async def close(self) -> None:
+        """Lets the attached runs save and end, and waits for them."""
+        attached = [name for name, process in self._processes.items() if process.stdin and not process.stdin.closed]
+        for name in attached:
+            self._release(self._processes[name])
+        for name in attached:
+            await self.wait_stopped(name)
+
+    def directory(self, name: str) -> Path:
+        return self._folder / name
+
+    def read(self, name: str) -> TrainingJob:
+        """The job with its status now. Raises NoJobError."""
+        try:
+            job = load_run(self.directory(name)) if name and Path(name).name == name else None
+        except RunError as error:
+            raise errors.RefusedError(str(error)) from error
+        if job is None:
+            near = difflib.get_close_matches(name, list(self._names()), 3, 0.5)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise errors.NoJobError(f"there is no run {name} in {self._folder}{hint}")
+        return job
+
+    def _names(self) -> Iterator[str]:
+        """The runs of the folder, without those that were moved aside."""
+        with suppress(OSError):
+            yield from sorted(path.name for path in self._folder.iterdir() if "." not in path.name and has_run(path))
+
+    def is_running(self, name: str) -> bool:
+        process = self._processes.get(name)
+        if process is not None:
+            process.poll()  # else it stays a zombie
+        return pid_of_run(self.directory(name)) is not None
+
+    async def start(self, job: TrainingJob, place: Place, *, resume: bool) -> None:
+        """Starts the process of the run, and returns once the run has begun. If it does not begin, raises RefusedError with its output."""
+        name = job.metadata.name
+        directory = self.directory(name)
+        output = directory.with_name(f"{name}.out")
+        before = _version(directory / "status.json")
+        request = Request(data_of(job), place.job_file, str(directory), resume=resume, attached=not self._detach)
+        process = await asyncio.to_thread(self._spawn, request, place.cwd, output)
+        self._processes[name] = process
+        deadline = time.monotonic() + START_SECONDS
+        while not self._has_begun(name, before):
+            if process.poll() is not None:
+                if process.returncode == 0:
+                    break
+                raise errors.RefusedError(_tail(output) or f"the run of {name} ended with exit code {process.returncode}")
+            if time.monotonic() > deadline:
+                self._release(process)
+                raise errors.ClientError(f"the run of {name} has not begun after {START_SECONDS:.0f} s: {_tail(output)}")
+            await asyncio.sleep(POLL_SECONDS)
+        (directory / "client.json").write_text(json.dumps(vars(place)), encoding="utf-8")
+
+    def _has_begun(self, name: str, before: tuple[int, int] | None) -> bool:
+        """Whether the status is another one than `before`, and has the conditions that the first decision sets."""
+        if _version(self.directory(name) / "status.json") in (None, before):
+            return False
+        with suppress(errors.ClientError):
+            return bool(self.read(name).status.conditions)
+        return False
+
+    def _spawn(self, request: Request, cwd: str, output: Path) -> subprocess.Popen[bytes]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with output.open("wb") as printed:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "muster.local.background"],
+                    cwd=cwd,
+                    env={key: value for key, value in os.environ.items() if key not in (RUN_MARK, REPLICA_MARK)},
+                    stdin=subprocess.PIPE,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C in the notebook is not for it
+                )
+        except OSError as error:
+            raise errors.RefusedError(f"{error.filename or cwd}: {error.strerror}") from error
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already, and its output says why
+            process.stdin.write(request.line())
+            process.stdin.flush()
+        if self._detach:
+            self._release(process)
+        return process
+
+    @staticmethod
+    def _release(process: subprocess.Popen[bytes]) -> None:
+        """Closes our end of the run's standard input. An attached run then saves and ends."""
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+    def stop(self, name: str) -> None:
+        """Asks the run to save and end, if it runs."""
+        pid = pid_of_run(self.directory(name))
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, STOP)
+
+    async def wait_stopped(self, name: str) -> None:
+        """Waits until the process of the run has ended. Raises ClientError if that takes too long."""
+        if not self.is_running(name):
+            return
+        job = self.read(name)
+        seconds = grace_seconds(job.spec, job.status) + END_SECONDS
+        deadline = time.monotonic() + seconds
+        while self.is_running(name):
+            if time.monotonic() > deadline:
+                raise errors.ClientError(f"{name} has not ended after {seconds:.0f} s: end the process {pid_of_run(self.directory(name))}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def place(self, name: str) -> Place:
+        """Where the job was submitted. A run of `muster run` was submitted here."""
+        try:
+            written: Any = json.loads((self.directory(name) / "client.json").read_text(encoding="utf-8"))
+            return Place(str(written["job_file"]), str(written["cwd"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return _place_of(name)
+
+
+class LocalJob(AsyncJob):
+    """A run on this machine."""
+
+    def __init__(self, backend: LocalBackend, name: str, namespace: str) -> None:
+        super().__init__(name, namespace)
+        self._backend = backend
+
+    async def get(self) -> TrainingJob:
+        return self._backend.read(self.name)
+
+    async def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+        before: TrainingJob | None = None
+        while True:
+            is_running = self._backend.is_running(self.name)  # first: a run that has ended has written its last status
+            try:
+                job = self._backend.read(self.name)
+            except errors.NoJobError:
+                yield None
+                return
+            if job != before:
+                yield job
+            if not is_running and not job.status.phase.final:
+                step = job.status.progress.step if job.status.progress else 0
+                output = f"{self._backend.directory(self.name)}.out"
+                raise errors.JobStoppedError(f"{self.name} was stopped at step {step}: continue it with resume(); see {output}")
+            before = job
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def logs(
+        self,
+        *,
+        rank: int | None = None,
+        replica: str | None = None,
+        attempt: int | None = None,
+        previous: bool = False,
+        tail: int | None = None,
+    ) -> list[str]:
+        if rank is not None:
+            raise errors.RefusedError("rank: the logs of a local run are those of its replicas: use replica, such as worker-0")
+        current = self._backend.read(self.name).status.attempt
+        selection = selection_of(current, rank=None, replica=replica, attempt=attempt, previous=previous)
+        logs = [log for log in self._logs(replica) if selection.attempt in (None, _attempt_of(log))]
+        if not logs:
+            begun = ", ".join(map(str, sorted({_attempt_of(log) for log in self._logs(None)}))) or "none yet"
+            raise errors.RefusedError(
+                f"{self.name} has no such logs; logs begin in attempts: {begun}. A restart in the same replica continues its log"
+            )
+        follower, lines = LogFollower(), list[str]()
+        for log in logs:
+            printed = list(_lines(follower, log))
+            lines += printed if tail is None else printed[len(printed) - min(tail, len(printed)) :]
+        return lines
+
+    async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
+        if rank is not None:
+            raise errors.RefusedError("rank: the logs of a local run are those of its replicas: use replica, such as worker-0")
+        follower = LogFollower()
+        while True:
+            is_running = self._backend.is_running(self.name)
+            for log in self._logs(replica):
+                for line in _lines(follower, log):
+                    yield line
+            if not is_running:
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _logs(self, replica: str | None) -> list[Path]:
+        """The logs of the replicas, by attempt and replica."""
+        found = self._backend.directory(self.name).glob("attempts/*/*/log.txt")
+        return sorted((log for log in found if replica in (None, log.parent.name)), key=lambda log: (_attempt_of(log), log))
+
+    async def explain(self) -> Explanation:
+        job = self._backend.read(self.name)
+        return explain(Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()}))
+
+    async def suspend(self) -> None:
+        self._backend.read(self.name)
+        self._backend.stop(self.name)
+
+    async def resume(self) -> None:
+        job = self._backend.read(self.name)
+        if self._backend.is_running(self.name):
+            if job.status.phase is not Phase.SUSPENDED:
+                return
+            await self._backend.wait_stopped(self.name)
+        await self._backend.start(job, self._backend.place(self.name), resume=True)
+
+    async def restart(self) -> None:
+        if self._backend.read(self.name).status.phase is Phase.SUCCEEDED:
+            raise errors.RefusedError(f"{self.name} has succeeded: delete it, or submit it under another name")
+        await self._stop_and_start(self._backend.read(self.name))
+
+    async def scale(self, replicas: int, *, role: str = "worker") -> None:
+        job = self._backend.read(self.name)
+        roles = sorted({*job.spec.roles, "worker"})
+        if role not in roles:
+            raise errors.RefusedError(f"{self.name} has no role {role}: its roles are {', '.join(roles)}")
+        if job.status.phase.final:
+            raise errors.RefusedError(f"{self.name} has ended: submit it under another name")
+        data = data_of(job)
+        data["spec"].setdefault("roles", {}).setdefault(role, {})["replicas"] = replicas
+        await self._stop_and_start(TrainingJob.model_validate(data))
+
+    async def _stop_and_start(self, job: TrainingJob) -> None:
+        self._backend.stop(self.name)
+        await self._backend.wait_stopped(self.name)
+        await self._backend.start(job, self._backend.place(self.name), resume=True)
+
+    async def delete(self) -> None:
+        self._backend.read(self.name)
+        self._backend.stop(self.name)
+        await self._backend.wait_stopped(self.name)
+        directory = self._backend.directory(self.name)
+        directory.rename(free_path(directory))
+        directory.with_name(f"{self.name}.out").unlink(missing_ok=True)
+
+
+def _place_of(name: str, *, file: Path | None = None, code: Path | None = None) -> Place:
+    """A job without a file is taken for one in the folder `code`, or else in the working directory."""
+    job_file = (code or Path.cwd()) / name if file is None or code else file
+    return Place(str(job_file.absolute()), str(Path.cwd()))
+
+
+def _lines(follower: LogFollower, log: Path) -> Iterator[str]:
+    while lines := follower.read(log.parent.name, log):
+        yield from (printable(line, keep="\t") for line in lines)
+
+
+def _attempt_of(log: Path) -> int:
+    number = log.parent.parent.name
+    return int(number) if number.isdecimal() else 0
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    """Changes when the file is replaced."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _tail(output: Path) -> str:
+    try:
+        return printable(output.read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip(), keep="\n")
+    except OSError:
+        return ""

@@ -1,0 +1,177 @@
+"""Logs of all replicas of a job, merged by time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from muster.api.constants import TRAINER_CONTAINER
+from muster.client import errors
+from muster.client.connection import Connection
+from muster.client.jobs import FINAL, Jobs
+from muster.client.log_lines import FIRST, Line, Selection, line_of, merged, span_of
+from muster.control.cluster import Object
+from muster.explain.evidence import is_pending, is_running, label_of
+from muster_contract.text import printable
+
+AT_ONCE = 16
+"""How many logs are read at the same time."""
+HOLD_SECONDS = 0.3
+"""How long a line waits for earlier lines of other replicas."""
+POLL_SECONDS = 1.0
+Print = Callable[[str], None]
+
+
+async def logs_of(connection: Connection, job: Object, selection: Selection, *, tail: int | None = None) -> list[Line]:
+    """What the pods have printed so far, by time: at most the last `tail` lines of each. Raises RefusedError if there are no such pods."""
+    jobs = Jobs(connection)
+    begin, end = span_of(job, selection.attempt) if selection.attempt is not None else ("", "~")
+    pods = [pod for pod in selection.pods(await jobs.pods(job)) if not is_pending(pod)]
+    if not pods:
+        raise errors.RefusedError(f"{job['metadata']['name']} has no such pods, or they have not started: see muster explain")
+    turns = asyncio.Semaphore(AT_ONCE)
+    each = await asyncio.gather(*(_log(connection, pod, turns, tail=tail if selection.attempt is None else None) for pod in pods))
+    wanted = [[line for line in lines if begin <= line.time < end] for lines in each]
+    return list(merged(lines[-tail:] if tail is not None else lines for lines in wanted))
+
+
+async def _log(connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None) -> list[Line]:
+    """The lines of one pod. If the node does not answer, or the container never started, a line says so."""
+    query = {"container": TRAINER_CONTAINER, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
+    label = label_of(pod)
+    try:
+        async with turns:
+            text = await connection.text(_path(pod), **query)
+    except errors.NotFoundError:
+        return []  # it went meanwhile
+    except errors.NoRightsError:
+        raise
+    except errors.ClientError as error:
+        return [Line(FIRST, label, f"(the log cannot be read: {error})")]
+    return [line_of(line, replica=label) for line in text.removesuffix("\n").split("\n") if line]
+
+
+class Follower:
+    """Follows the logs of a job: waits for pods, takes in the pods of later attempts, and ends when the job has ended.
+
+    `show` gets the lines, and `note` gets messages about the job.
+    """
+
+    def __init__(self, connection: Connection, name: str, selection: Selection, *, show: Print, note: Print) -> None:
+        self._connection = connection
+        self._jobs = Jobs(connection)
+        self._name = name
+        self._selection = selection
+        self._show, self._note = show, note
+        self._held: list[tuple[Line, int, float]] = []
+        self._count = 0
+        self._said = ""
+
+    async def run(self) -> None:
+        """Follows until the job has ended or is deleted, and all its lines are shown. Raises NoJobError if there is no such job."""
+        await self._jobs.get(self._name)
+        try:
+            async with asyncio.TaskGroup() as group:
+                printing = group.create_task(self._print())
+                await self._follow_pods(group)
+                await asyncio.sleep(HOLD_SECONDS)
+                printing.cancel()
+        except ExceptionGroup as group_error:
+            raise _first(group_error) from group_error
+        finally:
+            self._flush(float("inf"))
+
+    async def _follow_pods(self, group: asyncio.TaskGroup) -> None:
+        following: dict[str, asyncio.Task[None]] = {}
+        while True:
+            try:
+                job = await self._jobs.get(self._name)
+                pods = self._selection.pods(await self._jobs.pods(job))
+            except errors.NoClusterError as error:
+                self._say(str(error))
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            except errors.NoJobError:
+                self._say(f"{self._name} was deleted")
+                job, pods = {}, []
+            for pod in pods:
+                uid = pod["metadata"]["uid"]
+                if uid not in following and not is_pending(pod):
+                    following[uid] = group.create_task(self._follow(pod))
+            status = job.get("status") or {}
+            if not job or status.get("phase") in FINAL:
+                await asyncio.gather(*following.values())
+                return
+            if not any(is_running(pod) for pod in pods):
+                self._say(f"{self._name} is {status.get('phase') or 'Pending'}: {status.get('message') or 'no pods yet'}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _follow(self, pod: Object) -> None:
+        """The lines of one pod, over broken connections, until its container has ended."""
+        label, newest = label_of(pod), ""
+        while True:
+            query = {"container": TRAINER_CONTAINER, "timestamps": "true", "follow": "true"}
+            if newest:
+                query["sinceTime"] = f"{newest[:19]}Z"
+            try:
+                since = newest
+                async for raw in self._connection.stream(_path(pod), **query):
+                    line = line_of(raw.decode(errors="replace"), replica=label)
+                    if line.time > since or not line.time:
+                        newest = max(newest, line.time)
+                        self._hold(line)
+            except errors.NotFoundError:
+                return
+            except errors.NoRightsError:
+                raise
+            except errors.ClientError as error:
+                self._say(str(error))
+            await asyncio.sleep(POLL_SECONDS)
+            if not await self._is_alive(pod):  # also: another pod may have its name by now
+                return
+
+    async def _is_alive(self, pod: Object) -> bool:
+        metadata = pod["metadata"]
+        try:
+            now = await self._connection.get(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}")
+        except errors.NotFoundError:
+            return False
+        except errors.NoClusterError:
+            return True
+        return bool(now["metadata"]["uid"] == metadata["uid"] and (is_running(now) or is_pending(now)))
+
+    def _hold(self, line: Line) -> None:
+        self._count += 1
+        heapq.heappush(self._held, (line, self._count, asyncio.get_running_loop().time()))
+
+    async def _print(self) -> None:
+        while True:
+            await asyncio.sleep(HOLD_SECONDS / 3)
+            self._flush(asyncio.get_running_loop().time() - HOLD_SECONDS)
+
+    def _flush(self, until: float) -> None:
+        """Shows the lines that have waited long enough, and all earlier ones."""
+        last = max((entry[0] for entry in self._held if entry[2] <= until), default=None)
+        while self._held and last is not None and self._held[0][0] <= last:
+            self._show(shown(heapq.heappop(self._held)[0]))
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._note(printable(text))
+
+
+def _first(error: Exception) -> Exception:
+    """The first error in a group of errors."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def shown(line: Line) -> str:
+    return printable(str(line), keep="\t")
+
+
+def _path(pod: Object) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"

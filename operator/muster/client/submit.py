@@ -1,0 +1,57 @@
+"""Submits a job, with its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from muster.api.constants import API_VERSION, KIND
+from muster.api.job import TrainingJob
+from muster.client import errors
+from muster.client.code import config_map_of
+from muster.client.connection import Connection
+from muster.client.jobs import Jobs
+from muster.control.cluster import Object
+
+
+async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None) -> Object:
+    """Creates the job, and the ConfigMap with its code. The ConfigMap goes with the job, which owns it. Raises a ClientError."""
+    jobs = Jobs(connection)
+    manifest = _manifest(job, connection.namespace)
+    config_map = config_map_of(code, job=job.metadata.name, namespace=connection.namespace) if code else None
+    if config_map is not None:
+        if job.spec.trainer.code is not None:
+            raise errors.RefusedError("--code: the job names spec.trainer.code already: give one of them")
+        manifest["spec"]["trainer"]["code"] = {"configMap": {"name": config_map["metadata"]["name"]}}
+    try:
+        created = await jobs.create(manifest)
+    except errors.ConflictError as error:
+        name = job.metadata.name
+        raise errors.ConflictError(
+            f"a job {name} exists in namespace {connection.namespace}: delete it (muster delete {name}), restart it, or choose another name"
+        ) from error
+    if config_map is not None:
+        await _create_code(connection, config_map, owner=created)
+    return created
+
+
+async def _create_code(connection: Connection, config_map: Object, *, owner: Object) -> None:
+    """The pods wait for it meanwhile. If it cannot be made, the job is deleted again."""
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+    config_map["metadata"]["ownerReferences"] = [reference]
+    folder = f"/api/v1/namespaces/{connection.namespace}/configmaps"
+    try:
+        try:
+            await connection.create(folder, config_map)
+        except errors.ConflictError:  # of an earlier job of this name, which the garbage collector may be about to remove
+            await connection.delete(f"{folder}/{config_map['metadata']['name']}")
+            await connection.create(folder, config_map)
+    except errors.ClientError:
+        await Jobs(connection).delete(owner["metadata"]["name"], uid=owner["metadata"]["uid"])
+        raise
+
+
+def _manifest(job: TrainingJob, namespace: str) -> dict[str, Any]:
+    """The job as its file has it, without defaults, so that the chart's defaults and later ones apply."""
+    written = job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
+    return {**written, "apiVersion": API_VERSION, "kind": KIND, "metadata": {**written["metadata"], "namespace": namespace}}

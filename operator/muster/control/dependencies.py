@@ -1,0 +1,43 @@
+"""What the reconciler needs: the cluster, the caches, the settings of the installation, and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from muster.admission.job_policy import UNLIMITED, JobPolicy
+from muster.api.status import TrainingJobStatus
+from muster.control.admission import JobDefaults
+from muster.control.cluster import Cluster, Object
+from muster.control.gangs import Gangs
+from muster.control.reports import Reports
+from muster.control.store import Store
+from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.render.environment import Coordinator
+from muster.render.images import Images
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """`images` are the installation's trainer images. Without a `coordinator`, supervisors send no
+    reports."""
+
+    cluster: Cluster
+    store: Store
+    reports: Reports
+    images: Images
+    now: Callable[[], datetime]
+    defaults: JobDefaults = field(default_factory=JobDefaults)
+    coordinator: Coordinator | None = None
+    job_policy: JobPolicy = UNLIMITED
+    policies: bool = False
+    """Whether each job gets a network policy."""
+    policy: Policy = DEFAULT_POLICY
+    gangs: Gangs = field(default_factory=Gangs)
+    again: Callable[[str], None] = lambda _: None
+    """Called with the key of a job that needs another pass now."""
+    publish: Callable[[Object], None] = lambda _: None
+    """Called with the manifest of each Event."""
+    changed: Callable[[TrainingJobStatus, TrainingJobStatus], None] = lambda old, new: None
+    """Called with the status of a job before and after each write."""

@@ -1,0 +1,57 @@
+"""Sends Kubernetes Events to the API server in the background, one at a time. Passes over jobs that are due go first, so no pod waits for
+an Event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from muster.control.cluster import Object
+from muster.control.errors import AlreadyExistsError, ClusterError
+
+MOST_WAITING = 10_000
+PATIENCE = 5.0
+"""Seconds that an Event waits at most for an idle moment. The API server takes as long to create an Event as to create a pod."""
+
+log = logging.getLogger("muster.events")
+
+
+class EventRecorder:
+    """Creates Events with `create`, in the order in which they arrive. A failure is only logged, because no job depends on an Event.
+
+    `calm` waits until the operator is idle, for at most the given number of seconds.
+    """
+
+    def __init__(self, create: Callable[[Object], Awaitable[Object]], *, calm: Callable[[float], Awaitable[None]]) -> None:
+        self._create = create
+        self._calm = calm
+        self._waiting: asyncio.Queue[tuple[float, Object]] = asyncio.Queue(MOST_WAITING)
+
+    def publish(self, event: Object) -> None:
+        """Queues the manifest of an Event. Never waits: drops the Event if too many wait already."""
+        try:
+            self._waiting.put_nowait((time.monotonic(), event))
+        except asyncio.QueueFull:
+            log.warning("an Event is dropped because %d already wait: %s", MOST_WAITING, event["message"])
+
+    async def run(self) -> None:
+        """Sends Events until it is cancelled."""
+        while True:
+            since, event = await self._waiting.get()
+            await self._calm(since + PATIENCE - time.monotonic())
+            try:
+                await self._create(event)
+            except AlreadyExistsError:
+                log.debug("this Event exists already: %s", event["message"])
+            except ClusterError as error:
+                log.warning("an Event could not be created: %s", error)
+            finally:
+                self._waiting.task_done()
+
+    async def finish(self, seconds: float) -> None:
+        """Waits until all Events are sent, for at most so many seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._waiting.join(), seconds)

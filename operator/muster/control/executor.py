@@ -1,0 +1,189 @@
+"""Carries out the actions of a decision. Every action is idempotent, because names are deterministic and deletions carry the uid."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muster.api.job import TrainingJob
+from muster.control.cluster import Child, Object, owner_of
+from muster.control.dependencies import Dependencies
+from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
+from muster.control.fairness import Slots
+from muster.control.network_policy import network_policy
+from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.facts import gang
+from muster.render.addresses import ClusterAddresses, addresses_of
+from muster.render.environment import Plans
+from muster.render.gang import SCHEDULERS, pod_group, with_count
+from muster.render.manifests import plans_of, render_replica, render_service
+from muster.render.objects import render_objects
+
+AT_ONCE = 48
+"""Concurrent requests for all jobs. More would only wait at the API server. Namespaces take turns when there are more."""
+AT_ONCE_FOR_ONE = 16
+"""Concurrent requests for one job, so that a job with a thousand pods does not block the others."""
+MOST_CREATIONS, SHARE_OF_CREATIONS = 64, 8
+"""How many pods one pass creates: this number, or this fraction of the world if that is more, because each pass lists the job's pods once.
+The next pass creates the rest, after other jobs had their turn."""
+
+OneAction = TypeVar("OneAction", bound=Action)
+
+log = logging.getLogger("muster.reconciler")
+
+
+@dataclass(frozen=True)
+class Created:
+    """How many pods were created, and how many are left for the next pass."""
+
+    replicas: int
+    left: int
+
+
+class Executor:
+    """Turns actions into requests. Every object that it creates goes into the store at once, so that the next pass sees it."""
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._cluster = dependencies.cluster
+        self._store = dependencies.store
+        self._slots = Slots(AT_ONCE)
+
+    async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> Created:
+        """Carries out the actions concurrently, but creates the service before the pods.
+
+        After all actions have ended, raises the first RefusedError in their order, or else the first other error.
+        """
+        creations = [action for action in actions if isinstance(action, CreateReplica)]
+        others = [action for action in actions if not isinstance(action, CreateReplica | LookLive)]
+        _raise_worst(await self._all(job, others, lambda action: self._do(job, action)))
+        if not creations:
+            return Created(0, left=0)
+        plans = plans_of(job)  # once for all pods, because the cost grows with the number of replicas
+        await self._ensure_objects(job, plans)
+        await self._ensure_pod_group(job)
+        batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
+        _raise_worst(await self._all(job, batch, lambda action: self._create(job, action, plans)))
+        return Created(len(batch), left=len(creations) - len(batch))
+
+    async def _all(
+        self, job: TrainingJob, actions: Sequence[OneAction], do: Callable[[OneAction], Awaitable[None]]
+    ) -> list[BaseException | None]:
+        """The outcome of each action. Once one is refused those not yet begun are left: they would be refused too."""
+        own_slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
+        refused = False
+
+        async def attempt(action: OneAction) -> None:
+            nonlocal refused
+            async with own_slots, self._slots.of(job.metadata.namespace):
+                if refused:
+                    return
+                try:
+                    await do(action)
+                except RefusedError:
+                    refused = True
+                    raise
+
+        return await asyncio.gather(*map(attempt, actions), return_exceptions=True)
+
+    async def _do(self, job: TrainingJob, action: Action) -> None:
+        match action:
+            case EnsureService():
+                await self._ensure_service(job)
+            case DeleteReplica():
+                await self._delete(job, action)
+            case DeleteJob(uid):
+                with suppress(NotFoundError, ConflictError):
+                    await self._cluster.delete_job(job.metadata.namespace, job.metadata.name, uid=uid)
+
+    async def _ensure_service(self, job: TrainingJob) -> None:
+        """Creates the headless service, and the network policy if the installation uses them."""
+        service = render_service(job, ClusterAddresses(job.metadata.name, job.metadata.namespace))
+        manifests = [network_policy(job), service] if self._dependencies.policies else [service]
+        await asyncio.gather(*(self._ensure(job, manifest) for manifest in manifests))
+        self._store.put_service(job.key, job.metadata.uid)
+
+    async def _ensure_objects(self, job: TrainingJob, plans: Plans) -> None:
+        """Creates the ConfigMaps and Secrets of the strategy, which the pods mount. Updates a ConfigMap when the spec changes."""
+        for manifest in render_objects(job, plans.whole, ClusterAddresses(job.metadata.name, job.metadata.namespace)):
+            existing = await self._ensure(job, manifest)
+            if manifest["kind"] == "ConfigMap" and existing.get("data", {}) != manifest["data"]:
+                identity = {name: existing["metadata"][name] for name in ("uid", "resourceVersion")}  # no other object of this name
+                await self._cluster.replace({**manifest, "metadata": {**manifest["metadata"], **identity}})
+
+    async def _ensure_pod_group(self, job: TrainingJob) -> None:
+        """Creates the job's PodGroup, or updates its count, which depends on the world. It exists before the pods that name it."""
+        scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
+        if scheduler is None:
+            return
+        count = gang.size(job.spec, job.status)
+        try:
+            existing = await self._ensure(job, pod_group(job, scheduler, count))
+        except NotFoundError:
+            message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job, so that it goes without"
+            raise RefusedError(message) from None
+        updated = with_count(existing, scheduler, count)
+        if updated != existing:
+            await self._cluster.replace(updated)
+
+    async def _ensure(self, job: TrainingJob, manifest: Object) -> Object:
+        try:
+            existing = await self._cluster.create(manifest)
+        except AlreadyExistsError:
+            existing = await self._cluster.read(manifest)
+        if owner_of(existing) != job.metadata.uid:
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            if "deletionTimestamp" in existing["metadata"] or owner_of(existing):
+                raise ConflictError(f"{what} of an earlier job of this name is not gone yet")
+            raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
+        return existing
+
+    async def _create(self, job: TrainingJob, action: CreateReplica, plans: Plans) -> None:
+        manifest = render_replica(
+            job,
+            action.role,
+            index=action.index,
+            attempt=action.attempt,
+            addresses=addresses_of(job, action.attempt),
+            images=self._dependencies.images,
+            coordinator=self._dependencies.coordinator,
+            standby=action.standby,
+            defaults=self._dependencies.defaults.template,
+            plans=plans,
+        )
+        name = manifest["metadata"]["name"]
+        try:
+            child = await self._cluster.create_pod(manifest)
+        except AlreadyExistsError:
+            child = await self._cluster.read_child(job.metadata.namespace, name)
+            if child.owner == job.metadata.uid:
+                self._store.put_child(child)
+            if (child.owner, child.view.attempt) != (job.metadata.uid, action.attempt):
+                raise _in_the_way(name, child) from None
+        else:
+            self._store.put_child(child)
+            self._store.expect(child.view.uid, child.version)
+
+    async def _delete(self, job: TrainingJob, action: DeleteReplica) -> None:
+        if action.grace_seconds == 0:
+            log.info("%s: %s is deleted without waiting for its node", job.key, action.name)
+        try:
+            await self._cluster.delete_pod(job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds)
+        except (NotFoundError, ConflictError):  # the pod with this uid no longer exists
+            self._store.drop_child(job.key, action.uid)
+
+
+def _in_the_way(name: str, child: Child) -> ClusterError:
+    if child.owner:
+        return ConflictError(f"pod {name} of another attempt or an earlier job is not gone yet")
+    return RefusedError(f"a pod {name} exists and does not belong to this job: remove it, or give the job another name")
+
+
+def _raise_worst(outcomes: Sequence[BaseException | None]) -> None:
+    errors = [error for error in outcomes if error is not None]
+    if errors:
+        raise next((error for error in errors if isinstance(error, RefusedError)), errors[0])

@@ -1,0 +1,219 @@
+"""A listening socket that limits the number, the duration and the cost of its connections.
+
+- A connection that has not authenticated itself is closed after a few seconds, whether it waits for the TLS handshake, a request line,
+  headers or a body.
+- When there are too many connections, a new one replaces the oldest of these. So a peer that opens connections and sends nothing cannot
+  block others.
+- A connection that has authenticated itself stays open while it continues to do so. Each identity has at most two.
+
+Bodies are never decompressed, because aiohttp would do that on the event loop, even for a body that no handler reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable
+from contextlib import suppress
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+MOST_CONNECTIONS = 6000
+HANDSHAKE_SECONDS = 5.0
+ANONYMOUS_SECONDS = 10.0  # from accepting a connection until it has authenticated itself
+AUTHENTICATED_SECONDS = 30.0  # from one authenticated request to the next; supervisors report every two seconds
+PER_IDENTITY = 2  # connections; a supervisor uses one, and a second one when it has lost the first
+_LINGERING_SECONDS = 0.5  # for a body that was refused before it was read
+_TLS_BUFFER = 16 * 1024  # bytes, the largest TLS record; asyncio takes 256 KiB for each connection
+_BACKLOG = 1024
+
+
+class _Malformed(logging.Filter):
+    """Drops log records about requests that are not HTTP, because any peer can send them at any rate."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+log = logging.getLogger("muster.listener")
+log.addFilter(_Malformed())
+
+
+class Listener:
+    """Serves an application from `start` to `stop`. `refused` is called with the reason for each connection that is closed early."""
+
+    def __init__(
+        self, application: web.Application, *, refused: Callable[[str], None] = lambda _: None, most: int = MOST_CONNECTIONS
+    ) -> None:
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=log,
+            shutdown_timeout=1.0,
+            keepalive_timeout=AUTHENTICATED_SECONDS,
+            auto_decompress=False,
+            lingering_time=_LINGERING_SECONDS,
+        )
+        self._refused = refused
+        self._most = most
+        self._context: ssl.SSLContext | None = None
+        self._server: asyncio.Server | None = None
+        self._anonymous: dict[_Connection, None] = {}  # the oldest first
+        self._authenticated: dict[str, list[_Connection]] = {}
+        self._authenticated_count = 0
+
+    async def start(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
+        """Starts to listen on `host`, or on every address if it is None. Returns the port, which is a free one if `port` is 0. Raises
+        OSError if the port is taken."""
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no parameter sets it
+        await self._runner.setup()
+        self._context = context
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=_BACKLOG)
+        free_port: int = self._server.sockets[0].getsockname()[1]
+        return free_port
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+        for connection in [*self._anonymous, *(connection for connections in self._authenticated.values() for connection in connections)]:
+            connection.abort()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, including those in the TLS handshake."""
+        return len(self._anonymous) + self._authenticated_count
+
+    def recognise(self, request: web.BaseRequest, identity: str) -> None:
+        """Keeps the connection of this request open, because it has authenticated itself. Does nothing for a request from another
+        server."""
+        connection = request.transport.get_protocol() if request.transport is not None else None
+        if not isinstance(connection, _Connection):
+            return
+        connection.expire_after(AUTHENTICATED_SECONDS)
+        if connection in self._anonymous:
+            del self._anonymous[connection]
+            connection.identity = identity
+            mine = self._authenticated.setdefault(identity, [])
+            mine.append(connection)
+            self._authenticated_count += 1
+            if len(mine) > PER_IDENTITY:
+                mine[0].abort()
+
+    def _admit(self, connection: _Connection) -> bool:
+        if self.connections >= self._most:
+            self._refused("connections")
+            oldest = next(iter(self._anonymous), None)
+            if oldest is None:
+                return False
+            oldest.abort()
+        self._anonymous[connection] = None
+        return True
+
+    def _drop(self, connection: _Connection) -> None:
+        self._anonymous.pop(connection, None)
+        mine = self._authenticated.get(connection.identity, [])
+        if connection in mine:
+            mine.remove(connection)
+            self._authenticated_count -= 1
+            if not mine:
+                del self._authenticated[connection.identity]
+
+
+class _Connection(asyncio.Protocol):
+    """Passes everything from a connection on to aiohttp's protocol after the TLS handshake."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._handler: asyncio.Protocol | None = None
+        self._early: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._upgrade: asyncio.Task[None] | None = None
+        self.identity = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._listener._admit(self):
+            transport.abort()
+            return
+        self.expire_after(ANONYMOUS_SECONDS)
+        if self._listener._context is None:
+            self._serve(transport)
+        else:
+            transport.pause_reading()
+            self._upgrade = asyncio.create_task(self._secure(transport, self._listener._context))
+
+    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        secured = None
+        with suppress(OSError):  # includes TimeoutError and ssl.SSLError
+            secured = await loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=1.0
+            )
+        if secured is None or transport.is_closing():
+            self.abort()
+        else:
+            self._serve(secured)
+
+    def _serve(self, transport: asyncio.Transport) -> None:
+        server = self._listener._runner.server
+        if server is None:  # the server is stopping
+            self.abort()
+            return
+        self._handler = server()
+        self._handler.connection_made(transport)
+        early, self._early = self._early, []
+        for data in early:
+            self._handler.data_received(data)
+
+    def expire_after(self, seconds: float) -> None:
+        """Closes the connection after so many seconds, unless this is called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        if not self.identity:
+            self._listener._refused("deadline")
+        self.abort()
+
+    def abort(self) -> None:
+        """Closes the connection now, even if data is still to be sent."""
+        self._forget()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._listener._drop(self)
+
+    # callbacks of asyncio
+
+    def data_received(self, data: bytes) -> None:
+        if self._handler is None:  # the first request arrived with the end of the handshake
+            self._early.append(data)
+        else:
+            self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received() if self._handler is not None else None
+
+    def pause_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        if self._handler is not None:
+            self._handler.connection_lost(exc)

@@ -1,0 +1,42 @@
+"""The reply to a report. Pure. It depends only on the job's status, so every leader gives the same reply."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.api.job import TrainingJob
+from muster.api.status import Phase, Reason
+from muster.lifecycle.facts.membership import attempt_of
+from muster.lifecycle.state import has_failed_without_successor, newest_ended
+from muster.lifecycle.transition.fence import member_to_start
+from muster.lifecycle.transition.in_place import grace_seconds
+from muster.render.manifests import render_world
+from muster.strategies.base import Addresses
+from muster_contract.reports import Reply, Report
+
+
+def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> Reply:
+    """The reply to the replica with this pod uid. `addresses` are those of the job's current attempt."""
+    status = job.status
+    attempt, ended = attempt_of(status, uid), newest_ended(status)
+    reply = Reply(
+        attempt=attempt,
+        grace_seconds=grace_seconds(job.spec, status),
+        dump=ended is not None and ended.reason is Reason.HANG,
+        end=status.phase.final or (has_failed_without_successor(status) and not report.waiting),
+        succeeded=status.phase is Phase.SUCCEEDED,
+    )
+    member = member_to_start(status, uid) if _ready(report, attempt) else None
+    if member is None:
+        return reply
+    try:
+        world = render_world(job, member.role, index=member.index, attempt=attempt, addresses=addresses)
+    except LookupError:  # the job has become smaller meanwhile, and the next pass deletes this replica
+        return reply
+    return replace(reply, world=world)
+
+
+def _ready(report: Report, attempt: int) -> bool:
+    """Whether the replica waits to start this attempt, and not the next one."""
+    ended = report.last_words is not None and report.last_words.attempt == attempt
+    return report.waiting and report.attempt == attempt and not ended

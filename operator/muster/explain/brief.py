@@ -1,0 +1,35 @@
+"""The cause of a text in one short sentence, for `status.message`. Pure.
+
+Each change of the message is a write of the status. So the sentence has no parts that change while the cause stays the same: names of pods,
+and the kubelet's messages, which differ between a pull and its back-off.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from muster.explain.causes import CAUSES
+from muster.explain.evidence import Evidence, Source
+from muster.explain.explain import filled
+
+LONGEST = 1024  # characters of a message that are looked at
+_REPEATING = ("Unschedulable", "PodsRefused")
+"""Causes whose sentence only repeats the text."""
+_QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
+
+
+@lru_cache(maxsize=4096)  # the pods of a world wait for the same
+def brief(source: Source, reason: str, message: str) -> str:
+    """The sentence of the first cause that the text is of, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
+    evidence = Evidence(source, reason, message[:LONGEST])
+    for cause in CAUSES:
+        values = cause.values(evidence)
+        if values is None:
+            continue
+        if cause.id in _REPEATING:
+            return ""
+        image = _QUOTED_IMAGE.search(evidence.message)
+        sentence = filled(cause.sentence, {**values, "subject": "", "message": image["image"] if image else ""})
+        return " ".join(sentence.split())
+    return ""

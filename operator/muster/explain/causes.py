@@ -1,0 +1,24 @@
+"""The table of causes, in the order in which they explain: what is earlier is the reason for what is later."""
+
+from __future__ import annotations
+
+from muster.explain.accepting import NOT_ACCEPTED, REFUSED
+from muster.explain.cause import Cause
+from muster.explain.failing import GIVEN_UP, PROGRAM, STORAGE, TAKEN_AWAY
+from muster.explain.running import RISKS, SLOW, STATES
+from muster.explain.scheduling import SCHEDULING
+from muster.explain.starting import STARTING
+
+CAUSES: tuple[Cause, ...] = (
+    *NOT_ACCEPTED,
+    *REFUSED,
+    *SCHEDULING,
+    *STARTING,
+    *TAKEN_AWAY,
+    *STORAGE,
+    *PROGRAM,
+    *GIVEN_UP,
+    *SLOW,
+    *STATES,
+    *RISKS,
+)

@@ -1,0 +1,256 @@
+"""From a snapshot to evidence: each text in it that may say why a job does not run, with where it is from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from muster.api.constants import TRAINER_CONTAINER
+from muster.explain.snapshot import Object, Snapshot
+
+FINAL = ("Succeeded", "Failed")
+_EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
+
+
+class Source(StrEnum):
+    """Where a text is from."""
+
+    REFUSED = "refused"
+    """What the API server says to the operator when it does not create a pod."""
+    SCHEDULING = "scheduling"
+    """The condition PodScheduled of a pod that has no node, and events of the scheduler."""
+    STARTING = "starting"
+    """Why a container waits, and events of the kubelet about a pod that does not run."""
+    CONTAINER = "container"
+    """How a container ended, or a pod."""
+    CLAIM = "claim"
+    """Events about a PersistentVolumeClaim."""
+    ATTEMPT = "attempt"
+    """How an attempt ended."""
+    STARTUP = "startup"
+    """What the job waited for when its startup deadline passed."""
+    END = "end"
+    """How the job ended."""
+    CONDITION = "condition"
+    """A condition of the job that shows a problem."""
+    NOTICE = "notice"
+    """A notice of the trainer."""
+    STATE = "state"
+    """The state of the job and of what surrounds it (see `looks`)."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A text with its source."""
+
+    source: Source
+    reason: str
+    """The reason in one word, such as ImagePullBackOff or OutOfMemory."""
+    message: str
+    subject: str = ""
+    """What it is about, such as worker-1."""
+    is_past: bool = False
+    """Whether the job has gone on since."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+def evidence_in(snapshot: Snapshot) -> list[Evidence]:
+    """All evidence, the newest attempt first."""
+    return [
+        *_refused(snapshot.job),
+        *_of_pods(snapshot),
+        *_of_claims(snapshot),
+        *_of_attempts(snapshot.job),
+        *_of_end(snapshot.job),
+        *_of_conditions(snapshot.job),
+        *_of_notices(snapshot.job),
+    ]
+
+
+def status_of(job: Object) -> dict[str, Any]:
+    return job.get("status") or {}
+
+
+def phase_of(job: Object) -> str:
+    return str(status_of(job).get("phase") or "Pending")
+
+
+def condition_of(job: Object, kind: str) -> dict[str, Any]:
+    """The condition of this type, or an empty one."""
+    return next((each for each in status_of(job).get("conditions") or () if each.get("type") == kind), {})
+
+
+def label_of(pod: Object) -> str:
+    """Role and index, such as worker-1."""
+    labels = pod["metadata"].get("labels") or {}
+    role, index = labels.get("muster.dev/role"), labels.get("muster.dev/index")
+    return f"{role}-{index}" if role and index else str(pod["metadata"]["name"])
+
+
+def is_running(pod: Object) -> bool:
+    """Whether the trainer container runs."""
+    return "running" in _trainer_state(pod)
+
+
+def is_pending(pod: Object) -> bool:
+    """Whether the trainer container has not started yet."""
+    state = _trainer_state(pod)
+    has_not_begun = (pod.get("status") or {}).get("phase") in (None, "Pending") and not state
+    return has_not_begun or "waiting" in state
+
+
+def time_of(text: str | None) -> datetime | None:
+    """A time of the API server, or None."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    except ValueError:
+        return None
+
+
+def _refused(job: Object) -> Iterator[Evidence]:
+    ready = condition_of(job, "Ready")
+    if ready.get("reason") == "ReplicasRefused":
+        yield Evidence(Source.REFUSED, "ReplicasRefused", str(ready.get("message") or ""))
+
+
+def _of_pods(snapshot: Snapshot) -> Iterator[Evidence]:
+    for pod in snapshot.pods:
+        if phase_of(snapshot.job) in FINAL and is_running(pod):
+            continue
+        if is_pending(pod):
+            yield from _of_pending(pod)
+            yield from _of_events(snapshot.events, pod)
+        else:
+            yield from _of_ended(pod)
+
+
+def _of_pending(pod: Object) -> Iterator[Evidence]:
+    label, status = label_of(pod), pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield Evidence(Source.SCHEDULING, str(condition.get("reason") or ""), str(condition.get("message") or ""), label)
+    for container in _containers(status):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _EVERYDAY:
+            last = ((container.get("lastState") or {}).get("terminated") or {}).get("message") or ""
+            yield Evidence(Source.STARTING, waiting["reason"], f"{waiting.get('message') or ''} {last}".strip(), label)
+    for container in status.get("initContainerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            yield Evidence(Source.STARTING, "InitContainerFailed", _exit(container, ended), label)
+
+
+def _of_events(events: Iterable[Object], pod: Object) -> Iterator[Evidence]:
+    """The newest warning of each reason about the pod."""
+    about = [each for each in events if (each.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid")]
+    shown = {"FailedScheduling"} if _is_scheduling_over(pod) else set()
+    for event in sorted(about, key=_event_time, reverse=True):
+        reason = str(event.get("reason") or "")
+        if event.get("type") == "Warning" and reason not in shown:
+            shown.add(reason)
+            source = Source.SCHEDULING if reason == "FailedScheduling" else Source.STARTING
+            yield Evidence(source, reason, str(event.get("message") or ""), label_of(pod))
+
+
+def _is_scheduling_over(pod: Object) -> bool:
+    """Whether events of the scheduler say nothing new: the pod has a node, or its condition has the newest message."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return bool(pod["spec"].get("nodeName")) or any(each.get("type") == "PodScheduled" for each in conditions)
+
+
+def _of_ended(pod: Object) -> Iterator[Evidence]:
+    label, status = label_of(pod), pod.get("status") or {}
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield Evidence(Source.CONTAINER, str(status["reason"]), str(status.get("message") or ""), label)
+    for container in _containers(status):
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode") and container.get("name") != TRAINER_CONTAINER:
+            yield Evidence(Source.CONTAINER, str(ended.get("reason") or "Error"), _exit(container, ended), label)
+
+
+def _of_claims(snapshot: Snapshot) -> Iterator[Evidence]:
+    names = claims_of(snapshot)
+    for event in sorted(snapshot.events, key=_event_time, reverse=True):
+        about = event.get("involvedObject") or {}
+        waits = any(name == about.get("name") for name in names) and event.get("reason") != "WaitForFirstConsumer"
+        if about.get("kind") == "PersistentVolumeClaim" and waits and not _is_bound(snapshot, str(about.get("name"))):
+            yield Evidence(Source.CLAIM, str(event.get("reason") or ""), str(event.get("message") or ""), str(about.get("name")))
+
+
+def claims_of(snapshot: Snapshot) -> list[str]:
+    """Names of the claims that the job's pods mount."""
+    volumes = [volume for pod in snapshot.pods for volume in (pod.get("spec") or {}).get("volumes") or ()]
+    names = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes]
+    storage = ((snapshot.job["spec"].get("checkpoint") or {}).get("storage") or {}).get("persistentVolumeClaim") or {}
+    return list(dict.fromkeys(str(name) for name in (*names, storage.get("claimName")) if name))
+
+
+def claim_named(snapshot: Snapshot, name: str) -> Object | None:
+    return next((claim for claim in snapshot.claims or () if claim["metadata"]["name"] == name), None)
+
+
+def _is_bound(snapshot: Snapshot, name: str) -> bool:
+    claim = claim_named(snapshot, name)
+    return claim is not None and (claim.get("status") or {}).get("phase") == "Bound"
+
+
+def _of_attempts(job: Object) -> Iterator[Evidence]:
+    """How attempts ended, newest first. The newest end is not past while no later attempt runs."""
+    status = status_of(job)
+    newest = True
+    for record in reversed(status.get("attempts") or ()):
+        if record.get("class"):
+            is_past = not newest or phase_of(job) in ("Running", "Succeeded", "Suspended")
+            newest = False
+            yield Evidence(Source.ATTEMPT, str(record.get("reason") or ""), str(record.get("message") or ""), _where(record), is_past)
+
+
+def _where(record: dict[str, Any]) -> str:
+    replica, node = record.get("replica"), record.get("node")
+    subject = f"attempt {record['attempt']}" + (f", {replica}" if replica else "")
+    return f"{subject} on {node}" if node else subject
+
+
+def _of_end(job: Object) -> Iterator[Evidence]:
+    failed = condition_of(job, "Failed")
+    if failed.get("status") == "True":
+        source = Source.STARTUP if failed.get("reason") == "StartupDeadlineExceeded" else Source.END
+        yield Evidence(source, str(failed.get("reason") or ""), str(failed.get("message") or ""))
+
+
+def _of_conditions(job: Object) -> Iterator[Evidence]:
+    problems = {"Valid": "False", "ResumeRegression": "True", "StorageShared": "False", "Straggling": "True", "GraceSufficient": "False"}
+    for condition in status_of(job).get("conditions") or ():
+        if problems.get(condition.get("type")) == condition.get("status"):
+            yield Evidence(Source.CONDITION, str(condition.get("reason") or ""), str(condition.get("message") or ""))
+
+
+def _of_notices(job: Object) -> Iterator[Evidence]:
+    for notice in status_of(job).get("notices") or ():
+        if isinstance(notice, dict):
+            yield Evidence(Source.NOTICE, str(notice.get("reason") or ""), str(notice.get("message") or ""))
+
+
+def _trainer_state(pod: Object) -> dict[str, Any]:
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((each.get("state") or {} for each in containers if each.get("name") == TRAINER_CONTAINER), {})
+
+
+def _containers(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for field in ("containerStatuses", "initContainerStatuses"):
+        yield from status.get(field) or ()
+
+
+def _exit(container: dict[str, Any], ended: dict[str, Any]) -> str:
+    return f"container {container.get('name')} ended with {ended['exitCode']}: {ended.get('message') or ended.get('reason') or ''}"
+
+
+def _event_time(event: Object) -> str:
+    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
+    return next((str(time) for time in times if time), "")

@@ -1,0 +1,147 @@
+"""From a snapshot to one ordered answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from muster.explain.cause import Cause, Kind
+from muster.explain.causes import CAUSES
+from muster.explain.evidence import Evidence, evidence_in, phase_of
+from muster.explain.looks import looks
+from muster.explain.snapshot import Snapshot
+from muster_contract.text import printable
+
+LONGEST = 600  # characters of a sentence
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that applies to the job."""
+
+    cause: Cause
+    sentence: str
+    remedy: str
+    is_past: bool = False
+    """Whether the job has gone on since."""
+    subjects: tuple[str, ...] = ()
+    """What shows it, such as worker-1."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the job is as it is: the first finding explains the most."""
+
+    name: str
+    phase: str
+    findings: tuple[Finding, ...]
+    unreadable: tuple[str, ...] = ()
+    """What the user may not read, so that causes may be missing."""
+
+    def __str__(self) -> str:
+        return "\n".join(as_lines(self))
+
+
+@dataclass
+class _Match:
+    finding: Finding
+    rank: tuple[bool, int, int]
+    subjects: list[str] = field(default_factory=list)
+
+
+def explain(snapshot: Snapshot) -> Explanation:
+    """The causes that apply, the first one first. Generic causes are left out where a specific one explains the same evidence."""
+    matches: dict[tuple[str, bool], _Match] = {}
+    for order, evidence in enumerate([*looks(snapshot), *evidence_in(snapshot)]):
+        match = first_match(evidence)
+        if match is None:
+            continue
+        index, finding = match
+        key = finding.cause.id, finding.is_past
+        entry = matches.setdefault(key, _Match(finding, (finding.is_past, index, order)))
+        if evidence.subject and evidence.subject not in entry.subjects:
+            entry.subjects.append(evidence.subject)
+    ordered = sorted(matches.values(), key=lambda match: match.rank)
+    findings = [Finding(**{**vars(each.finding), "subjects": tuple(each.subjects)}) for each in ordered]
+    name = str(snapshot.job["metadata"]["name"])
+    return Explanation(name, phase_of(snapshot.job), tuple(_without_generic(findings)), snapshot.unreadable)
+
+
+def first_match(evidence: Evidence) -> tuple[int, Finding] | None:
+    """The first cause that this evidence is of, with its place in the table."""
+    for index, cause in enumerate(CAUSES):
+        values = cause.values(evidence)
+        if values is not None:
+            return index, Finding(cause, filled(cause.sentence, values), filled(cause.remedy, values), evidence.is_past)
+    return None
+
+
+def filled(template: str, values: dict[str, str]) -> str:
+    """The sentence or remedy of a cause with these values, on one line."""
+    shown = {name: printable(" ".join(value.split())) for name, value in values.items()}
+    text = template.format_map(shown).strip().removesuffix(":")
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+_GENERIC = {
+    "Starting": None,
+    "ContainersStart": (Kind.STARTING,),
+    "Unschedulable": (Kind.SCHEDULING,),
+    "ClaimUnbound": (Kind.SCHEDULING,),
+    "PodsRefused": (Kind.REFUSED,),
+    "Failed": (Kind.FAILED,),
+    "StartFailed": (Kind.STARTING, Kind.SCHEDULING),
+    "PeerLost": (Kind.FAILED,),
+    "ImagePull": (Kind.STARTING,),
+}
+"""Causes that say nothing if one of these kinds is found as well. None: any kind before the states."""
+
+
+def _without_generic(findings: Iterable[Finding]) -> list[Finding]:
+    every = list(findings)
+    return [each for each in every if not _is_idle(each, every)]
+
+
+def _is_idle(finding: Finding, every: list[Finding]) -> bool:
+    if finding.cause.id not in _GENERIC:
+        return False
+    kinds = _GENERIC[finding.cause.id] or (Kind.NOT_ACCEPTED, Kind.REFUSED, Kind.SCHEDULING, Kind.STARTING, Kind.FAILED)
+    return any(other.cause.kind in kinds and other.cause.id not in _GENERIC and other.is_past == finding.is_past for other in every)
+
+
+def as_lines(explanation: Explanation) -> list[str]:
+    """The answer as text, one numbered finding after the other."""
+    lines = [f"{explanation.name} is {explanation.phase}."]
+    for number, finding in enumerate(explanation.findings, 1):
+        before = "Before: " if finding.is_past else ""
+        rest = len(finding.subjects) - _NAMED
+        others = f" ({', '.join(finding.subjects[:_NAMED])} and {rest} more)" if rest > 0 else ""
+        lines += [f"{number}. {before}{_capital(finding.sentence)}{others}.", f"   What to do: {finding.remedy}. [{finding.cause.id}]"]
+    if explanation.unreadable:
+        lines.append(f"You may not read {', '.join(explanation.unreadable)}, so causes there are not shown.")
+    return lines
+
+
+def as_document(explanation: Explanation) -> dict[str, object]:
+    """The answer as plain data."""
+    return {
+        "job": explanation.name,
+        "phase": explanation.phase,
+        "causes": [
+            {
+                "id": each.cause.id,
+                "kind": each.cause.kind.name,
+                "sentence": each.sentence,
+                "remedy": each.remedy,
+                "isPast": each.is_past,
+                "subjects": list(each.subjects),
+            }
+            for each in explanation.findings
+        ],
+        "unreadable": list(explanation.unreadable),
+    }
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,321 @@
+"""What a snapshot shows that no text says: states, ages, and comparisons. Each look yields evidence of Source.STATE. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
+from muster.api.spec import TrainingJobSpec
+from muster.explain.evidence import (
+    FINAL,
+    Evidence,
+    Source,
+    claim_named,
+    claims_of,
+    condition_of,
+    is_pending,
+    is_running,
+    label_of,
+    phase_of,
+    status_of,
+    time_of,
+)
+from muster.explain.snapshot import Object, Snapshot
+
+OPERATOR_SECONDS = 20.0
+SCHEDULER_SECONDS = 20.0
+PULL_SECONDS = 30.0
+REPORT_SECONDS = 120.0
+FIRST_STEP_SECONDS = 120.0
+STUCK_SECONDS = 30.0
+SHARE = 0.15  # of a job's time that counts as much
+_UNITS = {
+    "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    **{unit: 1000.0**power for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{unit: 1024.0**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+
+
+def looks(snapshot: Snapshot) -> list[Evidence]:
+    """The evidence of all looks."""
+    return [evidence for look in _LOOKS for evidence in look(snapshot)]
+
+
+def _deletion(snapshot: Snapshot) -> Iterator[Evidence]:
+    metadata = snapshot.job["metadata"]
+    if metadata.get("deletionTimestamp"):
+        finalizers = ", ".join(metadata.get("finalizers") or ())
+        yield _state("BeingDeleted", f": finalizers keep it: {finalizers}" if finalizers else "")
+
+
+def _controller(snapshot: Snapshot) -> Iterator[Evidence]:
+    managed_by = snapshot.job["spec"].get("managedBy") or CONTROLLER
+    if managed_by != CONTROLLER and not snapshot.job.get("status"):
+        yield _state("ManagedByOther", str(managed_by))
+
+
+def _definition(snapshot: Snapshot) -> Iterator[Evidence]:
+    if snapshot.spec_fields is None or phase_of(snapshot.job) in ("Running", "Succeeded"):
+        return
+    ours = {field.alias or name for name, field in TrainingJobSpec.model_fields.items()}
+    if absent := sorted(ours - snapshot.spec_fields):
+        yield _state("DefinitionOld", ", ".join(f"spec.{name}" for name in absent))
+
+
+def _operator(snapshot: Snapshot) -> Iterator[Evidence]:
+    """Whether the operator has read the newest spec. Each change of the spec makes it write status.observedGeneration."""
+    job, status = snapshot.job, status_of(snapshot.job)
+    generation, observed = job["metadata"].get("generation", 1), status.get("observedGeneration")
+    changed = _spec_changed(job)
+    if (job["spec"].get("managedBy") or CONTROLLER) != CONTROLLER or phase_of(job) in FINAL or observed == generation or changed is None:
+        return
+    seconds = (snapshot.now - changed).total_seconds()
+    if seconds > OPERATOR_SECONDS:
+        seen = "it has never had a status" if observed is None else f"its spec is of generation {generation}, its status of {observed}"
+        yield _state("OperatorDown", f"{seen}, after {_duration(seconds)}")
+
+
+def _spec_changed(job: Object) -> datetime | None:
+    entries = [each for each in job["metadata"].get("managedFields") or () if each.get("subresource") != "status"]
+    times = [time for each in entries if (time := time_of(each.get("time")))]
+    return max(times, default=time_of(job["metadata"].get("creationTimestamp")))
+
+
+def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
+    if phase_of(snapshot.job) in FINAL:
+        return
+    if snapshot.job["spec"].get("suspend"):
+        running = any(is_running(pod) for pod in snapshot.pods)
+        name = str(snapshot.job["metadata"]["name"])
+        yield _state("Suspending") if running else _state("Suspended", subject=name)
+
+
+def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
+    if phase_of(snapshot.job) in FINAL:
+        return
+    for pod in snapshot.pods:
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        seconds = _age(pod, snapshot)
+        is_placed = pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates")
+        if is_placed or conditions or seconds < SCHEDULER_SECONDS or not is_pending(pod):
+            continue
+        name = pod["spec"].get("schedulerName") or "default-scheduler"
+        yield _state("SchedulerAbsent", f"{name} has done nothing for {_duration(seconds)}", label_of(pod))
+        return
+
+
+def _size(snapshot: Snapshot) -> Iterator[Evidence]:
+    """A pod that asks for more of a resource than any node has."""
+    if not snapshot.nodes:
+        return
+    for pod in snapshot.pods:
+        if pod["spec"].get("nodeName") or not is_pending(pod):
+            continue
+        for resource, wanted in sorted(_requests(pod).items()):
+            largest = max((_number((node["status"].get("allocatable") or {}).get(resource, "0")) for node in snapshot.nodes), default=0.0)
+            if 0 < largest < wanted:
+                message = f"{label_of(pod)} asks for {_amount(wanted)} of {resource}, and the largest node has {_amount(largest)}"
+                yield _state("NeverFits", message, label_of(pod))
+                return
+
+
+def _claims(snapshot: Snapshot) -> Iterator[Evidence]:
+    """Claims that the pods mount and that are missing, lost or not bound."""
+    if snapshot.claims is None or phase_of(snapshot.job) in (*FINAL, "Running", "Suspended"):
+        return
+    for name in claims_of(snapshot):
+        claim = claim_named(snapshot, name)
+        phase = ((claim or {}).get("status") or {}).get("phase")
+        if claim is None:
+            yield _state("ClaimNotFound", f"there is no claim {name} in this namespace", name)
+        elif phase == "Lost":
+            yield _state("ClaimLost", subject=name)
+        elif phase == "Pending" and _unscheduled(snapshot):
+            yield _state("ClaimPending", subject=name)
+
+
+def _unscheduled(snapshot: Snapshot) -> bool:
+    return any(not pod["spec"].get("nodeName") for pod in snapshot.pods)
+
+
+def _pulls(snapshot: Snapshot) -> Iterator[Evidence]:
+    for event in snapshot.events:
+        if event.get("reason") != "Pulling":
+            continue
+        pod = next((pod for pod in snapshot.pods if pod["metadata"]["uid"] == (event.get("involvedObject") or {}).get("uid")), None)
+        began = time_of(event.get("firstTimestamp") or event.get("eventTime"))
+        if pod is None or not is_pending(pod) or began is None or _has_event(snapshot, pod, ("Pulled", "Failed")):
+            continue
+        seconds = (snapshot.now - began).total_seconds()
+        if seconds > PULL_SECONDS:
+            yield _state("ImagePulling", f"{event.get('message')}, for {_duration(seconds)}", label_of(pod))
+
+
+def _has_event(snapshot: Snapshot, pod: Object, reasons: tuple[str, ...]) -> bool:
+    uid = pod["metadata"]["uid"]
+    return any((each.get("involvedObject") or {}).get("uid") == uid and each.get("reason") in reasons for each in snapshot.events)
+
+
+def _stuck(snapshot: Snapshot) -> Iterator[Evidence]:
+    for pod in snapshot.pods:
+        due = time_of(pod["metadata"].get("deletionTimestamp"))
+        if due is not None and snapshot.now > due + timedelta(seconds=STUCK_SECONDS):
+            node, seconds = pod["spec"].get("nodeName") or "no node", (snapshot.now - due).total_seconds()
+            yield _state("StuckTerminating", f"its grace period ended {_duration(seconds)} ago, on {node}", label_of(pod))
+
+
+def _nodes(snapshot: Snapshot) -> Iterator[Evidence]:
+    nodes = {node["metadata"]["name"]: node for node in snapshot.nodes or ()}
+    for pod in snapshot.pods:
+        node = nodes.get(pod["spec"].get("nodeName") or "")
+        conditions = (node or {}).get("status", {}).get("conditions") or ()
+        ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+        if ready is not None and ready.get("status") != "True" and phase_of(snapshot.job) not in FINAL:
+            yield _state("NodeNotReady", f"{pod['spec']['nodeName']}: {ready.get('message') or ready.get('reason')}", label_of(pod))
+
+
+def _silence(snapshot: Snapshot) -> Iterator[Evidence]:
+    status = status_of(snapshot.job)
+    world, progress = status.get("world") or {}, status.get("progress") or {}
+    if status.get("phase") != "Running":
+        return
+    ready, reported = time_of(world.get("readyTime")), time_of(progress.get("updatedAt"))
+    first = time_of(world.get("firstStepTime"))
+    if first is None and ready is not None and (waited := (snapshot.now - ready).total_seconds()) > FIRST_STEP_SECONDS:
+        yield _state("NoFirstStep", _duration(waited))
+    elif first is not None and reported is not None and (silent := (snapshot.now - reported).total_seconds()) > REPORT_SECONDS:
+        yield _state("ReportsStopped", _duration(silent))
+
+
+def _time_spent(snapshot: Snapshot) -> Iterator[Evidence]:
+    spent = status_of(snapshot.job).get("goodput") or {}
+    total = sum(float(value) for name, value in spent.items() if name.endswith("Seconds") and name != "suspendedSeconds")
+    if total < 60:
+        return
+    saves = float(spent.get("checkpointSeconds") or 0) / total
+    restarts = (float(spent.get("recoveringSeconds") or 0) + float(spent.get("redoneSeconds") or 0)) / total
+    if saves > SHARE:
+        yield _state("SavesBlock", f"{saves:.0%}")
+    if restarts > SHARE:
+        yield _state("TimeLost", f"{restarts:.0%}")
+
+
+def _workers(snapshot: Snapshot) -> Iterator[Evidence]:
+    spec, status = snapshot.job["spec"], status_of(snapshot.job)
+    roles = spec.get("roles") or {"worker": {}}  # an elastic job has one role
+    wanted = sum((role or {}).get("replicas", 1) for role in roles.values())
+    members = (status.get("world") or {}).get("members") or ()
+    if spec.get("elastic") and status.get("phase") == "Running" and len(members) < wanted:
+        yield _state("FewerWorkers", f"{len(members)} of {wanted}")
+
+
+def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
+    status, phase = status_of(snapshot.job), phase_of(snapshot.job)
+    progress = status.get("progress") or {}
+    at = f": step {progress['step']}" if progress.get("step") else ""
+    of = f" of {progress['totalSteps']}" if at and progress.get("totalSteps") else ""
+    held_until = time_of(status.get("nextAttemptTime"))
+    complete = str(condition_of(snapshot.job, "Complete").get("reason"))
+    if phase in ("Running", "Succeeded"):
+        yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of)
+    elif held_until is not None and held_until > snapshot.now:
+        yield _state("HeldBack", f"{held_until:%H:%M:%S} UTC")
+    elif phase not in FINAL and not snapshot.job["spec"].get("suspend"):
+        placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
+        if placed:
+            yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
+        yield _state("Starting", str(status.get("message") or "the operator has not looked at it yet"))
+
+
+def _policies(snapshot: Snapshot) -> Iterator[Evidence]:
+    """Policies that others made and that select the job's pods."""
+    name = snapshot.job["metadata"]["name"]
+    labels = {JOB_NAME_LABEL: name} | ((snapshot.pods[0]["metadata"].get("labels") or {}) if snapshot.pods else {})
+    for policy in snapshot.policies or ():
+        selector = (policy.get("spec") or {}).get("podSelector") or {}
+        wanted = selector.get("matchLabels") or {}
+        is_own = policy["metadata"]["name"] == name and JOB_NAME_LABEL in wanted
+        if not is_own and not selector.get("matchExpressions") and wanted.items() <= labels.items():
+            yield _state("PolicyMayBlock", str(policy["metadata"]["name"]))
+
+
+def _avoided(snapshot: Snapshot) -> Iterator[Evidence]:
+    for node in status_of(snapshot.job).get("avoidedNodes") or ():
+        yield _state("NodeAvoided", str(node.get("name")))
+
+
+def _storage(snapshot: Snapshot) -> Iterator[Evidence]:
+    """The chart may give storage to jobs that name none. Their pods then mount it."""
+    has_own = bool((snapshot.job["spec"].get("checkpoint") or {}).get("storage"))
+    containers = [each for pod in snapshot.pods for each in pod["spec"].get("containers") or ()]
+    variables = {variable.get("name") for each in containers for variable in each.get("env") or ()}
+    gets_storage = has_own or "MUSTER_CHECKPOINT_DIR" in variables or claims_of(snapshot)
+    if snapshot.pods and not gets_storage and phase_of(snapshot.job) not in FINAL:
+        yield _state("NoStorage")
+
+
+_LOOKS: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
+    _deletion,
+    _controller,
+    _definition,
+    _operator,
+    _suspension,
+    _scheduler,
+    _size,
+    _claims,
+    _pulls,
+    _stuck,
+    _nodes,
+    _silence,
+    _time_spent,
+    _workers,
+    _phase,
+    _policies,
+    _avoided,
+    _storage,
+)
+
+
+def _state(reason: str, message: str = "", subject: str = "") -> Evidence:
+    return Evidence(Source.STATE, reason, message, subject)
+
+
+def _age(obj: Object, snapshot: Snapshot) -> float:
+    created = time_of(obj["metadata"].get("creationTimestamp"))
+    return (snapshot.now - created).total_seconds() if created else 0.0
+
+
+def _requests(pod: Object) -> dict[str, float]:
+    """What the containers of a pod ask for together. A limit counts as the request where there is none."""
+    total: dict[str, float] = {}
+    for container in pod["spec"].get("containers") or ():
+        resources: dict[str, Any] = container.get("resources") or {}
+        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+            total[name] = total.get(name, 0.0) + _number(amount)
+    return total
+
+
+def _number(quantity: object) -> float:
+    """A Kubernetes quantity as a number, or 0 if it is none. Source: "Quantity" in the Kubernetes API reference."""
+    match = re.fullmatch(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
+    try:
+        return float(match[1]) * _UNITS[match[2]] if match else 0.0
+    except (ValueError, KeyError):
+        return 0.0
+
+
+def _amount(number: float) -> str:
+    for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20)):
+        if number >= size:
+            return f"{number / size:.4g}{unit}"
+    return f"{number:g}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

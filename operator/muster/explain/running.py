@@ -1,0 +1,157 @@
+"""Causes that make a job slow, what a job does, and what may go wrong later."""
+
+from __future__ import annotations
+
+from muster.explain.cause import Cause, Kind, rows
+from muster.explain.evidence import Source
+
+SLOW: tuple[Cause, ...] = rows(
+    Kind.SLOW,
+    [Source.STATE, Source.CONDITION, Source.NOTICE],
+    (
+        "NodeNotReady",
+        r"^NodeNotReady",
+        "the node of {subject} does not answer: {message}",
+        "see kubectl describe node; when the node is given up, the job resumes on another one",
+    ),
+    (
+        "ReportsStopped",
+        r"^ReportsStopped",
+        "the replicas run and have reported nothing for {message}",
+        "look at the operator, and at network policies between the pods and its coordination service; muster logs shows whether they train",
+    ),
+    (
+        "NoFirstStep",
+        r"^NoFirstStep",
+        "all replicas run, and after {message} there is no first step",
+        "see muster logs: large models and data load slowly; processes that cannot reach each other wait here, too (network policies)",
+    ),
+    (
+        "Straggler",
+        r"^SlowRank: (?P<what>.*)",
+        "a rank is slower than the others, which wait for it: {what}",
+        "look at its node (thermal limits, other pods, a broken link), or at uneven shares of data; delete its pod to move it",
+    ),
+    (
+        "InputStalled",
+        r"^InputStalled: (?P<what>.*)",
+        "the training waits for samples: {what}",
+        "raise trainer.input.workers and prefetch, use input.cache, or faster storage for the data",
+    ),
+    (
+        "SavesBlock",
+        r"^SavesBlock",
+        "saves block the training for {message} of the time",
+        "save less often (checkpoint.everySteps), use checkpoint.async, or faster storage",
+    ),
+    (
+        "TimeLost",
+        r"^TimeLost",
+        "restarts cost {message} of the time",
+        "the causes of the restarts are listed below; save more often if steps are redone",
+    ),
+    (
+        "EnvironmentsDiffer",
+        r"^EnvironmentsDiffer: (?P<what>.*)",
+        "ranks run different software or devices: {what}",
+        "use one image and one kind of node for all replicas of a role",
+    ),
+    (
+        "FewerWorkers",
+        r"^FewerWorkers",
+        "the job trains on {message} workers, because it is elastic and the rest has no room or was lost",
+        "it takes in more as soon as they run; free room in the cluster to speed it up",
+    ),
+)
+
+STATES: tuple[Cause, ...] = rows(
+    Kind.STATE,
+    [Source.STATE],
+    ("Succeeded", r"^Succeeded", "the job has succeeded{message}", "nothing"),
+    (
+        "CompletedWithoutReport",
+        r"^CompletedWithoutReport",
+        "the program ended with exit code 0, and reported no step and no checkpoint, so Muster does not know whether it trained",
+        "see muster logs; a program that calls muster_training.report shows its steps (docs/own-loop.md)",
+    ),
+    ("Suspending", r"^Suspending", "the job is being suspended: its replicas save and stop", "wait"),
+    (
+        "HeldBack",
+        r"^HeldBack",
+        "the next attempt waits until {message} (back-off after failures)",
+        "wait, or remove what ends the attempts",
+    ),
+    ("Running", r"^Running", "the job runs{message}", "nothing"),
+    (
+        "ContainersStart",
+        r"^ContainersStart",
+        "the pods have nodes, and their containers start: {message}",
+        "wait: images are pulled and volumes are mounted; kubectl describe pod shows what takes long",
+    ),
+    (
+        "Starting",
+        r"^Starting: (?P<what>.*)",
+        "the job starts: {what}",
+        "wait; if it takes long, ask again",
+    ),
+)
+
+RISKS: tuple[Cause, ...] = rows(
+    Kind.RISK,
+    [Source.CONDITION, Source.NOTICE, Source.STATE],
+    (
+        "ResumedTooEarly",
+        r"^StartedOver: (?P<what>.*)",
+        "the job did not resume at its newest commit: {what}",
+        "see the notices of the job: that commit was damaged, or could not be read",
+    ),
+    (
+        "GraceTooShort",
+        r"^(?:GraceTooShort|PreemptedNotSaved): (?P<what>.*)",
+        "the grace period is too short to save: {what}",
+        "raise checkpoint.gracePeriodSeconds, or the grace period of the nodes",
+    ),
+    (
+        "StorageOneNode",
+        r"^(?:OneNode|OnePod): (?P<what>.*)",
+        "not all pods can reach the checkpoints: {what}",
+        "use a ReadWriteMany claim or an object storage",
+    ),
+    (
+        "CheckpointSkipped",
+        r"^CheckpointDamaged: (?P<what>.*)",
+        "a checkpoint is damaged: {what}",
+        "look at the storage; the job resumed from an older commit",
+    ),
+    ("RescueFailed", r"^RescueFailed: (?P<what>.*)", "rank 0 could not save its last step: {what}", "look at the storage"),
+    (
+        "LossWarning",
+        r"^LossNotFinite: (?P<what>.*)",
+        "the loss is not a finite number: {what}",
+        "lower the learning rate, or look at the data",
+    ),
+    (
+        "ProcessesRemain",
+        r"^ProcessesRemain: (?P<what>.*)",
+        "processes do not end: {what}",
+        "look at the node: its file system or a device hangs",
+    ),
+    (
+        "PolicyMayBlock",
+        r"^PolicyMayBlock",
+        "the network policy {message} also selects the job's pods, and may keep them apart",
+        "allow traffic among pods with the label muster.dev/job-name of this job, to DNS and to the operator's coordination service",
+    ),
+    (
+        "NodeAvoided",
+        r"^NodeAvoided",
+        "attempts failed again and again on {message}, so pods avoid that node",
+        "look at the node, and cordon it if it is broken",
+    ),
+    (
+        "NoStorage",
+        r"^NoStorage",
+        "the job has no checkpoint storage: after a failure it starts over",
+        "give it checkpoint.storage: a ReadWriteMany claim or an s3:// URI",
+    ),
+)

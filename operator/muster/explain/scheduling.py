@@ -1,0 +1,216 @@
+"""Causes that keep pods from getting a node. The texts are those of kube-scheduler and the volume controllers."""
+
+from __future__ import annotations
+
+from muster.explain.cause import Cause, Kind, rows
+from muster.explain.evidence import Source
+
+_DEVICE = r"Insufficient (?P<resource>[\w.-]+/[\w.-]*\w)"
+_TAINT = r"untolerated taint(?! \{node-role)"
+
+SCHEDULING: tuple[Cause, ...] = rows(
+    Kind.SCHEDULING,
+    [Source.SCHEDULING, Source.STARTUP, Source.CONDITION, Source.CLAIM, Source.STARTING, Source.STATE],
+    (
+        "ClaimMissing",
+        r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found|ClaimNotFound: there is no claim (?P<other>\S+)",
+        "the PersistentVolumeClaim {name}{other} does not exist in this namespace",
+        "create it as ReadWriteMany, or correct the name in checkpoint.storage or roles.*.template",
+    ),
+    (
+        "StorageClassMissing",
+        r"storageclass\S* \"(?P<name>[^\"]+)\" not found",
+        "the claim {subject} names the storage class {name}, which does not exist",
+        "use one of kubectl get storageclasses, and create the claim again",
+    ),
+    (
+        "NoDefaultStorageClass",
+        r"no persistent volumes available for this claim and no storage class is set",
+        "the claim {subject} names no storage class, there is no default one, and no volume fits it",
+        "name one of kubectl get storageclasses in the claim, or create a volume for it",
+    ),
+    (
+        "ProvisioningFailed",
+        r"^ProvisioningFailed: (?P<what>.*)",
+        "the volume of claim {subject} cannot be made: {what}",
+        "see kubectl describe pvc {subject}, and the logs of the storage driver",
+    ),
+    (
+        "ClaimLost",
+        r"^ClaimLost",
+        "the volume of claim {subject} is gone: the claim is Lost",
+        "its data is not reachable any more; restore the volume, or create the claim again and start over",
+    ),
+    (
+        "ClaimUnbound",
+        r"unbound immediate PersistentVolumeClaims|^ClaimPending|waiting for a volume|didn't find available persistent volumes",
+        "the claim {subject} has no volume yet",
+        "see kubectl describe pvc: the storage driver may be down, or no volume fits size, class and access mode",
+    ),
+    (
+        "VolumeElsewhere",
+        r"volume node affinity conflict",
+        "the volume can only be used in another zone or on another node than those that are free",
+        "use a ReadWriteMany claim, a volume in the right zone, or a nodeSelector in roles.*.template",
+    ),
+    (
+        "VolumeInUse",
+        r"Multi-Attach error for volume|ReadWriteOncePod access mode",
+        "the volume is attached to another node or pod, and its claim is not ReadWriteMany",
+        "use a ReadWriteMany claim, keep the pods on one node with a podAffinity, or end the other pod",
+    ),
+    (
+        "VolumeCount",
+        r"exceed max volume count",
+        "the nodes have as many volumes attached as they can have",
+        "use fewer volumes for each pod, or add nodes",
+    ),
+) + rows(
+    Kind.SCHEDULING,
+    [Source.SCHEDULING, Source.STARTUP, Source.STATE],
+    (
+        "GangWaits",
+        r"pod ?group|gang",
+        "the scheduler starts all pods together or none, and waits for the rest: {message}",
+        "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
+    ),
+    (
+        "QueueWaits",
+        r"^SchedulingGated|scheduling is blocked due to non-empty scheduling gates",
+        "the pods wait for a queue or another controller: they have scheduling gates",
+        "see the queue that holds them (kubectl get workloads for Kueue), or the controller that set the gate",
+    ),
+    (
+        "SchedulerAbsent",
+        r"^SchedulerAbsent",
+        "no scheduler has looked at the pods: {message}",
+        "start that scheduler, or leave schedulerName out of roles.*.template",
+    ),
+    (
+        "NoNodes",
+        r"no nodes available to schedule pods",
+        "the cluster has no nodes",
+        "add nodes, or wait for the autoscaler",
+    ),
+    (
+        "NodesNotReady",
+        r"untolerated taint \{node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)",
+        "nodes that the pods need are not ready",
+        "see kubectl get nodes and kubectl describe node; the pods start when the nodes are back",
+    ),
+    (
+        "NodesUnderPressure",
+        r"untolerated taint \{node\.kubernetes\.io/(?P<what>disk|memory|pid)-pressure",
+        "nodes that the pods need run short ({what} pressure) and take no pods",
+        "free {what} on them, or add nodes",
+    ),
+    (
+        "NeverFits",
+        r"^NeverFits",
+        "no node is large enough: {message}",
+        "ask for less in roles.*.resources, with more replicas instead, or add larger nodes",
+    ),
+    (
+        "DevicesTainted",
+        rf"{_TAINT}.*{_DEVICE}|{_DEVICE.replace('resource', 'other')}.*{_TAINT}",
+        "the nodes with {resource}{other} are tainted or in use, and the pods do not tolerate the taint",
+        "add the toleration in roles.*.template: kubectl describe node shows the taint",
+    ),
+    (
+        "DevicesTaken",
+        _DEVICE,
+        "not enough {resource} is free",
+        "wait for other jobs to end, ask for fewer replicas, or make the job elastic so that it starts with fewer; "
+        "where no node offers {resource}, install its device plugin",
+    ),
+    (
+        "MemoryTaken",
+        r"Insufficient memory",
+        "no node has enough free memory for a pod",
+        "ask for less memory in roles.*.resources, wait, or add nodes",
+    ),
+    (
+        "CpuTaken",
+        r"Insufficient cpu",
+        "no node has enough free CPU for a pod",
+        "ask for less CPU in roles.*.resources, wait, or add nodes",
+    ),
+    (
+        "DiskTaken",
+        r"Insufficient ephemeral-storage",
+        "no node has enough free ephemeral storage for a pod",
+        "ask for less ephemeral-storage in roles.*.resources, or add nodes with larger disks",
+    ),
+    (
+        "ResourceTaken",
+        r"Insufficient (?P<resource>hugepages-\S+?|[\w.-]*\w)\b",
+        "not enough {resource} is free",
+        "ask for less of it in roles.*.resources, wait, or add nodes",
+    ),
+    (
+        "TooManyPods",
+        r"Too many pods",
+        "the nodes run as many pods as they may",
+        "end other pods, add nodes, or raise maxPods of the kubelets",
+    ),
+    (
+        "Tainted",
+        r"untolerated taint(?:\(s\)| \{(?!node-role\.kubernetes\.io/(?:control-plane|master))(?P<taint>[^}]*)\}?)",
+        "the nodes are tainted ({taint}), and the pods do not tolerate it",
+        "add the toleration in roles.*.template, or remove the taint from nodes that the job may use",
+    ),
+    (
+        "NodeSelector",
+        r"didn't match Pod's node affinity/selector",
+        "no free node has the labels that the pods ask for",
+        "correct nodeSelector or nodeAffinity in roles.*.template (for TPUs: options.tpu), or label nodes: kubectl get nodes --show-labels",
+    ),
+    (
+        "AntiAffinity",
+        r"didn't match pod anti-affinity rules|didn't satisfy existing pods anti-affinity",
+        "the pods may not share nodes with other pods (anti-affinity), and no further node is free",
+        "relax podAntiAffinity in roles.*.template, or add nodes",
+    ),
+    (
+        "Affinity",
+        r"didn't match pod affinity rules",
+        "the pods must be near other pods (affinity) that are not there, or whose nodes are full",
+        "relax podAffinity in roles.*.template",
+    ),
+    (
+        "TopologySpread",
+        r"topology spread constraints",
+        "the pods cannot be spread as topologySpreadConstraints asks",
+        "set whenUnsatisfiable: ScheduleAnyway in roles.*.template, or add nodes in the other zones",
+    ),
+    (
+        "HostPorts",
+        r"didn't have free ports",
+        "the host ports that the pods ask for are in use",
+        "remove hostPort or hostNetwork from roles.*.template, or use other ports",
+    ),
+    (
+        "DeviceClaim",
+        r"resourceclaim|cannot allocate all claims",
+        "the devices of a ResourceClaim cannot be allocated: {message}",
+        "see kubectl get resourceclaims and resourceslices; the driver may be missing",
+    ),
+    (
+        "Cordoned",
+        r"node\(s\) were unschedulable|untolerated taint \{node\.kubernetes\.io/unschedulable",
+        "nodes that the pods could use are cordoned",
+        "kubectl uncordon them when their maintenance is over",
+    ),
+    (
+        "ControlPlaneOnly",
+        r"untolerated taint \{node-role",
+        "only control-plane nodes are left, and these take no pods",
+        "add worker nodes",
+    ),
+    (
+        "Unschedulable",
+        r"^(?:Unschedulable|FailedScheduling): (?P<what>.*)|: Unschedulable: (?P<more>.*)",
+        "the scheduler has no node for a pod: {what}{more}",
+        "see kubectl describe pod",
+    ),
+)

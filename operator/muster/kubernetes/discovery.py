@@ -1,0 +1,36 @@
+"""Finds out which PodGroup APIs the cluster serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.control.cluster import Object
+from muster.control.errors import NotFoundError
+from muster.kubernetes.gateway import Gateway
+from muster.render.gang import PLURAL, SCHEDULERS, GangScheduler
+
+
+async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str]) -> tuple[str, ...]:
+    """Those of the API groups that serve their PodGroup, in the same order. Raises ClusterError.
+
+    A cluster without any of them gets one request.
+    """
+    if not groups:
+        return ()
+    listing = await gateway.request("GET", "/apis")
+    versions = {str(each["name"]): _versions(each) for each in listing["groups"]}
+    candidates = [SCHEDULERS[group] for group in groups if SCHEDULERS[group].version in versions.get(group, ())]
+    return tuple([each.group for each in candidates if await _serves_pod_groups(gateway, each)])
+
+
+async def _serves_pod_groups(gateway: Gateway, scheduler: GangScheduler) -> bool:
+    """Whether this version has the resource. A group can have a version without it."""
+    try:
+        listing = await gateway.request("GET", f"/apis/{scheduler.group}/{scheduler.version}")
+    except NotFoundError:  # it has gone since
+        return False
+    return any(each["name"] == PLURAL for each in listing["resources"])
+
+
+def _versions(group: Object) -> set[str]:
+    return {str(each["version"]) for each in group["versions"]}

@@ -1,0 +1,55 @@
+"""The gauges of the operator, read when Prometheus scrapes. Only the leader counts jobs, so that a sum over all operators counts each job
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from muster.kubernetes import families
+from muster.kubernetes.families import FAMILIES, Family
+from muster.kubernetes.job_series import Sample, samples
+from muster.kubernetes.leading import Leader, Parts
+from muster.kubernetes.metrics import QUEUE_NAME
+
+
+class Gauges(Collector):
+    """`leader` returns None on a standby operator, and `listed_at` the time of the last complete listing."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        leader: Callable[[], Leader | None],
+        holds_lease: Callable[[], bool],
+        listed_at: Callable[[], datetime | None],
+    ) -> None:
+        self._parts = parts
+        self._leader = leader
+        self._holds_lease = holds_lease
+        self._listed_at = listed_at
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return ()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        made: dict[Family, GaugeMetricFamily] = {}
+        for family, labels, value in self._samples():
+            if family not in made:
+                made[family] = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+            made[family].add_metric(labels, value)
+        return [made[family] for family in FAMILIES if family in made]
+
+    def _samples(self) -> Iterable[Sample]:
+        parts, leader, listed_at = self._parts, self._leader(), self._listed_at()
+        yield families.LEADER, (), float(self._holds_lease())
+        yield families.QUEUE_DEPTH, (QUEUE_NAME,), float(parts.queue.depth)
+        yield families.FAILING, (), float(parts.queue.failing)
+        yield families.SUPERVISORS, (), float(len(parts.reports))
+        yield families.RESYNC_TIME, (), listed_at.timestamp() if listed_at else 0.0
+        yield families.CONNECTIONS, (), float(leader.connections if leader else 0)
+        if leader:
+            yield from samples(parts.store)

@@ -1,0 +1,168 @@
+"""The parts that only the leader runs: passes over jobs, the channel of the supervisors, and Events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from muster.control.dependencies import Dependencies
+from muster.control.errors import ClusterError, RefusedError
+from muster.control.event_recorder import EventRecorder
+from muster.control.gangs import Gangs
+from muster.control.queue import WorkQueue
+from muster.control.reconciler import Reconciler
+from muster.control.reports import Reports
+from muster.control.store import Store
+from muster.kubernetes.certificate import Certificate, load_or_create
+from muster.kubernetes.channel import ClusterChannel, lead_here
+from muster.kubernetes.configuration import Configuration, OperatorPod
+from muster.kubernetes.discovery import served_gang_schedulers
+from muster.kubernetes.gateway import Gateway
+from muster.kubernetes.metrics import Metrics
+from muster.lifecycle.policy import Policy
+from muster.render.environment import Coordinator
+
+REPOINT_SECONDS = 60.0
+CERTIFICATE_RETRY_SECONDS = 2.0
+DISCOVERY_RETRY_SECONDS = 1.0
+
+log = logging.getLogger("muster.operator")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that a standby operator and the leader share. A standby operator fills the store, so that it can act as soon as it
+    leads."""
+
+    store: Store
+    reports: Reports
+    queue: WorkQueue
+    recorder: EventRecorder
+    metrics: Metrics
+    now: Callable[[], datetime]
+
+
+class Leader:
+    """`certificate` is that of the channel. None if this operator has no address, so that supervisors cannot reach it."""
+
+    def __init__(
+        self, configuration: Configuration, pod: OperatorPod, gateway: Gateway, *, parts: Parts, certificate: Certificate | None
+    ) -> None:
+        self._configuration = configuration
+        self._pod = pod
+        self._gateway = gateway
+        self._parts = parts
+        self._certificate = certificate
+        self._gangs = Gangs()
+        url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
+        self._reconciler = Reconciler(
+            Dependencies(
+                cluster=gateway,
+                store=parts.store,
+                reports=parts.reports,
+                images=configuration.all_images(),
+                now=parts.now,
+                defaults=configuration.defaults(),
+                coordinator=Coordinator(url, certificate.certificate) if certificate else None,
+                job_policy=configuration.job_policy,
+                policies=configuration.network_policy.enabled,
+                policy=Policy(controller=configuration.controller),
+                gangs=self._gangs,
+                again=parts.queue.add,
+                publish=parts.recorder.publish,
+                changed=parts.metrics.count_change,
+            )
+        )
+        self._channel = ClusterChannel(
+            gateway,
+            parts.store,
+            queue=parts.queue,
+            reports=parts.reports,
+            admit=self._reconciler.job_of,
+            on_refusal=parts.metrics.count_refusal,
+        )
+
+    @property
+    def connections(self) -> int:
+        """Open connections of the channel."""
+        return self._channel.connections
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. Raises OSError if the port of the channel is taken."""
+        queue, store = self._parts.queue, self._parts.store
+        queue.open(urgent=self._reconciler.recovers)
+        if self._certificate is not None:
+            await self._channel.start(self._configuration.coordination.port, self._certificate.context())
+        await self._discover()  # jobs that started before would have no gang
+        for key in store.keys:
+            queue.add(key)
+        queue.start(self._reconciler.reconcile)
+        async with asyncio.TaskGroup() as tasks:
+            if self._certificate is not None:
+                tasks.create_task(self._stay_reachable())
+            tasks.create_task(self._parts.recorder.run())
+            tasks.create_task(self._keep_discovering())
+
+    async def stop(self) -> None:
+        await self._channel.stop()
+
+    async def _discover(self) -> None:
+        """Finds out which gang schedulers the cluster has. Waits until the API server answers. Jobs get a pass if that changes."""
+        while True:
+            try:
+                served = await served_gang_schedulers(self._gateway, self._configuration.gang_scheduling.api_groups)
+                break
+            except RefusedError as error:
+                log.warning("jobs are scheduled without a gang, because the operator may not read the API groups: %s", error)
+                served = ()
+                break
+            except ClusterError as error:
+                log.warning("the API groups of the cluster cannot be read: %s", error)
+                await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
+        if served != self._gangs.served:
+            log.info("gang schedulers of this cluster: %s", ", ".join(served) or "none")
+            self._gangs.served = served
+            for key in self._parts.store.keys:
+                self._parts.queue.add(key)
+
+    async def _keep_discovering(self) -> None:
+        while self._configuration.gang_scheduling.api_groups:
+            await asyncio.sleep(self._configuration.resync_seconds)
+            await self._discover()
+
+    async def _stay_reachable(self) -> None:
+        """Points the Service of the channel at this pod, again and again, in case somebody changes it."""
+        coordination = self._configuration.coordination
+        while True:
+            try:
+                await lead_here(
+                    self._gateway, self._pod.namespace, service=coordination.service, address=self._pod.address, port=coordination.port
+                )
+            except ClusterError as error:
+                log.warning("the Service %s cannot be pointed at this pod: %s", coordination.service, error)
+            await asyncio.sleep(REPOINT_SECONDS)
+
+
+def channel_host(configuration: Configuration, pod: OperatorPod) -> str:
+    """The DNS name under which supervisors reach the leader."""
+    return f"{configuration.coordination.service}.{pod.namespace}.svc"
+
+
+async def channel_certificate(
+    gateway: Gateway, configuration: Configuration, pod: OperatorPod, now: Callable[[], datetime]
+) -> Certificate | None:
+    """Waits for the certificate of the channel, because pods that are created without it could not report. None if this pod has no
+    address."""
+    secret = configuration.coordination.secret
+    while pod.address:
+        try:
+            return await load_or_create(gateway, pod.namespace, secret=secret, host=channel_host(configuration, pod), now=now())
+        except ClusterError as error:
+            log.warning(
+                "no certificate for the coordination channel: Secret %s/%s, which comes with the chart: %s", pod.namespace, secret, error
+            )
+            await asyncio.sleep(CERTIFICATE_RETRY_SECONDS)
+    return None

@@ -1,0 +1,1 @@
+"""The first stage: what is true of a job now."""

@@ -1,0 +1,124 @@
+"""What is true of one job at one moment: the job, its replicas, and which attempt each replica belongs to. `read` is the first stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from muster.api.job import TrainingJob
+from muster.api.problems import Problem
+from muster.api.spec import TrainingJobSpec
+from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts.membership import assigned
+from muster.lifecycle.facts.times import milliseconds
+from muster.lifecycle.observed import Observed, ReplicaView
+from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.strategies.base import Strategy, WorldPlan
+from muster.strategies.registry import strategy_of
+from muster_contract.reports import Report
+
+_BRIEF_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`replicas` and `standing_by` are sorted: callers give replicas in any order, and the order must not change the status."""
+
+    job: TrainingJob
+    observed: Observed
+    now: datetime
+    problems: tuple[Problem, ...]
+    """What admission rejects in the spec."""
+    policy: Policy
+    replicas: tuple[ReplicaView, ...] = ()
+    """Each in the attempt that it belongs to."""
+    standing_by: tuple[ReplicaView, ...] = ()
+    """Replicas outside the world that wait for a later world to take them in."""
+
+    @property
+    def spec(self) -> TrainingJobSpec:
+        return self.job.spec
+
+    @property
+    def live(self) -> bool:
+        return self.observed.live
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.spec.strategy)
+
+    @cached_property
+    def plan(self) -> WorldPlan:
+        """The whole world that the spec asks for."""
+        return self.strategy.plan(self.spec)
+
+    @property
+    def stamp(self) -> datetime:
+        """Now, to the millisecond, as the status holds times."""
+        return milliseconds(self.now)
+
+    @property
+    def created(self) -> datetime:
+        """When the job was created. If the job does not say, when it was first seen."""
+        return self.job.metadata.creation_timestamp or self.job.status.admitted_time or self.stamp
+
+    @property
+    def everyone(self) -> tuple[ReplicaView, ...]:
+        return (*self.replicas, *self.standing_by)
+
+    @property
+    def brief_grace(self) -> int | None:
+        """Grace period in seconds of a program without a supervisor that has nothing left to save, so that its devices are free soon.
+        None, the pod's own grace period, under a supervisor: it ends its processes in time by itself."""
+        return None if self.spec.trainer.supervised else _BRIEF_SECONDS
+
+    def replicas_of(self, attempt: int) -> tuple[ReplicaView, ...]:
+        return tuple(view for view in self.replicas if view.attempt == attempt)
+
+    def older_than(self, attempt: int) -> tuple[ReplicaView, ...]:
+        return tuple(view for view in self.replicas if view.attempt < attempt)
+
+    def trainers(self, attempt: int) -> tuple[ReplicaView, ...]:
+        """The replicas of an attempt that train together."""
+        return tuple(view for view in self.replicas_of(attempt) if self.strategy.is_in_world(view.role))
+
+    def reports(self, attempt: int) -> tuple[tuple[ReplicaView, Report], ...]:
+        """The newest report of each replica that trains, less those of another attempt."""
+        reports = ((view, view.report) for view in self.trainers(attempt))
+        return tuple((view, report) for view, report in reports if report is not None and report.attempt == attempt)
+
+    def retry_time(self, view: ReplicaView) -> datetime:
+        """When a replica outside the world that failed is created again."""
+        return (view.finished or view.created) + timedelta(seconds=self.policy.evaluator_seconds)
+
+    def counts_steps(self, status: TrainingJobStatus) -> bool:
+        """Whether the program reports its steps. The bundled loops do; a script or command does if it ever has."""
+        return status.restarts.best_step > 0 or (self.spec.trainer.script is None and self.spec.trainer.command is None)
+
+    def missing_members(self, status: TrainingJobStatus) -> list[Member]:
+        """Members of the world that had a pod and have none now. This proves a loss only if the observation is live."""
+        uids = {view.uid for view in self.replicas}
+        members = status.world.members if status.world else ()
+        expected = (member for member in members if member.uid and not member.awaited and not member.succeeded)
+        return [member for member in expected if member.uid not in uids and self.strategy.is_in_world(member.role)]
+
+    def attempt_ahead(self, status: TrainingJobStatus) -> int | None:
+        """The highest attempt of any replica, if the status has no record of it: the status was wiped, or restored from a backup."""
+        highest = max((view.attempt for view in self.replicas), default=-1)
+        return highest if highest > status.attempt else None
+
+    def in_world_of(self, status: TrainingJobStatus) -> Facts:
+        """The same facts, with each replica in the attempt that it has according to this status."""
+        replicas, standing_by = assigned(self.observed, status)
+        return replace(self, replicas=replicas, standing_by=standing_by)
+
+
+def read(
+    job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
+) -> Facts:
+    """The facts of a job and its children. A program without a supervisor has no last words: its termination message is its own."""
+    if not job.spec.trainer.supervised:
+        observed = replace(observed, replicas=tuple(replace(view, last_words=None) for view in observed.replicas))
+    return Facts(job, observed, now, tuple(problems), policy).in_world_of(job.status)

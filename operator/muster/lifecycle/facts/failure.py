@@ -1,0 +1,209 @@
+"""Failure classes: the class and reason of a replica's end, and the root cause of a broken world.
+
+An exit code has its meaning only together with the supervisor's last words. Without them, 20 is the training program's own 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.times import milliseconds
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.reports import LastWords
+
+LONGEST_MESSAGE = 2048
+
+_FAILURES = {code: code.failure_class for code in ExitCode if code.failure_class is not None}
+_PREEMPTED = frozenset({ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED})
+_FROM_OUTSIDE = frozenset({SIGNAL_BASE + 9, SIGNAL_BASE + 15})
+_STOPPED = _PREEMPTED | _FROM_OUTSIDE
+"""The codes in the last words of a replica that was stopped on request."""
+
+_POD_REASONS = {
+    "Evicted": Reason.EVICTED,
+    "Preempting": Reason.DISRUPTED,
+    "NodeLost": Reason.NODE_LOST,
+    "NodeShutdown": Reason.NODE_LOST,
+    "Shutdown": Reason.NODE_LOST,
+    "Terminated": Reason.NODE_LOST,
+}
+"""Reasons that the kubelet and the node controller set on pods they take away. The last three come from graceful node shutdown."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a replica, or a whole attempt, ended."""
+
+    failure_class: FailureClass
+    reason: Reason
+    message: str
+    replica: str
+    time: datetime
+    stall: Stall | None = None
+
+    @property
+    def precedence(self) -> tuple[int, datetime, str]:
+        """Lower explains more. A preemption comes first, then the earliest failure. A lost peer explains nothing if anything else does."""
+        if self.failure_class is FailureClass.PREEMPTION:
+            return 0, self.time, self.replica
+        return (2 if self.reason is Reason.PEER_LOST else 1), self.time, self.replica
+
+
+def root_cause(causes: Iterable[Cause]) -> Cause | None:
+    """The cause that explains the others."""
+    return min(causes, key=lambda cause: cause.precedence, default=None)
+
+
+def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
+    """The root cause that ends the open attempt; None while its world is whole."""
+    replicas = {member.replica for member in status.world.members} if status.world else set()
+    members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster removes the others itself
+    causes = [cause for view in members if (cause := cause_of_end(view, stopped=False))]
+    causes += [_loss(member.label, facts.stamp) for member in _lost_members(status, facts)]
+    return root_cause(causes)
+
+
+def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
+    """The root cause of an attempt that has ended: the one on record, or a better one that its replicas show now.
+
+    A replica that has moved on to a later attempt still reports how it ended in this one.
+    """
+    views = [view for view in facts.replicas if facts.strategy.is_in_world(view.role)]
+    ends = (
+        cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt) for view in views
+    )
+    causes = [_recorded(record), *(cause for cause in ends if cause), *_on_silent_nodes(record.attempt, facts)]
+    return min(causes, key=lambda cause: cause.precedence)
+
+
+def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
+    """Why this replica ended or is being removed; None if that explains nothing. `stopped`: Muster has stopped its whole attempt."""
+    if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
+        return None
+    taken_away = _taken_away(view)
+    if taken_away:
+        return taken_away
+    if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
+        return _cause_of_deletion(view, stopped=stopped)
+    return _own_end(view)
+
+
+def has_failed_by_itself(view: ReplicaView, *, stopped: bool) -> bool:
+    """Whether this replica has failed, and was neither taken away nor ended by Muster. `stopped`: see `cause_of_end`."""
+    words = last_words(view)
+    if not view.over or (words is not None and words.code == ExitCode.COMPLETED):
+        return False
+    cause = cause_of_end(view, stopped=stopped)
+    dismissed = words is not None and words.exit_code is None and words.signal is None and words.code == ExitCode.PEER_LOST
+    return cause is not None and cause.failure_class is not FailureClass.PREEMPTION and not dismissed
+
+
+def last_words(view: ReplicaView) -> LastWords | None:
+    """The last words about the replica's attempt, from its termination message or else from its last report."""
+    reported = view.report.last_words if view.report else None
+    return view.last_words or (reported if reported and reported.attempt in (None, view.attempt) else None)
+
+
+def last_step_in_words(views: Iterable[ReplicaView]) -> int | None:
+    """The highest step in the replicas' last words."""
+    steps = (words.step for view in views if (words := last_words(view)))
+    return max((step for step in steps if step is not None and step >= 0), default=None)
+
+
+def loss_in_words(views: Iterable[ReplicaView], step: int) -> str | None:
+    """The loss of that step in the replicas' last words."""
+    every = (last_words(view) for view in views)
+    return next((words.loss for words in every if words and words.step == step and words.loss), None)
+
+
+def _recorded(record: AttemptRecord) -> Cause:
+    assert record.failure_class is not None
+    assert record.reason is not None
+    assert record.failed_time is not None
+    return Cause(record.failure_class, record.reason, record.message, record.replica or "", record.failed_time, record.stall)
+
+
+def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
+    """Replicas that still exist long after their grace period. Their nodes do not answer."""
+    late = facts.now - timedelta(seconds=facts.policy.silent_seconds)
+    views = (view for view in facts.trainers(attempt) if not view.over and view.due is not None and view.due <= late)
+    message = "did not end within its grace period, because its node does not answer"
+    return [_cause(view, FailureClass.PREEMPTION, Reason.NODE_LOST, message=f"{view.name} {message}") for view in views]
+
+
+def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
+    """How a replica ended in an earlier attempt, if its last words are still about that one."""
+    words = view.report.last_words if view.report else None
+    if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
+        return None
+    return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False))
+
+
+def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
+    """Compares the clocks of two machines. If Muster has stopped the replica, an end that a stop causes is not the replica's own."""
+    if view.oom_killed:  # no stop causes this, and times in whole seconds would not show what came first
+        return True
+    words = last_words(view)
+    if stopped and (view.exit_code in _FROM_OUTSIDE or (words is not None and words.code in _STOPPED)):
+        return False
+    return view.finished is not None and view.deleting is not None and view.finished < view.deleting
+
+
+def _taken_away(view: ReplicaView) -> Cause | None:
+    if view.disruption is not None:
+        return _cause(view, FailureClass.PREEMPTION, Reason.DISRUPTED, message=f"{view.disruption}: {view.message}".rstrip(": "))
+    if view.reason in _POD_REASONS:
+        return _cause(view, FailureClass.PREEMPTION, _POD_REASONS[view.reason], message=view.message or view.reason)
+    return None
+
+
+def _cause_of_deletion(view: ReplicaView, *, stopped: bool) -> Cause | None:
+    if stopped:  # Muster deletes them
+        return None
+    words = last_words(view)
+    reason = Reason(ExitCode(words.code).reason) if words and words.code in _PREEMPTED else Reason.POD_DELETED
+    message = words.message if words and words.message else f"{view.name} is being deleted, but not by Muster"
+    cause = _cause(view, FailureClass.PREEMPTION, reason, message=message)
+    return replace(cause, time=milliseconds(view.deleting or view.created))
+
+
+def _own_end(view: ReplicaView) -> Cause:
+    words = last_words(view)
+    message = words.message if words and words.message else view.message
+    if view.oom_killed:
+        remedy = f"raise resources.limits.memory of its container in spec.roles.{view.role}.template"
+        text = f"the container ran out of memory: {remedy}" + (f" ({message})" if message else "")
+        return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
+    if words and words.code in _FAILURES:
+        code = ExitCode(words.code)
+        return _cause(view, _FAILURES[code], Reason(code.reason), message=message or code.reason)
+    return _exited(view, words.code if words and words.code else view.exit_code, message)
+
+
+def _exited(view: ReplicaView, code: int | None, message: str) -> Cause:
+    if code is None:
+        message = message or view.reason or "its container never started"
+        return _cause(view, FailureClass.INFRASTRUCTURE, Reason.START_FAILED, message=message)
+    if code > SIGNAL_BASE:
+        failure_class = FailureClass.INFRASTRUCTURE if code in _FROM_OUTSIDE else FailureClass.APPLICATION
+        return _cause(view, failure_class, Reason.PROCESS_KILLED, message=message or f"ended by signal {code - SIGNAL_BASE}")
+    return _cause(view, FailureClass.APPLICATION, Reason.USER_ERROR, message=message or f"exit code {code}")
+
+
+def _lost_members(status: TrainingJobStatus, facts: Facts) -> list[Member]:
+    """Only a live observation proves a loss."""
+    return facts.missing_members(status) if facts.live else []
+
+
+def _loss(label: str, now: datetime) -> Cause:
+    return Cause(FailureClass.PREEMPTION, Reason.REPLICA_LOST, f"{label} was removed, but not by Muster", label, now)
+
+
+def _cause(view: ReplicaView, failure_class: FailureClass, reason: Reason, *, message: str) -> Cause:
+    time = view.finished or view.deleting or view.created
+    return Cause(failure_class, reason, message[:LONGEST_MESSAGE], view.label, milliseconds(time))

@@ -1,0 +1,110 @@
+"""The attempt that each pod belongs to, and the replicas that stand by.
+
+A pod whose supervisor restarts in place moves on to the next attempt. It belongs to its old attempt until it has acknowledged that its
+old processes have ended. So every rule about replicas of older attempts also holds for it.
+
+Some strategies restart only in part, and the processes of the other members go on. Such a member reports the attempt in which its
+processes started, its incarnation. `assigned` turns that into the current attempt, so that no other module needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
+from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts.times import reported_time
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.state import is_open
+from muster_contract.events import MAX_ATTEMPT
+from muster_contract.reports import LastWords, Marks
+
+_NO_ATTEMPT = -1
+"""Of a replica that stood by and that no world needs any more."""
+_ORDER = {role: number for number, role in enumerate((WORKER, PS, CHIEF, EVALUATOR))}
+
+Views = tuple[ReplicaView, ...]
+
+
+def assigned(observed: Observed, status: TrainingJobStatus) -> tuple[Views, Views]:
+    """The replicas, each in its attempt, and those that stand by.
+
+    A replica's attempt is the one that its pod was created for, or a later one that its supervisor has acknowledged. The status records
+    who has joined the world, because a new leader has no reports yet.
+    """
+    world = status.world
+    members = {member.uid: member for member in world.members} if world else {}
+    taken = {member.replica for member in world.members} if world else set()  # of new members the uid is not known yet
+    outside = [view for view in observed.replicas if view.standby and view.uid not in members]
+    idle = [view for view in outside if is_open(status) and view.replica not in taken and has_current_form(observed, view)]
+    unwanted = [replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle]
+    inside = [_in_its_attempt(view, members.get(view.uid), status) for view in observed.replicas if view not in outside]
+    return _sorted((*inside, *unwanted)), _sorted(idle)
+
+
+def has_current_form(observed: Observed, view: ReplicaView) -> bool:
+    """Whether its pod has the template that a pod created now would have."""
+    return view.form == observed.form or not view.form or not observed.form
+
+
+def attempt_of(status: TrainingJobStatus, uid: str) -> int:
+    """The attempt whose processes the replica with this uid runs, or is to run."""
+    members = status.world.members if status.world else ()
+    member = next((member for member in members if member.uid == uid and not member.awaited), None)
+    return status.attempt if member is None or member.incarnation is None else member.incarnation
+
+
+def _sorted(views: Iterable[ReplicaView]) -> Views:
+    return tuple(sorted(views, key=lambda view: (_ORDER.get(view.role, len(_ORDER)), view.index, view.uid)))
+
+
+def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJobStatus) -> ReplicaView:
+    current = status.world.attempt if status.world else 0
+    if member and member.incarnation is not None:
+        view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
+    attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status))
+    report = view.report
+    # When the job has ended, a supervisor that has reported last words exits by itself, even if it does not say that it waits.
+    waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
+    words = report.last_words if report and waits else None
+    if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
+        return replace(view, attempt=attempt, spent=True, finished=_end_time(view, words))
+    return view if view.attempt == attempt else replace(view, attempt=attempt)
+
+
+def _joined(member: Member | None, current: int) -> int:
+    """The attempt that it has joined by the status: a new leader has no reports yet."""
+    return current if member and not member.awaited else 0
+
+
+def _acknowledged(view: ReplicaView, status: TrainingJobStatus) -> int:
+    """The attempt that its supervisor reports. A pod that is being deleted joins no new attempt.
+
+    A supervisor is at most one attempt ahead of a status that was read. Only if the status was wiped, replicas alone show the attempt.
+    """
+    if view.deleting is not None:
+        return 0
+    latest = status.attempt + 1 if status.attempts else MAX_ATTEMPT
+    reported = max(view.report.attempt if view.report else 0, (view.last_words.attempt if view.last_words else None) or 0)
+    return reported if reported <= latest else 0
+
+
+def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
+    """When its processes ended: by its own clock, within the times that this machine knows."""
+    if view.reported is None:
+        return None
+    return max(view.created, min(view.reported, reported_time(words.ended_at, fallback=view.reported)))
+
+
+def _renumbered(view: ReplicaView, incarnation: int, attempt: int) -> ReplicaView:
+    """The view with reports about its incarnation as reports about the attempt, less how its processes started."""
+
+    def words_of(words: LastWords | None) -> LastWords | None:
+        return replace(words, attempt=attempt) if words and words.attempt == incarnation else words
+
+    report = view.report
+    if report and report.attempt == incarnation:
+        report = replace(report, attempt=attempt, resumed=None, marks=Marks(), last_words=words_of(report.last_words))
+    return replace(view, report=report, last_words=words_of(view.last_words))

@@ -1,0 +1,1 @@
+"""The third stage: phase, conditions, message, counts and goodput. They follow from the state and decide nothing."""

@@ -1,0 +1,168 @@
+"""The conditions of a job: one of each type. lastTransitionTime is when the status of one last changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from muster.api.status import Condition, ConditionType, GraceStatus, Phase, Reason, TrainingJobStatus
+from muster.lifecycle.facts import gang
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.times import whole_seconds
+from muster.lifecycle.recording.ranks import can_be_compared
+from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failure
+from muster.lifecycle.transition.pods import reasons
+
+_ORDER = list(ConditionType)
+_LONGEST_MESSAGE = 4096
+_GRACE_ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
+
+
+def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
+    """The status with the conditions that follow from it now. The others stay as they are."""
+    values = {
+        ConditionType.VALID: _valid(facts),
+        ConditionType.STORAGE_SHARED: storage_condition(facts),
+        ConditionType.RESUME_REGRESSION: _resume_regression(status, facts.job.status),
+        ConditionType.STRAGGLING: _straggling(status, facts),
+        ConditionType.GRACE_SUFFICIENT: _grace_sufficient(status.grace),
+        ConditionType.SUSPENDED: _suspended(status, state),
+        ConditionType.READY: _ready(status, state, facts),
+        ConditionType.GANG_SCHEDULED: _gang_scheduled(status, facts),
+    }
+    if isinstance(state, Ended):
+        kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
+        values[kind] = Value(True, state.reason, state.message)
+    old = {condition.type: condition for condition in status.conditions}
+    new = {kind: _condition(kind, value, old.get(kind), facts) for kind, value in values.items() if value is not None}
+    conditions = sorted((old | new).values(), key=lambda condition: _ORDER.index(condition.type))
+    return replace(status, conditions=tuple(conditions))
+
+
+def _condition(kind: ConditionType, value: Value, old: Condition | None, facts: Facts) -> Condition:
+    holds = "True" if value.holds else "False"
+    return Condition(
+        type=kind,
+        status="True" if value.holds else "False",
+        reason=value.reason,
+        message=value.message[:_LONGEST_MESSAGE],
+        last_transition_time=old.last_transition_time if old and old.status == holds else whole_seconds(facts.now),
+        observed_generation=facts.job.metadata.generation,
+    )
+
+
+def _valid(facts: Facts) -> Value:
+    if facts.problems:
+        return Value(False, Reason(facts.problems[0].reason), "; ".join(map(str, facts.problems)))
+    return Value(True, Reason.ACCEPTED)
+
+
+def _resume_regression(status: TrainingJobStatus, old: TrainingJobStatus) -> Value | None:
+    """Whether the attempt that has just resumed began before the newest commit. An attempt in which the training goes on has its step
+    from its beginning. It does not resume, so the condition stays as it is."""
+    waiting = {record.attempt for record in old.attempts if record.step_resumed is None}
+    resumed = (record for record in reversed(status.attempts) if record.attempt in waiting and record.step_resumed is not None)
+    record = next(resumed, None)
+    if record is None:
+        return None
+    if record.step_skipped is not None:
+        message = f"attempt {record.attempt} began at step {record.step_resumed}, but step {record.step_skipped} was committed"
+        return Value(True, Reason.STARTED_OVER, message)
+    if not record.step_resumed:
+        return None
+    return Value(False, Reason.RESUMED_AT_COMMIT, f"attempt {record.attempt} resumed at step {record.step_resumed}")
+
+
+def _straggling(status: TrainingJobStatus, facts: Facts) -> Value | None:
+    """Older versions recorded stragglers in the condition alone, so it stays until the ranks are compared again."""
+    if status.stragglers:
+        parts = (
+            f"rank {each.rank} ({each.replica}) works {each.seconds:.3g} s in each step, the others {each.others_seconds:.3g} s and wait"
+            for each in status.stragglers
+        )
+        return Value(True, Reason.SLOW_RANK, "; ".join(parts))
+    old = status.condition(ConditionType.STRAGGLING)
+    is_unconfirmed = old is not None and old.status == "True" and not facts.job.status.stragglers and not can_be_compared(status, facts)
+    return Value(False, Reason.EVEN) if old and not is_unconfirmed else None
+
+
+def _grace_sufficient(grace: GraceStatus | None) -> Value | None:
+    if grace is None:
+        return None
+    if grace.reason is Reason.SAVED_IN_TIME:
+        return Value(True, Reason.SAVED_IN_TIME, f"attempt {grace.attempt}: it was asked to stop, and saved")
+    replica = f"{grace.replica or 'a replica'} on {grace.node}" if grace.node else grace.replica or "a replica"
+    given = "" if grace.given_seconds is None else f" with a grace period of {grace.given_seconds} s"
+    end = ", and did not save" if grace.reason is Reason.PREEMPTED_NOT_SAVED else ""
+    times = f"a save takes up to {grace.needed_seconds} s, and pods created from now on allow {grace.allowed_seconds} s"
+    message = f"attempt {grace.attempt}: {replica} was asked to stop{given}{end}; {times}: {_GRACE_ADVICE}"
+    return Value(False, grace.reason, message)
+
+
+def _suspended(status: TrainingJobStatus, state: State) -> Value | None:
+    if status.phase is Phase.SUSPENDED:
+        return Value(True, Reason.SUSPENDED)
+    old = status.condition(ConditionType.SUSPENDED)
+    if old is None:
+        return None
+    if isinstance(state, Ended):
+        return Value(False, Reason.NOT_SUSPENDED)
+    return Value(False, Reason.RESUMED if old.status == "True" else old.reason)
+
+
+def _gang_scheduled(status: TrainingJobStatus, facts: Facts) -> Value | None:
+    """Since when the pods have nodes, or wait for them."""
+    if not status.gang_scheduler or not is_open(status):
+        return None
+    if gang.is_waiting(status, facts):
+        return Value(False, Reason.WAITING_FOR_GANG, f"{gang.sentence(status, facts)}{reasons(facts.trainers(status.attempt))}")
+    return Value(True, Reason.GANG_PLACED)
+
+
+def _ready(status: TrainingJobStatus, state: State, facts: Facts) -> Value:
+    is_ready = status.phase is Phase.RUNNING
+    match state:
+        case Ended():
+            return Value(False, state.reason)
+        case _ if facts.observed.refused and not is_ready:
+            return Value(False, Reason.REPLICAS_REFUSED, facts.observed.refused)
+        case Suspended():
+            return Value(is_ready, Reason.SUSPENDED)
+        case _ if is_ready:
+            return Value(True, Reason.ALL_REPLICAS_RUNNING)
+        case _:
+            return Value(False, Reason.RESTARTING if last_failure(status) else Reason.WAITING_FOR_REPLICAS)
+
+
+class Value(NamedTuple):
+    holds: bool
+    reason: Reason
+    message: str = ""
+
+
+def storage_condition(facts: Facts) -> Value | None:
+    """The condition StorageShared; None if the caller did not read the claim."""
+    claim, storage = facts.observed.claim, facts.spec.checkpoint.storage
+    if claim is None or storage is None or storage.persistent_volume_claim is None or facts.problems:
+        return None
+    name, pods, limit = storage.persistent_volume_claim.claim_name, len(facts.plan.replicas), facts.spec.startup_deadline_seconds
+    modes = claim.access_modes
+    if not modes:
+        message = f"there is no claim {name} in this namespace: the pods wait for it, {limit} s at most; create it as ReadWriteMany"
+        return Value(False, Reason.CLAIM_NOT_FOUND, message)
+    if "ReadWriteMany" in modes:
+        return Value(True, Reason.MANY_NODES, f"claim {name} is ReadWriteMany")
+    subject = f"claim {name} is {', '.join(modes)}"
+    if pods == 1:
+        message = f"{subject}, and the job has one pod: if its node is lost, the volume is free once that pod is gone"
+        return Value(True, Reason.ONE_POD, message)
+    if "ReadWriteOnce" in modes:
+        message = (
+            f"{subject}: all {pods} pods must be on one node, and pods on other nodes wait, {limit} s at most; "
+            "use a ReadWriteMany claim, or keep the pods together with a podAffinity in roles.*.template"
+        )
+        return Value(False, Reason.ONE_NODE, message)
+    if "ReadWriteOncePod" in modes:
+        message = f"{subject}: one pod at a time can mount it, and the job has {pods}; use a ReadWriteMany claim"
+        return Value(False, Reason.ONE_POD, message)
+    return Value(False, Reason.ONE_NODE, f"{subject}: nothing can be saved there; use a ReadWriteMany claim")

@@ -1,0 +1,65 @@
+"""The message of the status: one sentence about what the job does or waits for.
+
+It has no figures that change by themselves, because every change is a write.
+"""
+
+from __future__ import annotations
+
+from muster.api.status import AttemptRecord, Phase, Reason, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.present.goodput import reports_steps
+from muster.lifecycle.state import Ended, Open, State, Suspended, is_held_back, last_failure
+from muster.lifecycle.transition.clean_up import holding_resources
+from muster.lifecycle.transition.pods import listed, waiting_sentence
+
+_LONGEST = 4096
+
+
+def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
+    return _message(status, state, facts)[:_LONGEST]
+
+
+def failure_sentence(record: AttemptRecord) -> str:
+    """Why an attempt ended, such as `UserError of worker-1: ...`."""
+    reason = record.reason.value if record.reason else "an unknown end"
+    subject = f"{reason} of {record.replica}" if record.replica else reason
+    return f"{subject}: {record.message}" if record.message else subject
+
+
+def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
+    if isinstance(state, Ended):
+        left = listed([view.label for view in holding_resources(status, facts)])
+        return f"{state.message}; still running, and holding resources, because cleanPodPolicy is None: {left}" if left else state.message
+    if facts.problems and not isinstance(state, Open):
+        return "the job is not valid, so nothing is started: " + "; ".join(map(str, facts.problems))
+    if status.phase is Phase.SUSPENDED:
+        return "suspended; set spec.suspend to false to resume"
+    if isinstance(state, Suspended) and state.record and state.record.reason is Reason.SUSPENDED:
+        return f"suspending: {len(facts.replicas)} replicas save and stop"
+    if state.record is None or status.world is None:
+        return "not started yet"
+    if not isinstance(state, Open):
+        failure = failure_sentence(state.record)
+        return f"attempt {state.record.attempt} failed ({failure}); its other replicas must end before the job is given up"
+    return _running(status, facts) if status.world.ready_time else _starting(status, facts)
+
+
+def _running(status: TrainingJobStatus, facts: Facts) -> str:
+    if status.world and status.world.first_step_time is None and facts.counts_steps(status):
+        return f"attempt {status.attempt}: all replicas run, waiting for the first step"
+    if not reports_steps(status, facts):
+        return f"attempt {status.attempt}: all replicas run; the program has reported no step"
+    trains = f"attempt {status.attempt} trains"
+    if status.world is None or facts.spec.elastic is None:
+        return trains
+    few, many = len(status.world.members), len(facts.plan.replicas)
+    return f"{trains} on {few} of {many} workers" if few < many else trains
+
+
+def _starting(status: TrainingJobStatus, facts: Facts) -> str:
+    failed = last_failure(status)
+    after = f", after {failure_sentence(failed)}" if failed else ""
+    if status.next_attempt_time and is_held_back(status, facts.now):
+        return f"attempt {status.attempt} is held back until {status.next_attempt_time:%H:%M:%S} UTC{after}"
+    meanwhile = " while the others train on" if status.world and status.world.first_step_time else ""
+    return f"attempt {status.attempt} waits for {waiting_sentence(status, facts, brief=True)}{meanwhile}{after}"

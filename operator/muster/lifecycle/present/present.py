@@ -1,0 +1,93 @@
+"""The part of the status that is for users: phase, conditions, counts and message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from muster.api.constants import JOB_NAME_LABEL, ROLE_LABEL
+from muster.api.spec import RoleName
+from muster.api.status import Phase, RoleStatus, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import has_failed_by_itself
+from muster.lifecycle.observed import ReplicaPhase
+from muster.lifecycle.present.conditions import with_conditions
+from muster.lifecycle.present.message import message
+from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
+
+
+def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
+    """The status as it is shown. Of a job that had ended before, only its counts and its message change."""
+    if not status.phase.final:
+        status = replace(status, phase=_phase(status, state, facts))
+        status = with_conditions(status, state, facts)
+    status = with_counts(status, facts)
+    return replace(status, message=message(status, state, facts))
+
+
+def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
+    """A job is Suspended once a live observation has proved that its replicas are gone."""
+    match state:
+        case Ended():
+            return Phase.SUCCEEDED if state.has_succeeded else Phase.FAILED
+        case Suspended():
+            return Phase.SUSPENDED if _is_empty(facts) else status.phase
+        case Open() if status.world and status.world.ready_time:
+            return Phase.RUNNING
+    if last_failure(status):
+        return Phase.RECOVERING
+    started = any(view.phase is ReplicaPhase.RUNNING for view in facts.trainers(status.attempt))
+    return Phase.STARTING if started or status.start_time else Phase.PENDING
+
+
+def _is_empty(facts: Facts) -> bool:
+    """Whether the job's replicas are provably gone."""
+    return facts.live and not facts.everyone
+
+
+def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with replicas by role, and with the figures of the scale subresource."""
+    names = dict.fromkeys(member.role for member in (status.world.members if status.world else ()))
+    roles = tuple(_role(status, facts, name) for name in names)
+    worker_role = facts.strategy.worker_role
+    worker = next((role for role in roles if role.name == worker_role), None)
+    return replace(
+        status,
+        observed_generation=facts.job.metadata.generation,
+        roles=roles,
+        workers=f"{worker.ready}/{worker.desired}" if worker else "",
+        replicas=sum(view.role == worker_role for view in facts.everyone),
+        ready_replicas=worker.ready if worker else 0,
+        selector=f"{JOB_NAME_LABEL}={facts.job.metadata.name},{ROLE_LABEL}={worker_role}",
+    )
+
+
+def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus:
+    views = [view for view in facts.replicas_of(status.attempt) if view.role == role]
+    members = [member for member in (status.world.members if status.world else ()) if member.role == role]
+    return RoleStatus(
+        name=role,
+        desired=len(facts.plan.of(role)) if facts.spec.elastic else len(members),
+        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
+        succeeded=sum(member.succeeded for member in members),
+        failed=sum(has_failed_by_itself(view, stopped=not is_open(status)) for view in views),
+    )
+
+
+def is_write_postponed(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether only figures have changed, and they were written a short while ago."""
+    due = next_write_time(facts)
+    return new != old and due is not None and facts.now < due and _with_old_figures(old, new) == old
+
+
+def next_write_time(facts: Facts) -> datetime | None:
+    """When figures may be written again."""
+    written = facts.job.status.progress.updated_at if facts.job.status.progress else None
+    return written + timedelta(seconds=facts.policy.progress_seconds) if written else None
+
+
+def _with_old_figures(old: TrainingJobStatus, new: TrainingJobStatus) -> TrainingJobStatus:
+    world = new.world
+    if world and old.world:
+        world = replace(world, activity=old.world.activity, saved_seconds=old.world.saved_seconds)
+    return replace(new, world=world, progress=old.progress, checkpoint=old.checkpoint, notices=old.notices)

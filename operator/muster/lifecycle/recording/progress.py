@@ -1,0 +1,222 @@
+"""The progress of the training. Reports of supervisors become progress, the newest commit, the step resumed from, and notices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from muster.api.status import CheckpointStatus, Notice, Progress, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import last_step_in_words, last_words, loss_in_words
+from muster.lifecycle.facts.times import reported_time, whole_seconds
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.recording.phases import with_phases
+from muster.lifecycle.recording.ranks import differences
+from muster.lifecycle.state import newest, record_before, with_record
+from muster_contract import reports as wire
+from muster_contract.events import Commit, Evaluation, Resumed
+from muster_contract.notices import NoticeReason
+from muster_contract.reports import Report
+
+_NOTICES_KEPT = 10
+_LONGEST_NOTICE = 1024
+_LONGEST_PATH = 1024
+_MOST_METRICS = 64
+_LONGEST_ETA = 10**9  # seconds; an absurd total must still fit the status
+_NEVER = "Never"
+
+
+def with_progress(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with what the current attempt's replicas report."""
+    if status.world is None or status.world.attempt != status.attempt:
+        return status
+    reports = [report for _, report in facts.reports(status.attempt)]
+    status = _with_resumed_step(status, facts, [report.resumed for report in reports if report.resumed])
+    status = _with_steps(status, facts, reports)
+    status = _with_step_in_last_words(status, facts)
+    status = _with_evaluation(status, facts)
+    status = _with_commit(status, facts)
+    return _with_notices(status, facts, reports)
+
+
+def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[Resumed]) -> TrainingJobStatus:
+    """Once per attempt: the step it resumed from, and how many steps of the attempt before must be redone."""
+    record = newest(status)
+    if not reported or record is None or record.step_resumed is not None:
+        return status
+    resumed, before = reported[0], record_before(status)
+    done = max(status.progress.step if status.progress else 0, before.last_step or 0 if before else 0)
+    record = replace(
+        record,
+        step_resumed=resumed.step,
+        step_found=record.step_found if resumed.found is None else resumed.found,
+        step_skipped=_skipped_step(status, facts, resumed),
+        steps_lost=max(0, done - resumed.step),
+    )
+    progress = status.progress or (Progress(updated_at=facts.stamp) if resumed.step else None)
+    if progress and status.world and status.world.first_step_time is None:
+        progress = replace(progress, step=resumed.step)
+    else:
+        progress = status.progress
+    return replace(
+        with_record(status, record),
+        checkpoint=_verified(status.checkpoint, facts, resumed),
+        restarts=replace(status.restarts, best_step=max(status.restarts.best_step, resumed.step)),
+        progress=progress,
+    )
+
+
+def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> int | None:
+    """The step of the newest commit, if the attempt should have resumed there and did not. To skip a damaged commit and report that is
+    right; to begin at step 0 is not."""
+    committed = max(status.checkpoint.step if status.checkpoint else 0, resumed.found or 0)
+    if committed == 0 or facts.spec.checkpoint.resume == _NEVER:
+        return None
+    regressed = resumed.step == 0 or (resumed.step < committed and not resumed.skipped)
+    return committed if regressed else None
+
+
+def _verified(newest_commit: CheckpointStatus | None, facts: Facts, resumed: Resumed) -> CheckpointStatus | None:
+    """The newest commit after an attempt resumed: the one that it read. The fence makes later commits void. A commit that was not reported,
+    such as one of a world that saved when it was asked to stop, became valid by now, or by the time of the later one."""
+    if resumed.step == 0:
+        return None
+    if newest_commit and resumed.step == newest_commit.step:
+        return replace(newest_commit, verified=True)
+    return CheckpointStatus(
+        step=resumed.step,
+        path=PurePosixPath(resumed.path or "").name[:_LONGEST_PATH],
+        committed_at=newest_commit.committed_at if newest_commit and resumed.step < newest_commit.step else whole_seconds(facts.now),
+        verified=True,
+        measured_seconds=newest_commit.measured_seconds if newest_commit else None,
+    )
+
+
+def _with_steps(status: TrainingJobStatus, facts: Facts, reports: list[Report]) -> TrainingJobStatus:
+    world, record = status.world, newest(status)
+    assert world is not None
+    stepping = [(report.progress, report) for report in reports if report.progress and report.progress.step > 0]
+    progress, report = max(stepping, key=lambda each: each[0].step, default=(None, None))
+    activity = next((each.phase for each in (report, *reports) if each and each.phase), world.activity)
+    status = replace(status, world=replace(world, activity=activity[:32] if activity else activity))
+    is_first = world.first_step_time is None
+    if progress is None or report is None or (is_first and record and progress.step <= (record.step_resumed or 0)):
+        return status
+    if is_first:
+        status = with_phases(status, facts, report.marks)
+    assert status.world is not None
+    saved = max(status.world.saved_seconds, round(report.saved_seconds, 3))
+    status = replace(status, world=replace(status.world, saved_seconds=saved))
+    if not is_first and status.progress and progress.step <= status.progress.step:
+        return status
+    return replace(status, progress=_progress(status, facts, progress))
+
+
+def _with_step_in_last_words(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """Often only last words have the last step."""
+    views = facts.trainers(status.attempt)
+    step, old = last_step_in_words(views), status.progress or Progress()
+    if step is None or step <= old.step:
+        return status
+    percent = min(100, 100 * step // old.total_steps) if old.total_steps else None
+    loss = _short_loss(loss_in_words(views, step)) or old.loss
+    progress = replace(old, step=step, percent=percent, eta_seconds=None, updated_at=facts.stamp, loss=loss)
+    return replace(status, progress=progress)
+
+
+def _progress(status: TrainingJobStatus, facts: Facts, reported: wire.Progress) -> Progress:
+    """The report's figures, less what a status may not hold, such as a rate that is not a number."""
+    old = status.progress or Progress()
+    total = reported.total_steps if reported.total_steps and reported.total_steps > 0 else old.total_steps
+    rate = reported.samples_per_second
+    return replace(
+        old,
+        step=reported.step,
+        total_steps=total,
+        percent=min(100, 100 * reported.step // total) if total else None,
+        epoch=reported.epoch if reported.epoch is not None and reported.epoch >= 0 else None,
+        loss=_short_loss(reported.loss),
+        samples_per_second=rate if rate is not None and math.isfinite(rate) and rate >= 0 else None,
+        eta_seconds=_eta(status, facts, reported, total=total),
+        updated_at=facts.stamp,
+    )
+
+
+def _short_loss(loss: str | None) -> str | None:
+    """Six digits; the replica's log has all of them. NaN and what is not a number stay as they are."""
+    try:
+        return f"{float(loss):.6g}" if loss is not None else None
+    except ValueError:
+        return loss[:32] if loss else None
+
+
+def _eta(status: TrainingJobStatus, facts: Facts, reported: wire.Progress, *, total: int | None) -> int | None:
+    """The program's own estimate, else one from the mean time of this attempt's steps. None until it has done two."""
+    if reported.remaining_seconds is not None:
+        return min(_LONGEST_ETA, int(reported.remaining_seconds))
+    step = reported.step
+    record = newest(status)
+    if total is None or record is None or status.world is None or status.world.first_step_time is None:
+        return None
+    done = step - (record.step_resumed or 0)
+    spent = (facts.now - status.world.first_step_time).total_seconds()
+    return min(_LONGEST_ETA, int(max(0, total - step) * spent / done)) if done > 1 and spent > 0 else None
+
+
+def _with_evaluation(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    views = facts.replicas_of(status.attempt)
+    reported = [view.report.evaluation for view in views if view.report and view.report.attempt == status.attempt]
+    reported += [words.evaluation for words in map(last_words, views) if words]
+    newest_one: Evaluation | None = max((each for each in reported if each), key=lambda each: each.step, default=None)
+    if newest_one is None:
+        return status
+    metrics = {name[:64]: value for name, value in sorted(newest_one.metrics.items())[:_MOST_METRICS] if math.isfinite(value)}
+    old = status.progress or Progress(updated_at=facts.stamp)
+    return status if metrics == old.metrics else replace(status, progress=replace(old, metrics=metrics))
+
+
+def _with_commit(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The newest commit. A report that comes late does not replace a newer one."""
+    commits = [commit for view in facts.trainers(status.attempt) for commit in _commits(view, status.attempt)]
+    commit, old = max(commits, key=lambda each: each.step, default=None), status.checkpoint
+    if commit is None or (old and commit.step <= old.step):
+        return status
+    seconds = _rounded(commit.seconds)
+    checkpoint = CheckpointStatus(
+        step=commit.step,
+        path=commit.path[:_LONGEST_PATH],
+        committed_at=whole_seconds(reported_time(commit.time or None, fallback=facts.now)),
+        seconds=seconds,
+        measured_seconds=_measured(old.measured_seconds if old else None, seconds),
+        blocked_seconds=_rounded(commit.blocked_seconds),
+    )
+    return replace(status, checkpoint=checkpoint)
+
+
+def _commits(view: ReplicaView, attempt: int) -> Iterable[Commit]:
+    words = last_words(view)
+    reported = view.report.checkpoint if view.report and view.report.attempt == attempt else None
+    return (commit for commit in (reported, words.commit if words else None) if commit)
+
+
+def _measured(before: float | None, seconds: float | None) -> float | None:
+    """A save on request may be far shorter than one beside the training, and last words do not report how long theirs took."""
+    if before is None or seconds is None:
+        return before if seconds is None else seconds
+    return max(seconds, round(before / 2, 3))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return round(seconds, 3) if seconds is not None and 0 <= seconds < math.inf else None
+
+
+def _with_notices(status: TrainingJobStatus, facts: Facts, reports: list[Report]) -> TrainingJobStatus:
+    """Environments are compared once every replica has reported its own."""
+    notices = [Notice(reason=notice.reason, message=notice.message[:_LONGEST_NOTICE]) for report in reports for notice in report.notices]
+    if len(reports) == len(facts.trainers(status.attempt)) and all(report.fingerprints for report in reports):
+        messages = (f"environments differ: {difference}"[:_LONGEST_NOTICE] for difference in differences(reports))
+        notices += [Notice(reason=NoticeReason.ENVIRONMENTS_DIFFER, message=message) for message in messages]
+    latest = tuple(dict.fromkeys(notices))[-_NOTICES_KEPT:]
+    return replace(status, notices=latest) if latest else status

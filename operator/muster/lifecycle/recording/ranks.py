@@ -1,0 +1,94 @@
+"""Compares the ranks of a world: their speed, and their software and devices.
+
+In a synchronous world all steps take equally long, so the time that each rank works is compared.
+
+Each rank reports medians over its last steps. A rank is slow if it works much longer than the median of the others, and if that is a
+notable share of each step. The bound to stop being slow is lower, so that the condition does not flap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from muster.api.status import Straggler, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster_contract.events import Fingerprint, Pace
+from muster_contract.reports import Report
+
+_MOST = 8
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """`times` what the others work, and longer than them by a `share` of the step."""
+
+    times: float
+    share: float
+
+
+_SLOW = _Bounds(times=1.5, share=0.1)
+_STILL_SLOW = _Bounds(times=1.25, share=0.05)
+
+
+def with_stragglers(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with its slow ranks. They stay as they are until enough ranks of this attempt have reported, and while the same ranks
+    are slow: their figures change all the time, and each change would be a write."""
+    paces = _paces(status, facts)
+    if not _suffice(paces, status):
+        return status
+    slow = _slow(paces, _STILL_SLOW if status.stragglers else _SLOW)[:_MOST]
+    unchanged = [(each.rank, each.replica) for each in slow] == [(each.rank, each.replica) for each in status.stragglers]
+    return status if unchanged else replace(status, stragglers=tuple(slow))
+
+
+def can_be_compared(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether enough ranks of this attempt have reported how long they work."""
+    return _suffice(_paces(status, facts), status)
+
+
+def _paces(status: TrainingJobStatus, facts: Facts) -> list[tuple[str, Pace]]:
+    return [(view.label, pace) for view, report in facts.reports(status.attempt) for pace in report.ranks if pace.own_seconds is not None]
+
+
+def _suffice(paces: list[tuple[str, Pace]], status: TrainingJobStatus) -> bool:
+    return len(paces) >= max(2, status.world.size if status.world else 0)
+
+
+def _slow(paces: list[tuple[str, Pace]], bounds: _Bounds) -> list[Straggler]:
+    stragglers = []
+    for label, pace in paces:
+        seconds = pace.own_seconds or 0.0
+        others = median(other.own_seconds or 0.0 for _, other in paces if other is not pace)
+        if seconds > others * bounds.times and seconds - others > bounds.share * (pace.seconds or seconds):
+            stragglers.append(Straggler(rank=pace.rank, replica=label, seconds=seconds, others_seconds=others))
+    return stragglers
+
+
+def differences(reports: Iterable[Report]) -> list[str]:
+    """A sentence for each rank and property in which its environment differs from most other ranks.
+
+    In a draw, the group with the lowest name counts as the others. Each role is compared by itself, because roles may differ by design.
+    """
+    by_role: dict[str, dict[str, Fingerprint]] = defaultdict(dict)
+    for report in reports:
+        for fingerprint in report.fingerprints:
+            by_role[report.role][f"{report.role}-{report.index} (rank {fingerprint.rank})"] = fingerprint
+    return [sentence for ranks in by_role.values() for sentence in _differences(ranks)]
+
+
+def _differences(fingerprints: Mapping[str, Fingerprint]) -> list[str]:
+    flat = {label: fingerprint.properties for label, fingerprint in sorted(fingerprints.items())}
+    names = sorted({name for properties in flat.values() for name in properties})
+    return [sentence for name in names for sentence in _differences_in(name, flat)]
+
+
+def _differences_in(name: str, flat: Mapping[str, Mapping[str, str]]) -> list[str]:
+    holders: dict[str, list[str]] = defaultdict(list)
+    for label, properties in flat.items():
+        holders[properties.get(name, "no version")].append(label)
+    usual = max(holders, key=lambda value: len(holders[value]))  # the first of equals, which holds the lowest name
+    others = "the others have" if len(holders[usual]) > 1 else f"{holders[usual][0]} has"
+    return [f"{label} has {name} {value}, {others} {usual}" for value, group in holders.items() if value != usual for label in group]

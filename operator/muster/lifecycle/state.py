@@ -1,0 +1,134 @@
+"""The state of a job. `state_of` reads it from the status, which is the write-ahead log; all other modules match on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
+
+
+@dataclass(frozen=True)
+class Open:
+    """An attempt starts or runs."""
+
+    record: AttemptRecord
+    provisional: AttemptRecord | None = None
+    """The failure of an earlier attempt, if later reports may still correct its class."""
+
+
+@dataclass(frozen=True)
+class Provisional:
+    """The newest attempt has failed and no other follows it yet, because later reports may still correct its class."""
+
+    record: AttemptRecord
+
+    @property
+    def provisional(self) -> AttemptRecord:
+        return self.record
+
+
+@dataclass(frozen=True)
+class Settled:
+    """No attempt is open, and the end of the newest one is final."""
+
+    record: AttemptRecord | None = None
+    """None: there was no attempt yet."""
+    provisional: None = None
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """No attempt is open, and the user wants none."""
+
+    record: AttemptRecord | None = None
+    provisional: AttemptRecord | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job has succeeded or failed."""
+
+    reason: Reason
+    message: str = ""
+    provisional: None = None
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.reason in (Reason.COMPLETED, Reason.COMPLETED_WITHOUT_REPORT)
+
+
+State = Open | Provisional | Settled | Suspended | Ended
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The job is given up."""
+
+    reason: Reason
+    message: str
+    attempt: int | None = None
+    """The failed attempt that it is about; None: a deadline."""
+    at_once: bool = False
+    """Whether no later report can change it."""
+
+
+def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
+    """`suspend`: what the spec says."""
+    if status.phase.final:
+        kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
+        end = status.condition(kind)
+        return Ended(end.reason, end.message) if end else Ended(Reason.COMPLETED, status.message)
+    record = newest(status)
+    provisional = next((each for each in reversed(status.attempts) if each.failure_class and not each.settled), None)
+    if record is not None and record.end_time is None:
+        return Open(record, provisional)
+    if suspend or (record is not None and record.reason is Reason.SUSPENDED):
+        return Suspended(record, provisional)
+    return Provisional(provisional) if provisional else Settled(record)
+
+
+def newest(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The record of the newest attempt."""
+    return status.attempts[-1] if status.attempts else None
+
+
+def record_of(status: TrainingJobStatus, attempt: int) -> AttemptRecord | None:
+    return next((record for record in status.attempts if record.attempt == attempt), None)
+
+
+def record_before(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The record before the newest."""
+    return status.attempts[-2] if len(status.attempts) > 1 else None
+
+
+def is_open(status: TrainingJobStatus) -> bool:
+    """Whether an attempt starts or runs."""
+    record = newest(status)
+    return record is not None and record.end_time is None
+
+
+def newest_ended(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The record of the newest attempt that has ended."""
+    return record_before(status) if is_open(status) else newest(status)
+
+
+def is_held_back(status: TrainingJobStatus, now: datetime) -> bool:
+    """Whether the back-off before the newest attempt is not over."""
+    return status.next_attempt_time is not None and now < status.next_attempt_time
+
+
+def has_failed_without_successor(status: TrainingJobStatus) -> bool:
+    """Whether the newest attempt has failed and no other follows it so far."""
+    record = newest(status)
+    return record is not None and record.end_time is not None and record.failure_class is not None
+
+
+def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The failure that the job is recovering from: of the newest attempt, or of the one before it."""
+    return next((record for record in reversed(status.attempts[-2:]) if record.failure_class), None)
+
+
+def with_record(status: TrainingJobStatus, record: AttemptRecord) -> TrainingJobStatus:
+    """The status with this record in place of the one with the same number."""
+    return replace(status, attempts=tuple(record if each.attempt == record.attempt else each for each in status.attempts))

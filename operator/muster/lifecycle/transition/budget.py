@@ -1,0 +1,170 @@
+"""When Muster stops restarting a job, and how long it waits before a restart.
+
+Each class of failure has a budget. So have attempts without progress, whatever the class. The back-off depends on the class of the
+failure, and doubles without progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Reason, Restarts, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.times import milliseconds
+from muster.lifecycle.state import Verdict
+
+_TIMES_KEPT = 1000
+_EXCEEDED = {
+    FailureClass.PREEMPTION: Reason.PREEMPTION_LIMIT,
+    FailureClass.INFRASTRUCTURE: Reason.INFRASTRUCTURE_LIMIT,
+    FailureClass.APPLICATION: Reason.APPLICATION_LIMIT,
+}
+
+
+def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Verdict | None:
+    """Whether the job is given up for this failure. Its restart may be charged already."""
+    last = f"{record.replica}: {record.message}" if record.replica else record.message
+    if record.reason is Reason.BAD_CONFIGURATION:
+        return Verdict(Reason.BAD_CONFIGURATION, last, record.attempt, at_once=True)
+    if _is_repeated(status, facts, record):
+        return Verdict(Reason.REPEATED_ERROR, f"the same error twice in a row at the same step: {last}", record.attempt)
+    if _is_without_progress(status, facts):
+        message = f"{status.restarts.without_progress} attempts in a row did no new step; {last}"
+        return Verdict(Reason.NO_PROGRESS, message, record.attempt)
+    return _over_limit(status, facts, record, last=last)
+
+
+def with_charge(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
+    """The restart after this failure, charged to the budget of its class."""
+    assert record.failure_class
+    return _booked(status, facts, record.failure_class, by=1, time=facts.stamp)
+
+
+def with_charge_moved(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, to: FailureClass) -> TrainingJobStatus:
+    """The same restart, charged to another class."""
+    began = status.attempts[-1].start_time
+    return _booked(with_refund(status, facts, record), facts, to, by=1, time=began)
+
+
+def with_refund(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
+    """The restart after this failure is not charged any more."""
+    assert record.failure_class
+    return _booked(status, facts, record.failure_class, by=-1, time=status.attempts[-1].start_time)
+
+
+def with_progress(status: TrainingJobStatus, facts: Facts, step: int | None, *, ended: datetime | None = None) -> TrainingJobStatus:
+    """A step beyond the best one resets the count of attempts without progress. An attempt that has `ended` without one adds to it."""
+    books = status.restarts
+    if step is not None and step > books.best_step:
+        return replace(status, restarts=replace(books, best_step=step, without_progress=0))
+    if ended is None:
+        return status
+    without_progress = 0 if _lasted(status, facts, ended) else books.without_progress + 1
+    return replace(status, restarts=replace(books, without_progress=without_progress))
+
+
+def _lasted(status: TrainingJobStatus, facts: Facts, ended: datetime) -> bool:
+    """Whether the attempt of a program that reports no steps ran long enough to be no part of a crash loop."""
+    if facts.counts_steps(status) or status.world is None or status.world.ready_time is None:
+        return False
+    return ended - status.world.ready_time >= timedelta(seconds=facts.policy.lasting_seconds)
+
+
+def _is_repeated(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> bool:
+    failures = [other for other in status.attempts if other.failure_class and other.attempt < record.attempt]
+    if not failures or record.failure_class is not FailureClass.APPLICATION:
+        return False
+    is_step_known = record.last_step is not None or facts.counts_steps(status)
+    return is_step_known and _signature(failures[-1]) == _signature(record)
+
+
+def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None, str, int | None]:
+    return record.failure_class, record.reason, record.message, record.last_step
+
+
+def _is_without_progress(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Only for programs that report their steps."""
+    return facts.counts_steps(status) and status.restarts.without_progress >= facts.spec.recovery.attempts_without_progress
+
+
+def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, last: str) -> Verdict | None:
+    assert record.failure_class is not None
+    assert record.end_time is not None
+    limit = _limit(facts, record.failure_class)
+    if limit < 0 or _spent_before(status, facts, record, record.failure_class, until=record.end_time) < limit:
+        return None
+    window = facts.spec.recovery.infrastructure.window_seconds
+    within = f" within {window} s" if record.failure_class is FailureClass.INFRASTRUCTURE else ""
+    restarts = "restart" if limit == 1 else "restarts"
+    message = f"the budget of {limit} {restarts}{within} after failures of class {record.failure_class} is spent; {last}"
+    return Verdict(_EXCEEDED[record.failure_class], message, record.attempt)
+
+
+def _limit(facts: Facts, failure_class: FailureClass) -> int:
+    recovery = facts.spec.recovery
+    return {
+        FailureClass.PREEMPTION: recovery.preemption.limit,
+        FailureClass.INFRASTRUCTURE: recovery.infrastructure.limit,
+        FailureClass.APPLICATION: recovery.application.limit,
+    }[failure_class]
+
+
+def _spent_before(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, failure_class: FailureClass, *, until: datetime) -> int:
+    """Restarts of the class before the one that follows this failure. That one is charged as soon as the next attempt has begun."""
+    charged = 1 if record.attempt < status.attempt else 0
+    if failure_class is FailureClass.INFRASTRUCTURE:
+        return len(_within_window(facts, status.restarts.infrastructure, until=until)) - charged
+    books = status.restarts
+    return (books.preemption_count if failure_class is FailureClass.PREEMPTION else books.application_count) - charged
+
+
+def _within_window(facts: Facts, times: Sequence[datetime], *, until: datetime) -> tuple[datetime, ...]:
+    window = timedelta(seconds=facts.spec.recovery.infrastructure.window_seconds)
+    return tuple(time for time in times if time > until - window)
+
+
+def _booked(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass, *, by: int, time: datetime) -> TrainingJobStatus:
+    """Only the infrastructure budget needs times, those within its window. The others keep a few for the reader."""
+    old = status.restarts
+    books: Restarts
+    match failure_class:
+        case FailureClass.PREEMPTION:
+            times = _changed(old.preemption, time, by=by)[-ATTEMPTS_KEPT:]
+            books = replace(old, preemption=times, preemption_count=old.preemption_count + by)
+        case FailureClass.APPLICATION:
+            times = _changed(old.application, time, by=by)[-ATTEMPTS_KEPT:]
+            books = replace(old, application=times, application_count=old.application_count + by)
+        case FailureClass.INFRASTRUCTURE:
+            times = _within_window(facts, _changed(old.infrastructure, time, by=by), until=facts.stamp)[-_TIMES_KEPT:]
+            books = replace(old, infrastructure=times, infrastructure_count=old.infrastructure_count + by)
+    return replace(status, restarts=replace(books, total=old.total + by))
+
+
+def _changed(times: tuple[datetime, ...], time: datetime, *, by: int) -> tuple[datetime, ...]:
+    if by > 0:
+        return (*times, time)
+    index = times.index(time) if time in times else len(times)
+    return (*times[:index], *times[index + 1 :])
+
+
+def delay(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass) -> float:
+    """Seconds until the next attempt. A failure after progress is the first failure in a row."""
+    return facts.policy.pace * facts.policy.delays[failure_class].after(max(status.restarts.without_progress, 1))
+
+
+def start_time(status: TrainingJobStatus, facts: Facts, failed: AttemptRecord) -> datetime | None:
+    """When the attempt that is decided now may start; None: at once."""
+    assert failed.failure_class
+    return _after(facts.stamp, delay(status, facts, failed.failure_class))
+
+
+def with_start_time(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass) -> TrainingJobStatus:
+    """The status when the failure before the current attempt turns out to be of this class."""
+    began = status.attempts[-1].start_time
+    return replace(status, next_attempt_time=_after(began, delay(status, facts, failure_class)))
+
+
+def _after(start: datetime, seconds: float) -> datetime | None:
+    return milliseconds(start + timedelta(seconds=seconds)) if seconds > 0 else None

@@ -1,0 +1,91 @@
+"""Removes pods that should be gone: those of a job that has ended, and those that do not end.
+
+The kubelet of a live node ends a pod soon after its grace period. Only on a node that is dead, frozen or cut off does the pod stay. Then
+its object is removed by force, as is an empty pod, which needs no wait. Processes on such a node may live on unseen. The bundled trainer's
+are fenced by their attempt. A program of the user's own is not, so its node gets longer to come back.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from muster.api.spec import CleanPodPolicy
+from muster.api.status import TrainingJobStatus
+from muster.lifecycle.actions import Action, DeleteJob, DeleteReplica, deletion
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaView
+
+_EXIT_SECONDS = 30
+
+
+def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
+    """What cleanPodPolicy deletes of a job that has ended (`All`: every pod, `Running`: those that run, `None`: nothing), and the job
+    itself after its time to live. Its children are then deleted with it, by their owner references.
+
+    Under every policy, supervisors end their processes and themselves when they learn of the job's end. A pod whose trainer container has
+    ended and whose side-car runs on counts as running.
+    """
+    views = (view for view in facts.replicas if _is_cleaned_up(status, facts, view))
+    deletions = tuple(action for view in views for action in deletion(view, grace_seconds=facts.brief_grace))
+    expiry = expiry_time(status, facts)
+    return (*deletions, DeleteJob(uid=facts.job.metadata.uid)) if expiry and facts.now >= expiry else deletions
+
+
+def forced_deletions(facts: Facts) -> tuple[Action, ...]:
+    """Removes by force what is empty, or should have ended long ago."""
+    stuck = (view for view in facts.everyone if (time := removed_by_force_at(view, facts)) and facts.now >= time)
+    return tuple(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck)
+
+
+def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    """When the replica's object is removed by force if it still exists. None: it is not being deleted."""
+    if view.due is None or view.deleting is None:
+        return None
+    if view.empty and view.deleting < view.due:
+        return view.deleting
+    policy, trainer = facts.policy, facts.spec.trainer
+    is_fenced = trainer.task is not None or trainer.module is not None
+    return view.due + timedelta(seconds=policy.stuck_seconds if is_fenced else policy.stuck_unfenced_seconds)
+
+
+def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+    """Pods that still hold resources long after the job's end, and that policy `None` keeps."""
+    until = _exit_until(status)
+    if facts.spec.clean_pod_policy is not CleanPodPolicy.NONE or until is None or facts.now < until:
+        return []
+    return [view for view in facts.replicas if view.deleting is None and _holds_resources(view)]
+
+
+def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
+    """When to look again at a job that has ended."""
+    waits = any(_holds_resources(view) for view in facts.replicas)
+    forced = (removed_by_force_at(view, facts) for view in facts.replicas)
+    return [expiry_time(status, facts), _exit_until(status) if waits else None, *forced]
+
+
+def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """The end of the job's time to live; None: it has none."""
+    seconds = facts.spec.ttl_seconds_after_finished
+    if seconds is None or status.completion_time is None:
+        return None
+    return status.completion_time + timedelta(seconds=seconds)
+
+
+def _exit_until(status: TrainingJobStatus) -> datetime | None:
+    """Until when a replica whose processes have ended may exit by itself, so that its log and its exit code stay."""
+    return status.completion_time + timedelta(seconds=_EXIT_SECONDS) if status.completion_time else None
+
+
+def _is_cleaned_up(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
+    match facts.spec.clean_pod_policy:
+        case CleanPodPolicy.ALL:
+            return True
+        case CleanPodPolicy.NONE:
+            return False
+    until = _exit_until(status)
+    exits_by_itself = view.spent and until is not None and facts.now < until
+    return _holds_resources(view) and not exits_by_itself
+
+
+def _holds_resources(view: ReplicaView) -> bool:
+    return not view.phase.ended or view.lingers

@@ -1,0 +1,47 @@
+"""Deadlines: how long a world may take to start, and a job to run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from muster.api.status import ConditionType, Reason, TrainingJobStatus
+from muster.lifecycle.facts import gang
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.state import Verdict, is_open, newest
+from muster.lifecycle.transition.pods import waiting_sentence
+
+
+def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
+    """The deadline that has passed, if one has."""
+    active = _active_until(status, facts)
+    if active and facts.now >= active:
+        return Verdict(Reason.ACTIVE_DEADLINE, f"the job did not end within {facts.spec.active_deadline_seconds} s")
+    startup = _startup_until(status, facts)
+    if startup and facts.now >= startup:
+        message = f"not all replicas ran within {facts.spec.startup_deadline_seconds} s: {waiting_sentence(status, facts)}"
+        return Verdict(Reason.STARTUP_DEADLINE, message)
+    return None
+
+
+def due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """The earliest deadline to come."""
+    return min((time for time in (_active_until(status, facts), _startup_until(status, facts)) if time), default=None)
+
+
+def _active_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """Counted from the job's creation. While the job is suspended, the time does not count."""
+    limit, record = facts.spec.active_deadline_seconds, newest(status)
+    if limit is None or facts.spec.suspend or (record is not None and record.reason is Reason.SUSPENDED):
+        return None
+    suspended = status.goodput.suspended_seconds if status.goodput else 0.0
+    return facts.created + timedelta(seconds=limit + suspended)
+
+
+def _startup_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """Counted from the attempt's world, or from the end of its back-off. While a gang waits for nodes, the time does not count."""
+    if status.world is None or status.world.ready_time or not is_open(status) or facts.problems or gang.is_waiting(status, facts):
+        return None
+    gang_condition = status.condition(ConditionType.GANG_SCHEDULED)
+    placed = gang_condition and (gang_condition.last_transition_time if gang_condition.status == "True" else facts.now)
+    start = max(time for time in (status.world.created_time, status.next_attempt_time, placed) if time)
+    return start + timedelta(seconds=facts.spec.startup_deadline_seconds)

@@ -1,0 +1,109 @@
+"""Elastic jobs: when the world is smaller than the spec asks for, and when it changes.
+
+A world that waits too long for workers goes on without them. For each missing worker a replica is created. It stands by, and trains only
+once a later world takes it in. That happens after the current world has trained for a while. Both changes are attempts that cost nothing.
+All ranks save first if the world is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from muster.api.status import Reason, TrainingJobStatus, World
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import Replica, ReplicaPhase
+from muster.lifecycle.state import is_open, newest
+from muster.lifecycle.transition.in_place import can_continue, kept_pods
+from muster.strategies.base import WorldPlan
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A change of the number of workers."""
+
+    before: int
+    after: int
+
+    @property
+    def message(self) -> str:
+        if self.after < self.before:
+            return f"goes on with {self.after} of {self.before} workers"
+        return f"takes in {self.after - self.before} workers that have come"
+
+
+def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
+    """The plan of the next world. In `status` the attempt before has ended."""
+    plan, record = facts.plan, newest(status)
+    if facts.spec.elastic is None or status.world is None or record is None or record.reason is Reason.SUSPENDED:
+        return plan
+    present = (_running(facts) | kept_pods(status, facts).keys()) & _replicas(plan)
+    waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
+    wanted = present | (_members(status.world) if waits else set())
+    return plan.part(wanted) if len(wanted & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
+
+
+def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether the spec now asks for another world. A world that may be smaller grows when it is time."""
+    if facts.problems or status.world is None:
+        return False
+    members = _members(status.world)
+    fits = members <= _replicas(facts.plan) if facts.spec.elastic else members == _replicas(facts.plan)
+    return not fits or facts.plan.part(members).size != status.world.size
+
+
+def due_resize(status: TrainingJobStatus, facts: Facts) -> Resize | None:
+    """The change of the world that is due now."""
+    due = _resize_time(status, facts)
+    if due is None or facts.now < due or status.world is None:
+        return None
+    return Resize(len(status.world.members), len(next_plan(status, facts).replicas))
+
+
+def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """When the world may change if nothing else does, or when a failed replica that stood by is created again."""
+    retries = [facts.retry_time(view) for view in facts.standing_by if view.phase.ended]
+    return min((time for time in (*retries, _resize_time(status, facts)) if time), default=None)
+
+
+def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
+    """Replicas of the plan that are not in the world. One stands by for each."""
+    return _replicas(facts.plan) - _members(status.world) if facts.spec.elastic and status.world else set()
+
+
+def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    elastic, world = facts.spec.elastic, status.world
+    if elastic is None or world is None or not is_open(status) or facts.spec.suspend:
+        return None
+    members = _members(world)
+    running = _running(facts) & members
+    if not running <= {view.replica for view in facts.everyone if can_continue(view)}:  # a new leader has no report of some yet
+        return None
+    if world.ready_time is None:
+        is_short = elastic.min_replicas <= len(running) < len(members)
+        shrink_time = world.created_time + timedelta(seconds=elastic.shrink_after_seconds)
+        return max([shrink_time, *_arrival_times(facts)]) if is_short else None
+    if running != members:
+        return None
+    is_ready = any(can_continue(view) and view.report and view.report.waiting for view in facts.standing_by)
+    trains = world.first_step_time or not facts.counts_steps(status)
+    return world.ready_time + timedelta(seconds=elastic.grow_after_seconds) if is_ready and trains else None
+
+
+def _arrival_times(facts: Facts) -> Iterable[datetime]:
+    """Until when pending replicas that have a node are expected: pods that start together do not all run at once."""
+    coming = (view for view in facts.replicas if view.phase is ReplicaPhase.PENDING and view.node and view.deleting is None)
+    return (view.created + timedelta(seconds=facts.policy.arrival_seconds) for view in coming)
+
+
+def _running(facts: Facts) -> set[Replica]:
+    return {view.replica for view in facts.replicas if view.stays}
+
+
+def _members(world: World) -> set[Replica]:
+    return {member.replica for member in world.members}
+
+
+def _replicas(plan: WorldPlan) -> set[Replica]:
+    return {(replica.role, replica.index) for replica in plan.replicas}

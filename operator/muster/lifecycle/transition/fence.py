@@ -1,0 +1,67 @@
+"""Fences between attempts. No replica is created, and no process is started, while anything of an older attempt is left.
+
+A pod that is kept belongs to its old attempt until its supervisor acknowledges the new one, because only then its old processes have
+ended. If the supervisor does not acknowledge in time, Muster deletes the pod. Checkpoints have a fence of their own, by the attempt in
+the name of their folder.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.state import is_open
+from muster.lifecycle.transition.in_place import grace_seconds
+
+_EXIT_SECONDS = 10
+
+
+def is_clear(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether no replica of an older attempt is left."""
+    return not facts.older_than(status.attempt)
+
+
+def is_proved(facts: Facts, *, older: bool, absent: bool) -> bool:
+    """Whether the observation proves which replicas are gone. A cached one does only if there are neither older nor absent replicas."""
+    return facts.live or not (older or absent)
+
+
+def acknowledging(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView, ...]:
+    """Kept replicas that have yet to acknowledge the current attempt, and still have time to."""
+    uids = {member.uid for member in _awaited(status)}
+    if not uids or facts.now >= _acknowledge_until(status, facts):
+        return ()
+    return tuple(view for view in facts.older_than(status.attempt) if view.uid in uids and view.stays)
+
+
+def acknowledge_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """Until when kept replicas may acknowledge the current attempt."""
+    return _acknowledge_until(status, facts) if _awaited(status) else None
+
+
+def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> int | None:
+    """The grace period of a replica that is not in the current world; None: its own. One that did not acknowledge has used most of it, and
+    in a broken world none can save."""
+    seconds = grace_seconds(facts.spec, status)
+    if any(member.uid == view.uid for member in _awaited(status)):
+        return seconds + _EXIT_SECONDS
+    return None if seconds else facts.brief_grace
+
+
+def member_to_start(status: TrainingJobStatus, uid: str) -> Member | None:
+    """The member whose processes this replica may start: once all replicas of the world run, and no older process is left."""
+    world = status.world
+    if world is None or world.ready_time is None or not is_open(status):
+        return None
+    return next((member for member in world.members if member.uid == uid and not member.awaited), None)
+
+
+def _awaited(status: TrainingJobStatus) -> list[Member]:
+    return [member for member in status.world.members if member.awaited] if status.world else []
+
+
+def _acknowledge_until(status: TrainingJobStatus, facts: Facts) -> datetime:
+    assert status.world is not None
+    return status.world.created_time + timedelta(seconds=facts.policy.acknowledge_seconds + grace_seconds(facts.spec, status))

@@ -1,0 +1,91 @@
+"""In-place restarts: the pods that the next attempt keeps, and the processes that go on.
+
+The next attempt keeps a pod whose supervisor still answers. The supervisor ends its old processes, acknowledges that, and starts new
+ones. If a strategy does not restart as a whole, replicas that are well are spared: their processes go on.
+"""
+
+from __future__ import annotations
+
+from muster.api import grace
+from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.status import Reason, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import cause_of_end
+from muster.lifecycle.facts.membership import has_current_form
+from muster.lifecycle.observed import Replica, ReplicaView
+from muster.lifecycle.state import newest, newest_ended
+from muster.lifecycle.transition.nodes import avoided
+
+_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
+"""Ends that are announced to the processes, so that all ranks save at the same step."""
+
+
+def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
+    """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node is kept only if there was progress.
+
+    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept.
+    """
+    avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
+    views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
+    return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
+
+
+def spared_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int]:
+    """The members whose processes the restart after the current attempt leaves running, with their incarnation."""
+    record, world = newest(status), status.world
+    if world is None or record is None or record.failure_class is None or record.reason is Reason.HANG:
+        return {}
+    # A member without a report may have ended long ago: a new leader does not know.
+    uids = {view.uid for view in facts.replicas_of(status.attempt) if _is_well(view)}
+    well = [member for member in world.members if member.uid in uids and not member.awaited and member.label != record.replica]
+    broken = {member.role for member in world.members if member not in well}
+    scopes = [facts.strategy.restarts_with(role) for role in broken]
+    if None in scopes:
+        return {}
+    restarting = frozenset[RoleName]().union(*(scope for scope in scopes if scope), _suspects(status.attempt, facts))
+    return {
+        member.replica: status.attempt if member.incarnation is None else member.incarnation
+        for member in well
+        if member.role not in restarting
+    }
+
+
+def goes_on(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether the training itself goes on, because replicas of the decisive role are spared."""
+    return any(role == facts.strategy.decisive for role, _ in spared_members(status, facts))
+
+
+def can_continue(view: ReplicaView) -> bool:
+    """Whether its supervisor can start another attempt."""
+    return view.report is not None and view.report.in_place and view.stays
+
+
+def _is_well(view: ReplicaView) -> bool:
+    return can_continue(view) and not view.spent
+
+
+def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
+    """The time to save of the newest attempt that has ended; 0 in a world that has lost a member or hangs, because it cannot save."""
+    ended = newest_ended(status)
+    can_save = ended is not None and (ended.failure_class is None or ended.reason in _STOPPED_IN_ADVANCE)
+    return grace.seconds(spec, status) if can_save else 0
+
+
+def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:
+    """Roles that may have broken, because a replica that would restart with them reports a lost peer."""
+    causes = ((view.role, cause_of_end(view, stopped=False)) for view in facts.trainers(attempt))
+    reporting = {role for role, cause in causes if cause and cause.reason is Reason.PEER_LOST}
+    return frozenset(role for role in facts.strategy.roles if reporting & (facts.strategy.restarts_with(role) or frozenset()))
+
+
+def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
+    """Whether it is a member of the world that a new leader has no report of yet, in a job whose supervisors have reported before.
+
+    It gets the time to acknowledge that others get. If roles restart by themselves it does not: first it must report what broke.
+    """
+    if view.report is not None or not view.stays or status.world is None or not facts.spec.trainer.supervised:
+        return False
+    if facts.strategy.restarts_with(view.role) is not None:
+        return False
+    has_reported = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
+    return has_reported and any(member.uid == view.uid for member in status.world.members)

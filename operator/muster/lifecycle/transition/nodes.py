@@ -1,0 +1,54 @@
+"""Avoided nodes: those on which attempts of this job failed twice, for a while after the last time.
+
+Only failures that may be the node's fault count. A user's error happens on every node. A node that is drained, or a spot node that is
+taken away, is not bad. A lost peer, or storage that is away, shows nothing about the node that noticed it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from muster.api.status import AttemptRecord, AvoidedNode, FailureClass, Reason, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaView
+
+DEATHS = 2
+_ELSEWHERE = frozenset({Reason.PEER_LOST, Reason.STORAGE_UNAVAILABLE})
+
+
+def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:
+    """The nodes that are avoided now, in the order of their names."""
+    deaths: dict[str, list[datetime]] = defaultdict(list)
+    for record in status.attempts:
+        if record.node and record.failed_time and _may_be_the_nodes_fault(record):
+            deaths[record.node].append(record.failed_time)
+    nodes = (_judged(name, times, facts) for name, times in sorted(deaths.items()))
+    return tuple(node for node in nodes if node and facts.now < node.until)
+
+
+def due(status: TrainingJobStatus) -> datetime | None:
+    """When a node is no longer avoided."""
+    return min((node.until for node in status.avoided_nodes), default=None)
+
+
+def node_of(views: Iterable[ReplicaView], label: str | None, *, record: AttemptRecord) -> str | None:
+    """The node that the replica ran on in the attempt. It is in the record if the pod is gone, or if another pod now has its name."""
+    if label == record.replica and record.node:
+        return record.node
+    ran = (view for view in views if view.label == label and (record.end_time is None or view.created <= record.end_time))
+    return next((view.node for view in ran if view.node), None)
+
+
+def _may_be_the_nodes_fault(record: AttemptRecord) -> bool:
+    if record.failure_class is FailureClass.INFRASTRUCTURE:
+        return record.reason not in _ELSEWHERE and (record.reason is not Reason.HANG or bool(record.stacks))
+    return record.reason is Reason.NODE_LOST
+
+
+def _judged(name: str, times: list[datetime], facts: Facts) -> AvoidedNode | None:
+    within = timedelta(seconds=facts.policy.node_seconds)
+    last = max(times)
+    recent = sum(time > last - within for time in times)
+    return AvoidedNode(name=name, deaths=recent, until=last + within) if recent >= DEATHS else None

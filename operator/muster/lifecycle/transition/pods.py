@@ -1,0 +1,156 @@
+"""The pods that are created and deleted now, and the pods that a world waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.api.spec import CleanPodPolicy
+from muster.api.status import Member, Phase, TrainingJobStatus
+from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, deletion
+from muster.lifecycle.facts import gang
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import cause_of_end
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.recording.members import running, world_members
+from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_held_back
+from muster.lifecycle.transition import clean_up, elastic
+from muster.lifecycle.transition.clean_up import removed_by_force_at
+from muster.lifecycle.transition.fence import acknowledging, exit_seconds, is_clear, is_proved
+
+Actions = tuple[Action, ...]
+
+
+def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
+    """All actions of a job in this state. `status` is written before they are carried out."""
+    forced = clean_up.forced_deletions(facts)
+    match state:
+        case Ended():
+            return (*clean_up.after_the_end(status, facts), *forced)
+        case Suspended():
+            return (*_suspension(status, facts), *forced)
+        case Open():
+            return (*_standby(status, facts), *_world(status, state, facts), *forced)
+        case Provisional() | Settled():
+            return (*_broken_world(state, facts), *forced)
+
+
+def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
+    """Members that have no replica now."""
+    present = {view.replica for view in facts.replicas_of(status.attempt)}
+    members = status.world.members if status.world else ()
+    return [member for member in members if not member.succeeded and member.replica not in present]
+
+
+def keeps_its_log(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
+    """Whether the pod of a failed attempt may stay for its log: until the back-off is over, because the next attempt reuses its name."""
+    return is_held_back(status, facts.now) and view.phase.ended and not view.lingers
+
+
+def has_failed_outside_the_world(view: ReplicaView, facts: Facts) -> bool:
+    return not facts.strategy.is_in_world(view.role) and cause_of_end(view, stopped=False) is not None
+
+
+def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
+    """Deletes what is not of this world, and creates what is missing once a live observation shows that nothing older is left."""
+    older, absent, awaited = facts.older_than(status.attempt), missing(status, facts), acknowledging(status, facts)
+    always = (*_unneeded(status, facts), *_failed_outside_the_world(status, facts), *_service(facts))
+    if len(awaited) == len(older) == len(absent) or is_held_back(status, facts.now):  # the kept pods acknowledge by themselves
+        return always
+    if not is_proved(facts, older=bool(older), absent=bool(absent)):
+        return (*always, LookLive())
+    if not is_clear(status, facts) or facts.problems or state.provisional:
+        return always
+    creations = (CreateReplica(role=member.role, index=member.index, attempt=status.attempt) for member in absent)
+    return (*always, *creations)
+
+
+def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
+    """Creates a replica that stands by for each one that the world lacks."""
+    if status.world is None or facts.problems:
+        return ()
+    free = elastic.free_replicas(status, facts)
+    unneeded = [
+        view for view in facts.standing_by if view.replica not in free or (view.phase.ended and facts.now >= facts.retry_time(view))
+    ]
+    deletions = tuple(action for view in unneeded for action in deletion(view))
+    absent = sorted(free - {view.replica for view in facts.everyone})
+    if status.world.ready_time is None or not absent:
+        return deletions
+    if not facts.live:
+        return (*deletions, LookLive())
+    creations = (CreateReplica(role, index, status.attempt, standby=True) for role, index in absent)
+    return (*deletions, *creations)
+
+
+def _suspension(status: TrainingJobStatus, facts: Facts) -> Actions:
+    """Deletes every replica with its grace period, then proves once that none is left. The phase Suspended says that this is proved."""
+    deletions = tuple(action for view in facts.replicas for action in deletion(view))
+    return deletions if facts.live or status.phase is Phase.SUSPENDED else (*deletions, LookLive())
+
+
+def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
+    """Of a world that nothing follows yet: stops what runs, and leaves ended pods for their logs. If cleanPodPolicy keeps all pods,
+    supervisors end their processes instead."""
+    stops = facts.spec.clean_pod_policy is not CleanPodPolicy.NONE
+    running = (view for view in facts.replicas if stops and not view.over)
+    deletions = tuple(action for view in running for action in deletion(view, grace_seconds=facts.brief_grace))
+    return (*deletions, LookLive()) if state.provisional and not facts.live else deletions
+
+
+def _unneeded(status: TrainingJobStatus, facts: Facts) -> Actions:
+    assert status.world is not None
+    members, awaited = {member.replica for member in status.world.members}, acknowledging(status, facts)
+    others = (view for view in facts.replicas if view.attempt < status.attempt or view.replica not in members)
+    leaving = (view for view in others if view not in awaited and not keeps_its_log(status, facts, view))
+    return tuple(action for view in leaving for action in deletion(view, grace_seconds=exit_seconds(status, facts, view)))
+
+
+def _failed_outside_the_world(status: TrainingJobStatus, facts: Facts) -> Actions:
+    views = (view for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts))
+    return tuple(action for view in views if facts.now >= facts.retry_time(view) for action in deletion(view))
+
+
+def _service(facts: Facts) -> Actions:
+    return () if facts.observed.service else (EnsureService(),)
+
+
+_NAMED = 3
+
+
+def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = False) -> str:
+    """Such as `worker-3 (3 of 4 run): ImagePullBackOff: ...`. With `brief`, known causes are short sentences instead of the cluster's
+    messages."""
+    awaited = acknowledging(status, facts)
+    if awaited:
+        return f"{listed([view.label for view in awaited])} to end the processes of the attempt before"
+    older = facts.older_than(status.attempt)
+    if older:
+        return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"
+    absent = [member.label for member in missing(status, facts)]
+    pending = [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING]
+    if pending and not absent and gang.is_waiting(status, facts):
+        return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
+    names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
+    refused = (brief and facts.observed.refusal) or facts.observed.refused
+    refusal = f"; the API server refuses to create more: {refused}" if refused else ""
+    why = reasons(pending, brief=brief)
+    return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){why}{refusal}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
+    late = [view for view in older if view.due and facts.now >= view.due and not view.empty]
+    times = [time for view in late if (time := removed_by_force_at(view, facts))]
+    return f" (stuck: it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
+
+
+def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:
+    """Why pending replicas wait, such as `: Unschedulable: 0/3 nodes are available`. With `brief` the cause in short, where it is clear."""
+    every = dict.fromkeys((brief and view.waits_for) or f"{view.reason}: {view.message}".strip(": ") for view in pending)
+    named = [reason for reason in every if reason][:_NAMED]
+    return ": " + "; ".join(named) if named else ""

@@ -1,0 +1,106 @@
+"""From one state of a job to the next. Each subject has its own module; this one has their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.api.status import Reason, TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import cause_of_break
+from muster.lifecycle.facts.hang import cause_of_hang
+from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
+from muster.lifecycle.recording.members import has_succeeded
+from muster.lifecycle.recording.recording import with_reports
+from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
+from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes
+
+
+def transition(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
+    """The next status and the state that it is in. An attempt ends before another begins, and a failure is settled before a job is given
+    up for it."""
+    state = _state(status, facts)
+    if isinstance(state, Ended):
+        return status, state
+    status = with_reports(status, facts)
+    if isinstance(_state(status, facts), Open) and has_succeeded(status, facts):
+        return _with_job_ended(attempts.with_end(status, facts, Reason.COMPLETED), facts), _completed(status, facts)
+    status, verdict = _reviewed(status, facts)
+    if verdict is None:
+        status, verdict = _with_end_of_open_attempt(status, facts)
+    status = with_grace_of_ended_attempts(status, facts)
+    verdict = verdict or deadline.verdict(status, facts)
+    if verdict is not None:
+        status = attempts.with_given_up(status, facts, verdict)
+        return _with_job_ended(status, facts), Ended(verdict.reason, verdict.message)
+    if _may_begin(status, facts):
+        status = attempts.with_next(status, facts)
+    status = replace(status, avoided_nodes=nodes.avoided(status, facts))
+    return status, _state(status, facts)
+
+
+def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether a cached observation contradicts the status. Only a live one can show whether the replicas have really changed."""
+    state = _state(status, facts)
+    if facts.live or isinstance(state, Ended):
+        return False
+    if facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts):
+        return True
+    return isinstance(state, Open) and bool(facts.missing_members(status))
+
+
+def _reviewed(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
+    """The status after a second look at the failure that is still provisional, and whether the job is given up for that failure."""
+    record = _state(status, facts).provisional
+    if record is None:
+        return status, None
+    status = attempts.with_correction(status, facts, record)
+    return status, attempts.verdict(status, facts, attempt=record.attempt)
+
+
+def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
+    """The open attempt ends if the user suspends the job, if its world is broken or hangs, or if another world is needed.
+
+    An earlier failure that is still provisional then becomes final as it is.
+    """
+    state = _state(status, facts)
+    if not isinstance(state, Open):
+        return status, None
+    cause = None if facts.spec.suspend else cause_of_break(status, facts) or cause_of_hang(status, facts)
+    if facts.spec.suspend:
+        status = attempts.with_end(status, facts, Reason.SUSPENDED)
+    elif cause:
+        status = attempts.with_failure(status, facts, cause)
+    elif elastic.is_outgrown(status, facts):
+        status = attempts.with_end(status, facts, Reason.SCALED)
+    elif resize := elastic.due_resize(status, facts):
+        status = attempts.with_end(status, facts, Reason.SCALED, message=resize.message)
+    else:
+        return status, None
+    verdict = None
+    if state.provisional:
+        status = attempts.with_settled(status, state.provisional.attempt)
+        verdict = attempts.verdict(status, facts, attempt=state.provisional.attempt)
+    return (status, verdict) if verdict else _reviewed(status, facts)
+
+
+def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether the next attempt begins. It also follows a failure that is still provisional, unless the job would be given up for that."""
+    state = _state(status, facts)
+    if isinstance(state, Open) or facts.spec.suspend or facts.problems:
+        return False
+    return state.provisional is None or budget.verdict(status, facts, state.provisional) is None
+
+
+def _completed(status: TrainingJobStatus, facts: Facts) -> Ended:
+    """Of a program that has reported nothing, all that is known is its exit code."""
+    if facts.counts_steps(status) or status.progress is not None or status.checkpoint is not None:
+        return Ended(Reason.COMPLETED, "completed")
+    return Ended(Reason.COMPLETED_WITHOUT_REPORT, "the program ended with exit code 0, and reported no step and no checkpoint")
+
+
+def _with_job_ended(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    return replace(status, completion_time=facts.stamp, next_attempt_time=None)
+
+
+def _state(status: TrainingJobStatus, facts: Facts) -> State:
+    return state_of(status, suspend=facts.spec.suspend)

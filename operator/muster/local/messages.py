@@ -1,0 +1,166 @@
+"""The lines that `muster run` prints about a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.api.job import TrainingJob
+from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
+from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
+from muster.lifecycle.recording.phases import recovery_sentence
+from muster.local.outcome import last_failure
+from muster_contract.codes import ExitCode
+
+LONGEST = 400  # characters of a replica's message in one line
+LOG_LINES = 15
+
+
+def change_lines(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
+    """Lines about what changed between two statuses of a run.
+
+    The end of an attempt is shown once its cause is settled, because the replica that first reports a lost peer is not the lost one.
+    """
+    lines = []
+    for change in attempt_changes(before, after):
+        if change.has_settled and not after.phase.final:
+            lines.append(f"attempt {change.record.attempt} ended: {cause_text(change.record)}")
+        if change.has_resumed:
+            lines += _resumed(change.record)
+        if change.has_recovered and change.record.phases:
+            lines.append(f"attempt {change.record.attempt} {recovery_sentence(change.record.phases)}")
+    slow = changed_condition(before, after, ConditionType.STRAGGLING, holds=True)
+    notes = [slow.message] if slow else []
+    notes += [notice.message for notice in new_notices(before, after)]
+    return [*lines, *(f"note: {shortened(note)}" for note in notes)]
+
+
+def _resumed(record: AttemptRecord) -> list[str]:
+    lost = f", {_steps(record.steps_lost)} redone" if record.steps_lost else ""
+    if record.step_resumed:
+        return [f"attempt {record.attempt}: resumed at step {record.step_resumed}{lost}"]
+    return [f"attempt {record.attempt}: no checkpoint to resume from, starts at step 0{lost}"] if record.attempt else []
+
+
+def cause_text(record: AttemptRecord) -> str:
+    """Why an attempt ended: the replica, and its message or else the reason."""
+    message = shortened(record.message) or (record.reason.value if record.reason else "it ended")
+    return f"{record.replica}: {message}" if record.replica and record.replica not in message else message
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def progress_line(status: TrainingJobStatus) -> str:
+    """The progress of the job in one line: figures while it runs, else what it waits for."""
+    if status.phase is Phase.SUSPENDED:
+        return "stopped"  # the status message names spec.suspend, but here the user pressed Ctrl-C
+    if status.phase is not Phase.RUNNING or status.progress is None:
+        return f"{status.phase.value.lower()}: {shortened(status.message)}" if status.message else status.phase.value.lower()
+    progress = status.progress
+    parts = [f"step {progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else ""), *figures(status)]
+    return f"running: {', '.join(parts)}"
+
+
+def figures(status: TrainingJobStatus) -> list[str]:
+    """Loss, speed, time left, attempt, workers, last commit and restarts, if the status has them."""
+    progress, parts = status.progress, []
+    if progress is not None and progress.loss is not None:
+        parts.append(f"loss {rounded(progress.loss)}")
+    if progress is not None and progress.samples_per_second:
+        parts.append(f"{progress.samples_per_second:,.0f} samples/s")
+    if progress is not None and progress.eta_seconds is not None:
+        parts.append(f"ETA {duration(progress.eta_seconds)}")
+    parts.append(f"attempt {status.attempt}")
+    if status.workers:
+        parts.append(f"workers {status.workers}")
+    if status.checkpoint is not None:
+        parts.append(f"saved at step {status.checkpoint.step}")
+    if status.restarts.total:
+        parts.append(f"restarts {status.restarts.total}")
+    return parts
+
+
+def rounded(loss: str) -> str:
+    """The loss with four digits. Text that is not a number stays as it is."""
+    try:
+        return f"{float(loss):.4g}"
+    except ValueError:
+        return loss
+
+
+def duration(seconds: float) -> str:
+    """A duration such as `42 s`, `3:05` or `2:03:05`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def success(job: TrainingJob, directory: Path) -> list[str]:
+    """The last lines about a job that succeeded."""
+    status = job.status
+    parts = [f"{job.metadata.name} succeeded"]
+    if status.progress is not None and status.progress.step:
+        parts.append(f"{_steps(status.progress.step)}")
+        if status.progress.loss is not None:
+            parts.append(f"loss {rounded(status.progress.loss)}")
+    if status.restarts.total:
+        parts.append(f"{status.restarts.total} restart{'s' if status.restarts.total > 1 else ''}")
+    if status.admitted_time and status.completion_time:
+        parts.append(duration((status.completion_time - status.admitted_time).total_seconds()))
+    metrics = (status.progress.metrics if status.progress else None) or {}
+    complete = status.condition(ConditionType.COMPLETE)
+    if complete is not None and complete.reason is Reason.COMPLETED_WITHOUT_REPORT:
+        parts.append(complete.message)
+    evaluated = [f"evaluation: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"] if metrics else []
+    return [", ".join(parts), *evaluated, f"logs and checkpoints: {directory}"]
+
+
+def failure(job: TrainingJob, job_file: str, log: Path | None) -> list[str]:
+    """The last lines about a job that failed: the reason, the replica that failed first, and the end of its log.
+
+    If the configuration is at fault, the lines name the job file and leave the log out, because the message is complete.
+    """
+    status = job.status
+    record = last_failure(status)
+    reason = record.reason.value if record and record.reason else "Failed"
+    is_misconfigured = record is not None and record.reason is Reason.BAD_CONFIGURATION
+    subject = f"{job_file}: {job.metadata.name} cannot run as written" if is_misconfigured else f"{job.metadata.name} failed"
+    lines = [f"{subject}: {status.message or reason}"]
+    if record is not None and record.message and record.message not in lines[0]:
+        lines.append(f"  {cause_text(record)}")
+    if log is not None and log.exists():
+        tail = [] if is_misconfigured else log_tail(log)
+        lines.append(f"  log: {log}" + ("" if not tail else ", which ends with"))
+        lines += [f"  | {line}" for line in tail]
+    return lines
+
+
+def stopped(job: TrainingJob, code: ExitCode, again: str) -> list[str]:
+    """The last lines about a job that the user stopped. `again` is the command that continues it."""
+    status = job.status
+    if code is ExitCode.PREEMPTED and status.checkpoint is not None:
+        return [f"saved at step {status.checkpoint.step}. Continue with: {again}"]
+    if code is ExitCode.PREEMPTED and status.progress is None:
+        return [f"stopped before the first step, so no step is lost. Continue with: {again}"]
+    if code is ExitCode.PREEMPTED:
+        return [f"stopped and saved. Continue with: {again}"]
+    if status.checkpoint is not None:
+        return [f"stopped without saving; the last checkpoint is of step {status.checkpoint.step}. Continue from it with: {again}"]
+    return [f"stopped; nothing was saved. Start again with: {again}"]
+
+
+def log_tail(log: Path, lines: int = LOG_LINES) -> Sequence[str]:
+    """The last lines of a log."""
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 65536))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"

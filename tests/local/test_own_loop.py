@@ -1,0 +1,151 @@
+"""Programs that use `muster_training`: real processes, killed, stopped and resumed. The final state equals that of an undisturbed run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.waiting import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+PLAIN = '''
+"""Adds numbers as a training would, each rank its own. Every 5 steps, and when it is to stop, all ranks save."""
+import json, sys, time
+import muster_training as muster
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+place = muster.environment()
+print("rank", place.rank, "of", place.world, "attempt", place.attempt, flush=True)
+done, value = 0, 1.0
+if (found := muster.latest()) and "--forget" not in sys.argv:
+    done, value = found.step, json.loads((found / f"rank-{place.rank}.json").read_text())
+while done < steps:
+    time.sleep(seconds)
+    done += 1
+    value = (value * 1.37 + done * (place.rank + 1)) % 97
+    muster.report(step=done, total=steps, loss=value, accuracy=1 / done)
+    stop = muster.should_stop()
+    if stop or done % 5 == 0 or done == steps:
+        with muster.checkpoint(done) as folder:
+            (folder / f"rank-{place.rank}.json").write_text(json.dumps(value))
+            if place.rank == 0:
+                (folder / "shared.txt").write_text(str(done))
+    if stop:
+        print("rank", place.rank, "stops at", done, flush=True)
+        break
+'''
+
+
+@pytest.fixture
+def local_job(tmp_path: Path) -> LocalJob:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    return LocalJob(tmp_path)
+
+
+def final_state(local_job: LocalJob, step: int) -> dict[str, str]:
+    """The sums of the files in the commit of this step."""
+    [folder] = (local_job.run / "checkpoints/default" / local_job.name).glob(f"step-{step:08d}-*")
+    assert (folder / "COMMITTED").is_file()
+    files = (path for path in folder.iterdir() if path.name not in ("COMMITTED", "manifest.json"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
+
+
+def undisturbed(tmp_path: Path, document: dict[str, Any], step: int) -> dict[str, str]:
+    folder = tmp_path / "undisturbed"
+    folder.mkdir()
+    for path in tmp_path.glob("*.py"):
+        shutil.copy(path, folder)
+    trainer = {key: value.replace(" 0.1", " 0") if isinstance(value, str) else value for key, value in document["spec"]["trainer"].items()}
+    calm = LocalJob(folder)
+    calm.write({**document, "spec": {**document["spec"], "trainer": trainer}})
+    code, output = calm.muster_run("job.yaml")
+    assert code == 0, output
+    return final_state(calm, step)
+
+
+def test_a_plain_program_that_is_killed_resumes_at_its_commit_and_ends_as_undisturbed(local_job: LocalJob, tmp_path: Path) -> None:
+    document = job(trainer={"script": "plain.py 60 0.1"})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert second["stepResumed"] >= 5
+    assert second["stepFound"] == second["stepResumed"]
+    assert second["stepsLost"] == first["lastStep"] - second["stepResumed"] >= 0
+    assert local_job.status["progress"]["metrics"] == {"accuracy": 1 / 60}
+    assert local_job.status["goodput"]["productiveSteps"] == 60
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+def test_all_ranks_save_at_one_step_when_one_replica_is_asked_to_stop(local_job: LocalJob, tmp_path: Path) -> None:
+    document = job(trainer={"script": "plain.py 60 0.1"}, replicas=3)
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.supervisor_of("worker-2"), signal.SIGTERM)
+        code, output = finish(run)
+    assert code == 0, output
+    stops = [line.split()[-1] for line in local_job.logs().splitlines() if "stops at" in line]
+    assert len(stops) == 3
+    assert len(set(stops)) == 1
+    first, second = local_job.status["attempts"]
+    assert (first["class"], first["reason"]) == ("Preemption", "Preempted")
+    assert (second["stepResumed"], second["stepsLost"]) == (int(stops[0]), 0)
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+def test_a_program_that_starts_over_although_it_has_commits_is_called_a_regression(local_job: LocalJob) -> None:
+    local_job.write(job(trainer={"script": "plain.py 40 0.1 --forget"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    second = local_job.status["attempts"][1]
+    assert second["stepResumed"] == 0
+    assert second["stepFound"] >= 5
+    [regression] = [each for each in local_job.status["conditions"] if each["type"] == "ResumeRegression"]
+    assert (regression["status"], regression["reason"]) == ("True", "StartedOver")
+
+
+def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: Path) -> None:
+    document = job(trainer={"script": "plain.py 60 0.1"})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        run.send_signal(signal.SIGINT)
+        _, output = finish(run)
+        assert "saved" in output
+    code, output = local_job.muster_run("job.yaml", "--resume")
+    assert code == 0, output
+    assert local_job.status["attempts"][-1]["stepsLost"] == 0
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "trainer", [{"script": "train.py 0.05"}, {"command": ["torchrun", "train.py", "0.05"]}], ids=["script", "torchrun"]
+)
+def test_a_pytorch_program_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path, trainer: dict[str, Any]) -> None:
+    shutil.copy(REPOSITORY / "examples/own-loop/train.py", tmp_path)
+    document = job(trainer=trainer)
+    local_job = LocalJob(tmp_path)
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        wait_until(lambda: local_job.step >= 25, "steps after the commit")
+        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
+        code, output = finish(run, 300)
+    assert code == 0, output
+    assert local_job.status["attempts"][1]["stepResumed"] >= 20
+    assert final_state(local_job, 200) == undisturbed(tmp_path, document, 200)

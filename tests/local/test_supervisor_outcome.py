@@ -1,0 +1,128 @@
+"""What the exit codes and the last words of a supervisor say."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.support.supervisors import IGNORES_SIGTERM, SENDS_AN_EVENT, SupervisorRun
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning", "reason"),
+    [
+        (0, 0, "Completed"),
+        (1, 10, "UserError"),
+        (10, 10, "UserError"),
+        (11, 11, "BadConfiguration"),
+        (20, 20, "PeerLost"),
+        (30, 30, "CheckpointDamaged"),
+        (31, 31, "StorageUnavailable"),
+    ],
+)
+def test_the_exit_code_of_a_process_becomes_the_replicas(run: SupervisorRun, code: int, meaning: int, reason: str) -> None:
+    assert run.start(f"{SENDS_AN_EVENT}sys.exit({code})\n").wait() == meaning
+    words = run.last_words()
+    assert (words["code"], words["reason"], words["attempt"]) == (meaning, reason, 3)
+    assert words["exitCode"] == (code or None)
+
+
+def test_a_process_that_exits_saved_because_its_peers_were_stopped_is_preempted(run: SupervisorRun) -> None:
+    assert run.start(f"{SENDS_AN_EVENT}raise SystemExit(21)").wait() == 21
+    assert run.last_words()["reason"] == "Preempted"
+
+
+@pytest.mark.parametrize("code", [10, 11, 20, 21, 22, 30, 31])
+def test_the_codes_of_the_contract_mean_nothing_where_a_program_sends_no_event(run: SupervisorRun, code: int) -> None:
+    assert run.start(command=["sh", "-c", f"exit {code}"]).wait() == 10
+    words = run.last_words()
+    assert (words["reason"], words["exitCode"]) == ("UserError", code)
+    assert f"exit code {code}" in words["message"]
+
+
+def test_a_traceback_becomes_the_message_and_its_siblings_are_ended(run: SupervisorRun) -> None:
+    source = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such column')\ntime.sleep(60)\n"
+    assert run.start(source, processes=2).wait() == 10
+    words = run.last_words()
+    assert (words["message"], words["rank"], words["exitCode"]) == ("rank 1: ValueError: no such column", 1, 1)
+
+
+def test_a_process_killed_from_outside_is_named_with_its_signal_and_its_sibling_is_ended(run: SupervisorRun) -> None:
+    source = "import os, time\nprint('pid', os.environ['RANK'], os.getpid(), flush=True)\ntime.sleep(60)\n"
+    run.start(source, processes=2)
+    run.printed("pid", times=2)
+    pids = {line.split()[3]: int(line.split()[4]) for line in run.out.read_text().splitlines()}
+    os.kill(pids["1"], signal.SIGKILL)
+    assert run.wait() == 137
+    words = run.last_words()
+    assert (words["reason"], words["rank"], words["signal"], words["exitCode"]) == ("ProcessKilled", 1, "SIGKILL", None)
+    assert "SIGKILL" in words["message"]
+
+
+def test_a_sibling_that_ignores_sigterm_is_killed(run: SupervisorRun) -> None:
+    source = "import os\nif os.environ['RANK'] == '1':\n    raise SystemExit(5)\n" + IGNORES_SIGTERM
+    assert run.start(source, processes=2).wait() == 10
+    assert run.last_words()["exitCode"] == 5
+
+
+ECHO = """
+open("gone", "w").close()
+raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:31415")
+"""
+
+CAUSE = """
+import os, time
+if os.environ["RANK"] == "1":
+    while not os.path.exists("gone"):
+        time.sleep(0.01)
+    raise ValueError("mine")
+"""
+
+
+def test_a_lost_peer_is_recognised_at_the_end_of_the_output(run: SupervisorRun) -> None:
+    assert run.start(ECHO).wait() == 20
+    assert "Connection closed by peer" in run.last_words()["message"]
+
+
+def test_a_sibling_that_ends_shortly_after_a_lost_peer_was_seen_is_the_cause(run: SupervisorRun) -> None:
+    assert run.start(CAUSE + ECHO, processes=2).wait() == 10
+    assert run.last_words()["message"] == "rank 1: ValueError: mine"
+
+
+def test_a_script_with_a_syntax_error_gives_one_message_and_no_traceback(run: SupervisorRun) -> None:
+    assert run.start("def f(:\n").wait() == 11
+    assert run.last_words()["message"].startswith(f"spec.trainer.script: {run.script}:1: ")
+    (line,) = run.err.read_text().splitlines()
+    assert line.startswith("muster: spec.trainer.script")
+    assert run.out.read_text() == ""
+
+
+def test_a_command_that_is_not_there_is_bad_configuration(run: SupervisorRun) -> None:
+    assert run.start(command=["no-such-program"]).wait() == 11
+    assert "no-such-program" in run.last_words()["message"]
+
+
+def test_a_command_that_is_no_program_is_bad_configuration(run: SupervisorRun) -> None:
+    program = run.folder / "program"
+    program.write_bytes(b"\x00not a program")
+    program.chmod(0o755)
+    assert run.start(command=[str(program)]).wait() == 11
+
+
+def test_a_missing_variable_is_named_in_the_last_words(run: SupervisorRun) -> None:
+    assert run.start("pass", MUSTER_STRATEGY="").wait() == 11
+    assert "MUSTER_STRATEGY" in run.last_words()["message"]
+    assert "Traceback" not in run.err.read_text()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(run: SupervisorRun) -> None:
+    (run.folder / "file").touch()
+    assert run.start("pass", MUSTER_STATE_DIR=str(run.folder / "file" / "state")).wait() == 11
+    assert str(run.folder / "file" / "state") in run.last_words()["message"]
+
+
+def test_a_termination_log_that_cannot_be_written_changes_nothing_else(run: SupervisorRun) -> None:
+    assert run.start("pass", MUSTER_TERMINATION_LOG=str(run.folder / "no" / "log")).wait() == 0
+    assert "last words cannot be written" in run.err.read_text()

@@ -1,0 +1,77 @@
+"""What holds for the synchronous strategies of every framework: processes on loopback, killed, stopped, and started again."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local import proofs
+from tests.support.bare_worlds import trainer, world
+
+DDP = pytest.param("DDP", marks=pytest.mark.torch)
+JAX = pytest.param("JAX", marks=pytest.mark.jax)
+MWMS = pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow)
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX])
+def test_a_killed_world_with_a_convolutional_model_resumes_and_every_loss_is_bit_equal(strategy: str, tmp_path: Path) -> None:
+    proofs.killed_world_continues_bit_for_bit(strategy, tmp_path, {"model": "cnn"})
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX])
+def test_a_damaged_checkpoint_is_skipped_with_a_notice(strategy: str, tmp_path: Path) -> None:
+    proofs.damaged_checkpoint_is_passed_over(strategy, tmp_path)
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX, MWMS])
+def test_the_losses_do_not_depend_on_the_number_of_processes(strategy: str) -> None:
+    fields: dict[str, Any] = {"communication": "Ring"} if strategy == "MultiWorkerMirrored" else {}
+    proofs.losses_do_not_depend_on_the_world(strategy, [1, 2, 4] if fields else [1, 2, 3, 4], **fields)
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX, MWMS])
+def test_a_rank_without_samples_takes_part_and_portions_change_nothing(strategy: str) -> None:
+    # 1,437 samples in steps of 718 leave a last step of one sample for two processes
+    portions = 3 if strategy == "MultiWorkerMirrored" else 1
+    proofs.losses_do_not_depend_on_the_world(strategy, [1, 2], batch={"globalSize": 718, "accumulationSteps": portions})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size"),
+    [
+        pytest.param("DDP", 2, marks=pytest.mark.torch),
+        pytest.param("DDP", 3, marks=pytest.mark.torch),
+        pytest.param("JAX", 2, marks=pytest.mark.jax),
+        pytest.param("MultiWorkerMirrored", 2, marks=pytest.mark.tensorflow),
+    ],
+)
+def test_rank_0_saves_the_model_when_a_peer_is_lost(strategy: str, size: int, tmp_path: Path) -> None:
+    proofs.what_rank_0_has_is_saved_when_its_peer_is_gone(strategy, tmp_path, size=size)
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX])
+def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved(strategy: str) -> None:
+    with world(strategy, trainer(None, config=proofs.SLOW)) as running:
+        running.wait_for_step(3)
+        running.kill(0, signal.SIGTERM)
+        assert running.finish() == [22, 22], running.story()
+    assert "no checkpoint storage" in proofs.last_error(running)["message"]
+
+
+@pytest.mark.parametrize("strategy", [DDP, JAX])
+def test_a_disk_that_fills_up_under_a_save_ends_all_ranks_with_one_message_and_costs_no_commit(strategy: str, tmp_path: Path) -> None:
+    document = trainer(tmp_path, config=proofs.SLOW)
+    with world(strategy, document) as first:
+        first.wait_for_commit(10)
+        resource.prlimit(first.processes[1].pid, resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))  # Python ignores the signal: writes fail
+        assert first.finish() == [31, 31], first.story()
+    assert {error["message"].partition(": ")[2] for error in first.events("error")} == {"File too large: is the storage reachable?"}
+    assert all((path / "COMMITTED").exists() for path in tmp_path.glob("step-*"))
+    newest = max(int(path.name[5:13]) for path in tmp_path.glob("step-*"))
+    second = proofs.second_attempt(strategy, document)
+    assert second.events("resumed")[0]["step"] == newest
+    assert {**first.losses(), **second.losses()} == proofs.uninterrupted(strategy).losses()

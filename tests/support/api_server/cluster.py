@@ -1,0 +1,217 @@
+"""The API server with the chart's definition, roles and service account in it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import yaml
+
+import local_cluster
+from tests.support.api_server.api import JOBS, Api, ApiError, Object
+from tests.support.api_server.kubelet import PODS
+from tests.support.waiting import wait_until
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "muster"
+RELEASE_NAMESPACE = "muster-system"
+ACCOUNT = "muster"
+_INSTALLED = (
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "Secret",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
+_PLURALS = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Service": "/api/v1/namespaces/{}/services",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+}
+_AUDITED = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    users: ["system:serviceaccount:muster-system:muster"]
+  - level: None
+"""
+
+
+class Cluster:
+    """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it. `scraper` is a token with
+    which metrics can be read."""
+
+    def __init__(self, kubeconfig: Path, audit: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.admin = Api.of(kubeconfig)
+        self.audit = audit
+        self.configuration: Object = {}
+        self.scraper = ""
+        self._namespaces = 0
+
+    def install(self) -> None:
+        """What the chart has, less the operator itself."""
+        manifests = rendered()
+        self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
+        for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
+            folder = _PLURALS[manifest["kind"]].format(manifest["metadata"].get("namespace"))
+            self.admin.apply(f"{folder}/{manifest['metadata']['name']}", manifest)
+        [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
+        self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
+        wait_until(self._serves, "TrainingJobs are served")
+        self.scraper = self._reader_of_metrics()
+
+    def _reader_of_metrics(self) -> str:
+        """The token of an account that is bound to the chart's role for readers of metrics."""
+        accounts = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts"
+        self.admin.apply(f"{accounts}/prometheus", _named("v1", "ServiceAccount", "prometheus"))
+        binding = {
+            **_named("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "prometheus"),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"{ACCOUNT}-metrics-reader"},
+            "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": RELEASE_NAMESPACE}],
+        }
+        self.admin.apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/prometheus", binding)
+        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
+        return str(self.admin.create(f"{accounts}/prometheus/token", wanted)["status"]["token"])
+
+    def namespace(self, prefix: str) -> str:
+        """A new namespace, with the service account that pods run under."""
+        self._namespaces += 1
+        name = f"{prefix}-{self._namespaces}"
+        self.admin.create("/api/v1/namespaces", _named("v1", "Namespace", name))
+        self.admin.create(f"/api/v1/namespaces/{name}/serviceaccounts", _named("v1", "ServiceAccount", "default"))
+        return name
+
+    def empty(self, namespace: str) -> None:
+        """Removes jobs, pods and services, as the garbage collector would if there were one."""
+        self.admin.delete(JOBS.format(namespace))
+        for pod in self.admin.items(f"/api/v1/namespaces/{namespace}/pods"):
+            self.admin.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+        for service in self.admin.items(f"/api/v1/namespaces/{namespace}/services"):
+            self.admin.delete(f"/api/v1/namespaces/{namespace}/services/{service['metadata']['name']}")
+
+    def account_kubeconfig(self, path: Path) -> Path:
+        """A kubeconfig with the rights of the operator's service account."""
+        folder = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+        token = self.admin.create(folder, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "only", "cluster": {"server": self.admin.server, "certificate-authority": self.admin.authority}}],
+            "users": [{"name": "operator", "user": {"token": token["status"]["token"]}}],
+            "contexts": [{"name": "only", "context": {"cluster": "only", "user": "operator"}}],
+            "current-context": "only",
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def requests(self) -> list[Object]:
+        """What operators have asked the API server for so far: verb, requestURI, responseStatus, userAgent."""
+        with suppress(FileNotFoundError):
+            return [json.loads(line) for line in self.audit.read_text().splitlines() if line.endswith("}")]
+        return []
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Kills the API server; it is started again, with what it had, at the end."""
+        server = self._server()
+        command = server.cmdline()
+        server.send_signal(signal.SIGKILL)
+        server.wait(30)
+        try:
+            yield
+        finally:
+            again = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _RESTARTED.append(again)
+            wait_until(self._serves, "the API server serves again", seconds=60)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The API server takes connections, and answers nothing until the end."""
+        server = self._server()
+        server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGCONT)
+
+    def _server(self) -> psutil.Process:
+        port = re.search(r":(\d+)$", self.admin.server)
+        assert port
+        [server] = [
+            each
+            for each in psutil.Process().children(recursive=True)
+            if each.status() != psutil.STATUS_ZOMBIE and f"--secure-port={port[1]}" in each.cmdline()
+        ]
+        return server
+
+    def _serves(self) -> bool:
+        """Whether everything that tests ask for is served: each kind has a cache of its own, and custom ones come last."""
+        with suppress(http.client.HTTPException, OSError, ApiError):
+            return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], JOBS))
+        return False
+
+
+_RESTARTED: deque[subprocess.Popen[bytes]] = deque()
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """A cluster with the chart in it; its audit log is in `folder`."""
+    policy, log = folder / "audit-policy.yaml", folder / "audit.log"
+    policy.write_text(_AUDITED)
+    audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+    with local_cluster.api_server(local_cluster.Places.default(), arguments=audit) as kubeconfig:
+        cluster = Cluster(kubeconfig, log)
+        cluster.install()
+        try:
+            yield cluster
+        finally:
+            while _RESTARTED:
+                server = _RESTARTED.pop()
+                server.terminate()
+                server.wait(30)
+
+
+def rendered(*options: str) -> list[Object]:
+    """The objects of the chart; `options` are more arguments of helm."""
+    programs = local_cluster.Programs(local_cluster.Places.default())
+    programs.ensure(["helm"])
+    command = [
+        str(programs.path("helm")),
+        "template",
+        ACCOUNT,
+        str(CHART),
+        "-n",
+        RELEASE_NAMESPACE,
+        "--kube-version=1.34",
+        "--no-hooks",
+        *options,
+    ]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=True)
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def _named(api_version: str, kind: str, name: str) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}

@@ -1,0 +1,87 @@
+"""Jobs to try, and what is seen of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.api_server.api import JOBS, Api, ApiError, Object
+from tests.support.api_server.kubelet import PODS
+from tests.support.waiting import wait_until
+
+
+def job(name: str, workers: int = 2, **spec: Any) -> Object:
+    """A small job of the bundled trainer."""
+    return {
+        "apiVersion": "muster.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": workers}}, **spec},
+    }
+
+
+class Jobs:
+    """The jobs of one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+        self._folder = JOBS.format(namespace)
+
+    def submit(self, manifest: Object) -> Object:
+        return self.api.create(self._folder, manifest)
+
+    def get(self, name: str) -> Object:
+        return self.api.get(f"{self._folder}/{name}")
+
+    def status(self, name: str) -> Object:
+        return dict(self.get(name).get("status") or {})
+
+    def delete(self, name: str) -> None:
+        self.api.delete(f"{self._folder}/{name}")
+
+    def patch(self, name: str, body: Object) -> Object:
+        return self.api.patch(f"{self._folder}/{name}", body)
+
+    def scale(self, name: str, replicas: int) -> None:
+        """The patch that `kubectl scale` sends."""
+        self.api.patch(f"{self.path(name)}/scale", {"spec": {"replicas": replicas}})
+
+    def replace_status(self, name: str, status: Object) -> None:
+        """Writes the whole status. Tries again where the operator has written in between."""
+
+        def written() -> bool:
+            try:
+                self.api.request("PUT", f"{self.path(name)}/status", {**self.get(name), "status": status})
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                return False
+            return True
+
+        wait_until(written, f"the status of {name} is replaced")
+
+    def path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def pods(self, name: str) -> list[Object]:
+        return self.api.items(PODS.format(self.namespace), labelSelector=f"muster.dev/job-name={name}")
+
+    def reaches(self, name: str, phase: str, *, seconds: float = 30.0) -> Object:
+        """The status once the job has this phase."""
+
+        def look() -> Object | None:
+            status = self.status(name)
+            return status if status.get("phase") == phase else None
+
+        return wait_until(look, f"{name} is {phase}: now {self.status(name).get('phase')}", seconds=seconds)
+
+    def events(self, name: str) -> list[Object]:
+        folder = f"/api/v1/namespaces/{self.namespace}/events"
+        return [each for each in self.api.items(folder) if each["involvedObject"]["name"] == name]
+
+
+def attempt_of(pod: Object) -> int:
+    return int(pod["metadata"]["labels"]["muster.dev/attempt"])
+
+
+def condition(status: Object, kind: str) -> Object:
+    return next((each for each in status.get("conditions", ()) if each["type"] == kind), {})

@@ -1,0 +1,156 @@
+"""This process in the place of scheduler and kubelets: pods get a node, run, end and are removed, by their status alone."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from tests.support.api_server.api import Api, ApiError, Object, Watch
+
+PODS = "/api/v1/namespaces/{}/pods"
+IMAGE = {"image": "trainer", "imageID": "", "restartCount": 0}
+
+
+def pod_path(pod: Object) -> str:
+    return f"{PODS.format(pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
+def trainer(state: Object, *, ready: bool = False) -> list[Object]:
+    return [{**IMAGE, "name": "trainer", "ready": ready, "started": ready, "state": state}]
+
+
+class Kubelet:
+    """What a node does with a pod, on demand."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def bind(self, pod: Object, node: str = "node-0") -> None:
+        """Gives it a node; from now on its deletion needs a kubelet."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
+        with suppress(ApiError):
+            self._api.create(f"{pod_path(pod)}/binding", binding)
+
+    def run(self, pod: Object) -> None:
+        """Its trainer container runs."""
+        if not pod["spec"].get("nodeName"):
+            self.bind(pod)
+        status = {"phase": "Running", "startTime": now(), "containerStatuses": trainer({"running": {"startedAt": now()}}, ready=True)}
+        self.set_status(pod, status)
+
+    def end(self, pod: Object, code: int, *, message: str = "", reason: str = "", side_car: str = "") -> None:
+        """Its trainer container ends with an exit code and a termination message; the container `side_car`, if there is one, runs on."""
+        terminated = {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "finishedAt": now(),
+            "startedAt": now(),
+        }
+        if message:
+            terminated["message"] = message
+        containers = trainer({"terminated": terminated})
+        if side_car:
+            containers.append({**IMAGE, "name": side_car, "ready": True, "started": True, "state": {"running": {"startedAt": now()}}})
+        phase = "Running" if side_car else "Failed" if code else "Succeeded"
+        self.set_status(pod, {"phase": phase, "containerStatuses": containers})
+
+    def disrupt(self, pod: Object, reason: str = "EvictionByEvictionAPI") -> None:
+        """What the eviction API does: a condition, then the deletion."""
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "evicted", "lastTransitionTime": now()}
+        self.set_status(pod, {"conditions": [condition]})
+        self._api.delete(pod_path(pod))
+
+    def remove(self, pod: Object) -> None:
+        """A pod whose deletion was asked for is gone."""
+        self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
+
+    def set_status(self, pod: Object, status: Object) -> None:
+        """Over the pod's status; nothing where the pod is gone, or is another one by now."""
+        try:
+            self._api.patch(f"{pod_path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+
+class Nodes:
+    """Kubelets at work: each pod runs as soon as it is made, and goes `grace` seconds after its deletion was asked for.
+
+    `seen` is every pod ever seen, by uid, as it was last; `ends` says with which exit code a running pod ends, None: not by itself.
+    """
+
+    def __init__(self, api: Api, namespace: str, *, grace: float = 0.0) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._kubelet = Kubelet(api)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="kubelets", daemon=True)
+        self._watch: Watch | None = None
+        self.grace = grace
+        self.runs: Callable[[Object], bool] = lambda pod: True
+        self.ends: Callable[[Object], int | None] = lambda pod: None
+        self.seen: dict[str, Object] = {}
+        self.history: list[tuple[str, Object]] = []
+        self.problems: list[BaseException] = []
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                listing = self._api.get(PODS.format(self._namespace))
+                for pod in listing["items"]:
+                    self._see("ADDED", pod)
+                version = listing["metadata"]["resourceVersion"]
+                self._watch = self._api.watch(PODS.format(self._namespace), version)
+                for kind, pod in self._watch:
+                    self._see(kind, pod)
+            except (OSError, http.client.HTTPException, ApiError) as error:  # the API server is away
+                self.problems.append(error)
+                time.sleep(0.1)
+
+    def _see(self, kind: str, pod: Object) -> None:
+        if kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return
+        self.seen[pod["metadata"]["uid"]] = pod
+        self.history.append((kind, pod))
+        phase = pod["status"].get("phase")
+        if kind == "DELETED":
+            return
+        if "deletionTimestamp" in pod["metadata"]:
+            self._after(self.grace, self._kubelet.remove, pod)
+        elif phase == "Pending" and self.runs(pod):
+            self._kubelet.run(pod)
+        elif phase == "Running" and (code := self.ends(pod)) is not None:
+            self._kubelet.end(pod, code)
+
+    def _after(self, seconds: float, do: Callable[[Object], None], pod: Object) -> None:
+        if seconds <= 0:
+            do(pod)
+            return
+        timer = threading.Timer(seconds, lambda: self._quietly(do, pod))
+        timer.daemon = True
+        timer.start()
+
+    @staticmethod
+    def _quietly(do: Callable[[Object], None], pod: Object) -> None:
+        with suppress(ApiError, OSError):
+            do(pod)
+
+    @contextmanager
+    def working(self) -> Iterator[Nodes]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+            if self._watch:
+                self._watch.close()
+            self._thread.join(10)
+
+
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

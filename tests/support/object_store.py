@@ -1,0 +1,109 @@
+"""A real S3 server on this machine: versitygw over a folder, built as the programs of the cluster's tests are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import local_cluster
+from tests.support.bare_worlds import free_port
+
+ACCESS, SECRET, BUCKET = "muster", "not-a-secret", "checkpoints"
+SIZE = 32 << 20
+DEADLINE = 60.0
+
+
+@dataclass
+class ObjectStore:
+    """It runs from its making to `stop`. `objects` is the bucket's folder, as the server sees it: on a file system of its own that is
+    small enough to be filled, mounted where nobody else sees it."""
+
+    folder: Path
+    port: int
+    server: subprocess.Popen[bytes]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those by which a client reaches it."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_REGION": "us-east-1",
+        }
+
+    @property
+    def objects(self) -> Path:
+        return Path(f"/proc/{self.server.pid}/root{self.folder}/objects/{BUCKET}")
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """No byte is left on its disk."""
+        filling = self.objects.parent / "filling"
+        with filling.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        try:
+            yield
+        finally:
+            filling.unlink()
+
+    @contextmanager
+    def frozen_at(self, pattern: str) -> Iterator[Path]:
+        """It takes in nothing and answers nobody from when there is such an object, or such a folder of some; gives that."""
+        limit = time.monotonic() + DEADLINE
+        while not (found := next(self.objects.glob(pattern), None)):
+            assert time.monotonic() < limit, f"no {pattern} in {DEADLINE} s"
+        self.server.send_signal(signal.SIGSTOP)
+        try:
+            yield found
+        finally:
+            self.server.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self.server.kill()
+        self.server.wait()
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """All that it has is below `folder`."""
+    programs = local_cluster.Programs(local_cluster.Places.default())
+    programs.ensure(["versitygw"])
+    folder.mkdir(parents=True)
+    port = free_port()
+    mount = f"mount -t tmpfs -o size={SIZE},mode=700 none {folder} && mkdir -p {folder}/objects/{BUCKET} {folder}/attributes"
+    listening = ["--port", f"127.0.0.1:{port}", "--quiet"]
+    backend = ["posix", "--sidecar", f"{folder}/attributes", f"{folder}/objects"]
+    command = shlex.join([str(programs.path("versitygw")), *listening, *backend])
+    server = subprocess.Popen(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && exec {command}"],
+        env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
+        stdout=subprocess.DEVNULL,
+    )
+    store = ObjectStore(folder, port, server)
+    try:
+        _wait(server, port)
+        yield store
+    finally:
+        store.stop()
+
+
+def _wait(server: subprocess.Popen[bytes], port: int) -> None:
+    limit = time.monotonic() + DEADLINE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert server.poll() is None, "the S3 server ended"
+            assert time.monotonic() < limit, "the S3 server does not answer"
+            time.sleep(0.05)

@@ -1,0 +1,63 @@
+"""A debug dump has no secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from muster.client.dump import HIDDEN, redact
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "AWS_SECRET_ACCESS_KEY", "value": SECRET},
+        {"name": "HF_TOKEN", "value": SECRET},
+        {"password": SECRET},
+        {"config": {"api_key": SECRET}},
+        {"logs": [f"connecting with password={SECRET}"]},
+        {"logs": [f"GET https://user:{SECRET}@example.com/"]},
+        {"logs": [f"Authorization: {SECRET}"]},
+        {"logs": [f"Authorization: Bearer {SECRET}"]},
+        {"logs": [f"curl -H 'Authorization: Basic {SECRET}'"]},
+        {"logs": [f"redis://:{SECRET}@host:6379/0"]},
+        {"logs": [f"hf_{SECRET}{SECRET}"]},
+        {"logs": [f"-----BEGIN PRIVATE KEY----- {SECRET}"]},
+        {"name": "MYSQL_PWD", "value": SECRET},
+        {"name": "SSH_KEY", "value": SECRET},
+        {"args": [f"--token={SECRET}"]},
+        {"args": [f"--api-key={SECRET}"]},
+        {"args": [f"train.py --password {SECRET}"]},
+        {"args": ["--api-key", SECRET]},
+        {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET}},
+        {"metadata": {"managedFields": [SECRET]}},
+    ],
+    ids=str,
+)
+def test_what_looks_like_a_secret_is_left_out(value: object) -> None:
+    assert SECRET not in json.dumps(redact(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "EPOCHS", "value": "20"},
+        {"secretName": "s3"},
+        {"secretRef": {"name": "s3"}},
+        {"logs": ["step 3: loss 0.5"]},
+        {"logs": ["http://host:8080/path@v1"]},
+        {"args": ["--tokenizer", "bpe", "--basic", "configuration"]},
+        {"image": "registry.example.com:5000/team/own:1"},
+    ],
+    ids=str,
+)
+def test_everything_else_stays(value: object) -> None:
+    assert redact(value) == value
+
+
+def test_keys_and_tokens_in_text_are_recognized_by_their_form() -> None:
+    assert redact("AKIAIOSFODNN7EXAMPLE") == f"AKIA{HIDDEN}"
+    assert redact("eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrIn0.c2ln") == f"eyJ{HIDDEN}"

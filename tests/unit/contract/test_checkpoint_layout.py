@@ -1,0 +1,34 @@
+"""Names in the checkpoint storage."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_contract.checkpoint_layout import Fence, checkpoint_name, is_reserved, parse_checkpoint_name, registration_name
+
+CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
+
+
+@given(step=st.integers(0, 10**15 - 1), attempt=st.integers(0, 999_999_999))
+def test_a_name_gives_back_its_step_and_fence(step: int, attempt: int) -> None:
+    fence = Fence(CREATED, attempt)
+    assert parse_checkpoint_name(checkpoint_name(step, fence)) == (step, fence)
+    assert is_reserved(checkpoint_name(step, fence))
+    assert Fence.parse(registration_name(fence).removesuffix(".json")) == fence
+
+
+@pytest.mark.parametrize("name", ["", "step-1", "step-00000001-", "step-x-20261121T111614Z-0000", "step-1-20269921T111614Z-0000"])
+def test_other_names_are_no_checkpoints(name: str) -> None:
+    assert parse_checkpoint_name(name) is None
+
+
+def test_an_export_may_not_take_the_folders_of_checkpoints() -> None:
+    assert [is_reserved(path) for path in ("attempts/model", "step-1", "model", "", "model/step-1")] == [True, True, False, False, False]
+
+
+def test_a_later_job_and_a_later_attempt_have_higher_fences() -> None:
+    assert Fence(CREATED, 0) < Fence(CREATED, 1) < Fence(CREATED.replace(year=2027), 0)

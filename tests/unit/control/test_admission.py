@@ -1,0 +1,130 @@
+"""Whatever stands in the API server becomes a job that can be decided on, with what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.admission.job_policy import JobPolicy
+from muster.control.admission import Admission, JobDefaults, readable_status
+from muster.render.images import Images
+
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
+GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
+RUNNING = {"phase": "Running", "admittedTime": "2026-11-21T12:00:00Z", "attempts": [{"attempt": 0, "startTime": "2026-11-21T12:00:00Z"}]}
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def admission() -> Admission:
+    return Admission(IMAGES, JobDefaults())
+
+
+def obj(spec: Any, *, generation: int = 1, status: Any = None) -> dict[str, Any]:
+    metadata = {"name": "digits", "namespace": "default", "uid": "u", "generation": generation, "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+@settings(deadline=None)
+@given(spec=anything | st.dictionaries(st.sampled_from(["strategy", "trainer", "roles", "batch", "options"]), anything), status=anything)
+def test_nothing_that_can_be_written_is_too_odd_to_be_answered(spec: Any, status: Any) -> None:
+    admitted = admission().admit(obj(spec, status=status))
+    assert admitted.problems
+    assert all(problem.field and problem.message for problem in admitted.problems)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["phase", "attempt", "attempts", "world", "conditions", "restarts", "progress"]), anything))
+def test_of_a_status_that_cannot_be_read_the_rest_is_kept(damage: dict[str, Any]) -> None:
+    assert readable_status({**damage, "image": "kept"}).image == "kept"
+
+
+def test_a_running_job_that_is_edited_badly_goes_on_as_it_was() -> None:
+    judge = admission()
+    assert judge.admit(obj(GOOD)).problems == ()
+    template = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
+    bad = {**GOOD, "roles": {"worker": {"replicas": 2, "template": template}}}
+    admitted = judge.admit(obj(bad, generation=2, status=RUNNING))
+    assert [problem.field for problem in admitted.problems] == ["spec.roles.worker.template"]
+    assert admitted.job.spec.roles[next(iter(admitted.job.spec.roles))].template == {}
+    assert judge.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
+
+
+def test_a_mount_of_a_volume_that_the_pod_has_not_is_refused_and_may_be_the_installations() -> None:
+    spec = {"containers": [{"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
+    mounting = {**GOOD, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
+    [problem] = admission().admit(obj(mounting)).problems
+    assert problem.field == "spec.roles.worker.template.spec.containers"
+    assert problem.message.startswith("trainer mounts data, which is not a volume of the pod")
+    own = {**GOOD, "roles": {"worker": {"template": {"spec": {**spec, "volumes": [{"name": "data", "emptyDir": {}}]}}}}}
+    assert admission().admit(obj(own)).problems == ()
+    installation = JobDefaults(template={"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}})
+    assert Admission(IMAGES, installation).admit(obj(mounting)).problems == ()
+
+
+def test_storage_of_the_installation_is_for_jobs_that_name_none() -> None:
+    spec = admission().admit(obj(GOOD)).job.spec
+    storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
+    own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
+    judge = Admission(IMAGES, JobDefaults(storage=storage))
+    filled = judge.admit(obj(GOOD)).job.spec.checkpoint.storage
+    kept = judge.admit(obj(own, generation=2)).job.spec.checkpoint.storage
+    assert filled == storage
+    assert kept
+    assert kept.persistent_volume_claim
+    assert kept.persistent_volume_claim.claim_name == "own"
+
+
+def test_a_stricter_policy_stops_no_job_that_was_accepted_before_but_judges_its_next_version() -> None:
+    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    [problem] = judge.admit(obj(GOOD)).problems
+    assert problem.field == "spec.roles"
+    valid = {"type": "Valid", "status": "True", "reason": "Accepted", "lastTransitionTime": "2026-11-21T12:00:00Z", "observedGeneration": 1}
+    accepted = {**RUNNING, "conditions": [valid]}
+    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    assert judge.admit(obj(GOOD, status=accepted)).problems == ()
+    assert judge.admit(obj({**GOOD, "suspend": True}, generation=2, status=accepted)).problems == (problem,)
+
+
+def test_what_the_installation_gives_to_every_job_needs_no_permission_of_its_policy() -> None:
+    spec = admission().admit(obj(GOOD)).job.spec
+    storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
+    judge = Admission(IMAGES, JobDefaults(storage=storage), JobPolicy(volumes=[]))
+    assert judge.admit(obj(GOOD)).problems == ()
+    own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
+    assert [problem.field for problem in judge.admit(obj(own, generation=2)).problems] == ["spec.checkpoint.storage.persistentVolumeClaim"]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("config", [deep(100), deep(600), deep(5_000), {"x": [[]] * 340_000}, {"x": "y" * 10**6}])
+def test_a_configuration_out_of_bounds_is_refused_by_name_before_anything_walks_it(config: dict[str, Any]) -> None:
+    admitted = admission().admit(obj({**GOOD, "trainer": {"task": "digits", "config": config}}))
+    assert [problem.field for problem in admitted.problems] == ["spec.trainer.config"]
+
+
+def test_a_job_that_a_check_breaks_on_is_not_valid_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: Any) -> Any:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    judge = admission()
+    assert judge.admit(obj(GOOD)).problems == ()
+    monkeypatch.setattr("muster.control.admission.problems", breaks)
+    [problem] = judge.admit(obj(GOOD, generation=2)).problems
+    assert problem.field == "spec"
+    assert "cannot be read (RecursionError)" in problem.message
+    running = judge.admit(obj(GOOD, generation=3, status=RUNNING))
+    assert running.job.spec.trainer.task == "digits", "what runs goes on as it was"
+    monkeypatch.undo()
+    assert judge.admit(obj(GOOD, generation=4)).problems == ()

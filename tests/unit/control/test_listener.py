@@ -1,0 +1,237 @@
+"""The listening socket: what a silent, slow or hostile connection costs, over real sockets and real TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+from aiohttp import web
+
+from muster.control import listener as listener_module
+from muster.control.listener import PER_IDENTITY, Listener
+from muster.kubernetes.certificate import new_certificate
+
+CERTIFICATE = new_certificate("localhost", datetime.now(UTC))
+SOON = 20.0
+REQUEST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nX-Pod: %s\r\n\r\nok"
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Stage:
+    """A listener to an application that recognises whoever names its pod in a header."""
+
+    listener: Listener
+    port: int
+    tls: bool
+    refused: Counter[str]
+    opened: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self) -> Connection:
+        context = ssl.create_default_context(cadata=CERTIFICATE.certificate) if self.tls else None
+        reader, writer = await asyncio.open_connection("localhost" if self.tls else "127.0.0.1", self.port, ssl=context)
+        self.opened.append(writer)
+        return reader, writer
+
+    async def ask(self, connection: Connection, pod: bytes = b"") -> bytes:
+        """The status line of the answer."""
+        reader, writer = connection
+        writer.write(REQUEST % pod)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SOON)
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+        await asyncio.wait_for(reader.readexactly(length), SOON)
+        return head.partition(b"\r\n")[0]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SOON
+        while not condition():
+            assert time.monotonic() < deadline, (self.listener.connections, self.refused)
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def stage(*, tls: bool, most: int = 100) -> AsyncIterator[Stage]:
+    refused: Counter[str] = Counter()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.headers.get("X-Pod"):
+            listener.recognise(request, request.headers["X-Pod"])
+        return web.Response(text=json.dumps({"encoding": request.headers.get("Content-Encoding")}))
+
+    application = web.Application()
+    application.router.add_post("/", answer)
+    listener = Listener(application, refused=lambda reason: refused.update([reason]), most=most)
+    port = await listener.start("127.0.0.1", 0, CERTIFICATE.context() if tls else None)
+    found = Stage(listener, port, tls, refused)
+    try:
+        yield found
+    finally:
+        for writer in found.opened:
+            writer.transport.abort()
+        await listener.stop()
+    assert listener.connections == 0
+
+
+@pytest.fixture(params=[True, False], ids=["TLS", "plain"])
+def tls(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_a_connection_that_authenticates_itself_is_kept_and_serves_many_requests(tls: bool) -> None:
+    async def check() -> None:
+        async with stage(tls=tls) as at:
+            connection = await at.connect()
+            for _ in range(5):
+                assert await at.ask(connection, b"pod") == b"HTTP/1.1 200 OK"
+            assert at.listener.connections == 1
+            connection[1].close()
+            await at.until(lambda: at.listener.connections == 0)
+            assert at.refused == {}
+
+    asyncio.run(check())
+
+
+UNFINISHED = {
+    "nothing": b"",
+    "half a request line": b"POST /v1/rep",
+    "half the headers": b"POST / HTTP/1.1\r\nHost: localhost\r\nX-",
+    "no body": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf",
+}
+
+
+@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
+def test_a_connection_that_never_authenticates_itself_ends(sent: bytes, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "ANONYMOUS_SECONDS", 0.5)
+
+    async def check() -> None:
+        async with stage(tls=tls) as at:
+            connections = [await at.connect() for _ in range(10)]
+            for _, writer in connections:
+                writer.write(sent)
+            for reader, _ in connections:
+                try:
+                    await asyncio.wait_for(reader.read(), SOON)
+                except ConnectionResetError:
+                    continue
+            await at.until(lambda: at.listener.connections == 0)
+            assert set(at.refused) <= {"deadline"}
+
+    asyncio.run(check())
+
+
+def test_a_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
+
+    async def check() -> None:
+        async with stage(tls=True) as at:
+            silent = [await asyncio.open_connection("127.0.0.1", at.port) for _ in range(10)]
+            at.opened += [writer for _, writer in silent]
+            for number, (_, writer) in enumerate(silent):
+                writer.write(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
+            await at.until(lambda: at.listener.connections == 10)
+            await at.until(lambda: at.listener.connections == 0)
+            assert await at.ask(await at.connect(), b"pod") == b"HTTP/1.1 200 OK"
+
+    asyncio.run(check())
+
+
+def test_when_there_are_too_many_the_oldest_unknown_one_makes_room_and_known_ones_stay(tls: bool) -> None:
+    async def check() -> None:
+        async with stage(tls=tls, most=20) as at:
+            known = [await at.connect() for _ in range(5)]
+            for number, connection in enumerate(known):
+                await at.ask(connection, b"pod-%d" % number)
+            for _ in range(60):
+                await at.connect()
+            await at.until(lambda: at.listener.connections <= 20)
+            newcomer = await at.connect()
+            assert await at.ask(newcomer, b"new") == b"HTTP/1.1 200 OK"
+            for number, connection in enumerate(known):
+                assert await at.ask(connection, b"pod-%d" % number) == b"HTTP/1.1 200 OK"
+            assert at.refused["connections"] >= 40
+
+    asyncio.run(check())
+
+
+def test_with_known_ones_only_a_new_connection_is_refused(tls: bool) -> None:
+    async def check() -> None:
+        async with stage(tls=tls, most=3) as at:
+            known = [await at.connect() for _ in range(3)]
+            for number, connection in enumerate(known):
+                await at.ask(connection, b"pod-%d" % number)
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await at.ask(await at.connect())
+            assert at.refused == {"connections": 1}
+            assert await at.ask(known[0], b"pod-0") == b"HTTP/1.1 200 OK"
+
+    asyncio.run(check())
+
+
+def test_one_identity_holds_no_more_than_its_share() -> None:
+    async def check() -> None:
+        async with stage(tls=False) as at:
+            for _ in range(5 * PER_IDENTITY):
+                await at.ask(await at.connect(), b"pod")
+            await at.until(lambda: at.listener.connections == PER_IDENTITY)
+
+    asyncio.run(check())
+
+
+def test_a_compressed_body_is_not_inflated() -> None:
+    press = zlib.compressobj(9)
+    bomb = b"".join(press.compress(b"\0" * (1 << 20)) for _ in range(1000)) + press.flush()  # a second and more to inflate
+
+    async def check() -> float:
+        async with stage(tls=False) as at:
+            worst = 0.0
+
+            async def watch() -> None:
+                nonlocal worst
+                while True:
+                    begun = time.thread_time()
+                    await asyncio.sleep(0)
+                    worst = max(worst, time.thread_time() - begun)
+
+            watching = asyncio.create_task(watch())
+            _, writer = connection = await at.connect()
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
+            await asyncio.wait_for(connection[0].readuntil(b"}"), SOON)
+            writer.close()
+            await at.until(lambda: at.listener.connections == 0)
+            watching.cancel()
+            return worst
+
+    assert asyncio.run(check()) < 0.2  # seconds of CPU in one turn of the event loop
+
+
+def test_an_unused_tls_connection_takes_little_memory() -> None:
+    async def buffer() -> int:
+        async with stage(tls=True) as at:
+            await at.connect()
+            await at.until(lambda: at.listener.connections == 1)
+            [connection] = at.listener._anonymous
+            assert connection._transport is not None
+            return len(connection._transport.get_protocol().get_buffer(-1))  # type: ignore[attr-defined,union-attr]
+
+    assert asyncio.run(buffer()) <= 16 * 1024  # asyncio's own is 256 KiB
+
+
+def test_what_is_not_http_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        async with stage(tls=False) as at:
+            reader, writer = await at.connect()
+            writer.write(b"\x00\x01\x02 nonsense\r\n\r\n")
+            assert b"400" in await asyncio.wait_for(reader.read(), SOON)
+
+    asyncio.run(check())
+    assert [record for record in caplog.records if record.name == "muster.listener"] == []

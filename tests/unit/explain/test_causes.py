@@ -1,0 +1,301 @@
+"""Each cause is found from a text as its author writes it. The texts are those of Kubernetes 1.34, containerd, Muster and frameworks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from muster.explain.cause import Kind
+from muster.explain.causes import CAUSES
+from muster.explain.evidence import Evidence, Source
+from muster.explain.explain import first_match
+
+R, S, B, P, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.STARTUP, Source.CONTAINER, Source.ATTEMPT
+E, D, N, T, L = Source.END, Source.CONDITION, Source.NOTICE, Source.STATE, Source.CLAIM
+POD = 'pods "digits-worker-0" is forbidden: '
+NODES = "0/5 nodes are available: "
+END = ". preemption: 0/5 nodes are available: 5 Preemption is not helpful for scheduling."
+PULL = 'failed to pull and unpack image "registry.example.com/own:1": '
+
+TABLE: list[tuple[str, Source, str, str]] = [
+    ("BeingDeleted", T, "BeingDeleted", ": finalizers keep it: example.com/theirs"),
+    ("ManagedByOther", T, "ManagedByOther", "kueue.x-k8s.io/multikueue"),
+    ("DefinitionOld", T, "DefinitionOld", "spec.preset"),
+    ("OperatorDown", T, "OperatorDown", "it has never had a status, after 40 s"),
+    ("Suspended", T, "Suspended", ""),
+    ("Invalid", D, "Invalid", "spec.roles.worker.template: has no container named trainer"),
+    ("QuotaExceeded", R, "ReplicasRefused", POD + "exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2"),
+    (
+        "QuotaExceeded",
+        P,
+        "StartupDeadlineExceeded",
+        "not all replicas ran within 9 s: worker-1 (1 of 2 run); the API server refuses to create more: "
+        + POD
+        + "exceeded quota: team, requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
+    ),
+    (
+        "QuotaNeedsValues",
+        R,
+        "ReplicasRefused",
+        POD + "failed quota: team: must specify limits.cpu for: trainer; limits.memory for: trainer",
+    ),
+    (
+        "PodSecurity",
+        R,
+        "ReplicasRefused",
+        POD + 'violates PodSecurity "restricted:latest": hostPath volumes (volume "data")',
+    ),
+    ("LimitRange", R, "ReplicasRefused", POD + "maximum cpu usage per Container is 2, but limit is 4"),
+    ("LimitRange", R, "ReplicasRefused", POD + "minimum memory usage per Container is 1Gi, but request is 1Mi"),
+    ("LimitRange", R, "ReplicasRefused", POD + "cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"),
+    (
+        "ServiceAccountMissing",
+        R,
+        "ReplicasRefused",
+        POD + 'error looking up service account team/trainer: serviceaccount "trainer" not found',
+    ),
+    ("PriorityClassMissing", R, "ReplicasRefused", POD + "no PriorityClass with name high was found"),
+    ("RuntimeClassMissing", R, "ReplicasRefused", POD + 'pod rejected: RuntimeClass "nvidia" not found'),
+    ("WebhookDenied", R, "ReplicasRefused", 'admission webhook "policy.example.com" denied the request: images must be signed'),
+    (
+        "PolicyDenied",
+        R,
+        "ReplicasRefused",
+        POD + "ValidatingAdmissionPolicy 'no-latest' with binding 'no-latest' denied request: use a tag",
+    ),
+    (
+        "NamespaceTerminating",
+        R,
+        "ReplicasRefused",
+        POD + "unable to create new content in namespace team because it is being terminated",
+    ),
+    (
+        "OperatorRights",
+        R,
+        "ReplicasRefused",
+        'pods is forbidden: User "system:serviceaccount:muster-system:muster" cannot create resource "pods" in API group ""',
+    ),
+    ("PodInvalid", R, "ReplicasRefused", 'Pod "digits-worker-0" is invalid: spec.containers[1].image: Required value'),
+    ("PodsRefused", R, "ReplicasRefused", "something else"),
+    ("ClaimMissing", S, "Unschedulable", NODES + 'persistentvolumeclaim "data" not found' + END),
+    ("ClaimMissing", D, "ClaimNotFound", "there is no claim data in this namespace: the pods wait for it, 1800 s at most"),
+    ("ClaimMissing", T, "ClaimNotFound", "there is no claim data in this namespace"),
+    ("StorageClassMissing", L, "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
+    ("NoDefaultStorageClass", L, "FailedBinding", "no persistent volumes available for this claim and no storage class is set"),
+    ("ProvisioningFailed", L, "ProvisioningFailed", "failed to provision volume: rpc error: code = ResourceExhausted desc = quota"),
+    ("ClaimLost", T, "ClaimLost", ""),
+    ("ClaimUnbound", S, "Unschedulable", NODES + "pod has unbound immediate PersistentVolumeClaims" + END),
+    ("ClaimUnbound", S, "Unschedulable", NODES + "3 node(s) didn't find available persistent volumes to bind" + END),
+    ("ClaimUnbound", T, "ClaimPending", ""),
+    ("VolumeElsewhere", S, "Unschedulable", NODES + "5 node(s) had volume node affinity conflict" + END),
+    ("VolumeInUse", B, "FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) digits-worker-0'),
+    (
+        "VolumeInUse",
+        S,
+        "Unschedulable",
+        NODES + "5 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode" + END,
+    ),
+    ("VolumeCount", S, "Unschedulable", NODES + "5 node(s) exceed max volume count" + END),
+    ("GangWaits", S, "Unschedulable", "pod group is not ready, 2 Pending, 4 minAvailable; Pending: 2 Unschedulable"),
+    ("QueueWaits", S, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"),
+    ("SchedulerAbsent", T, "SchedulerAbsent", "volcano has done nothing for 30 s"),
+    ("NoNodes", S, "Unschedulable", "no nodes available to schedule pods"),
+    ("NodesNotReady", S, "Unschedulable", NODES + "5 node(s) had untolerated taint {node.kubernetes.io/not-ready: }" + END),
+    ("NodesNotReady", S, "Unschedulable", NODES + "1 Insufficient cpu, 4 node(s) had untolerated taint {node.kubernetes.io/unreachable: }"),
+    ("NodesUnderPressure", S, "Unschedulable", NODES + "5 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }" + END),
+    ("NeverFits", T, "NeverFits", "worker-0 asks for 16 of nvidia.com/gpu, and the largest node has 8"),
+    (
+        "DevicesTainted",
+        S,
+        "Unschedulable",
+        NODES + "2 node(s) had untolerated taint {nvidia.com/gpu: present}, 3 Insufficient nvidia.com/gpu" + END,
+    ),
+    ("DevicesTainted", S, "Unschedulable", NODES + "3 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {gpu: yes}" + END),
+    ("DevicesTaken", S, "Unschedulable", NODES + "5 Insufficient nvidia.com/gpu" + END),
+    (
+        "DevicesTaken",
+        S,
+        "Unschedulable",
+        NODES + "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 4 Insufficient nvidia.com/gpu" + END,
+    ),
+    ("MemoryTaken", S, "Unschedulable", NODES + "5 Insufficient memory" + END),
+    (
+        "CpuTaken",
+        S,
+        "Unschedulable",
+        NODES + "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 4 Insufficient cpu" + END,
+    ),
+    ("CpuTaken", P, "StartupDeadlineExceeded", "not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: 5 Insufficient cpu"),
+    ("DiskTaken", S, "Unschedulable", NODES + "5 Insufficient ephemeral-storage" + END),
+    ("ResourceTaken", S, "Unschedulable", NODES + "5 Insufficient hugepages-2Mi" + END),
+    ("TooManyPods", S, "Unschedulable", NODES + "5 Too many pods" + END),
+    ("Tainted", S, "Unschedulable", NODES + "5 node(s) had untolerated taint {team: other}" + END),
+    ("Tainted", S, "Unschedulable", NODES + "5 node(s) had untolerated taint(s)" + END),
+    ("NodeSelector", S, "Unschedulable", NODES + "5 node(s) didn't match Pod's node affinity/selector" + END),
+    ("AntiAffinity", S, "Unschedulable", NODES + "5 node(s) didn't match pod anti-affinity rules" + END),
+    ("Affinity", S, "Unschedulable", NODES + "5 node(s) didn't match pod affinity rules" + END),
+    ("TopologySpread", S, "Unschedulable", NODES + "5 node(s) didn't match pod topology spread constraints" + END),
+    ("HostPorts", S, "Unschedulable", NODES + "5 node(s) didn't have free ports for the requested pod ports" + END),
+    ("DeviceClaim", S, "Unschedulable", NODES + "5 cannot allocate all claims" + END),
+    ("Cordoned", S, "Unschedulable", NODES + "5 node(s) were unschedulable" + END),
+    ("ControlPlaneOnly", S, "Unschedulable", NODES + "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }" + END),
+    ("Unschedulable", S, "Unschedulable", "a plug-in of your own says no"),
+    ("ImageNameInvalid", B, "InvalidImageName", 'Failed to apply default image tag "a b": couldn\'t parse image name "a b"'),
+    ("ImageNeverPulled", B, "ErrImageNeverPull", 'Container image "own:1" is not present with pull policy of Never'),
+    ("ImageRateLimit", B, "ErrImagePull", PULL + "429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
+    ("ImagePlatform", B, "ErrImagePull", PULL + "no match for platform in manifest: not found"),
+    ("ImagePlatform", A, "UserError", "exec /usr/bin/python3: exec format error"),
+    ("ImageDiskFull", B, "ErrImagePull", PULL + "failed to copy: write /var/lib/containerd/x: no space left on device"),
+    (
+        "ImageSecretMissing",
+        B,
+        "FailedToRetrieveImagePullSecret",
+        "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed.",
+    ),
+    ("ImageForbidden", B, "ErrImagePull", PULL + "failed to authorize: failed to fetch anonymous token: 401 Unauthorized"),
+    (
+        "ImageForbidden",
+        B,
+        "ErrImagePull",
+        PULL + "pull access denied, repository does not exist or may require authorization: server message: insufficient_scope",
+    ),
+    ("ImageNotFound", B, "ErrImagePull", PULL + "failed to resolve reference: registry.example.com/own:1: not found"),
+    ("ImageNotFound", B, "ImagePullBackOff", 'Back-off pulling image "own:1": ErrImagePull: manifest unknown'),
+    (
+        "ImageNotFound",
+        P,
+        "StartupDeadlineExceeded",
+        "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
+    ),
+    ("RegistryUnreachable", B, "ErrImagePull", PULL + 'Head "https://registry.example.com": dial tcp: lookup registry: no such host'),
+    ("RegistryUnreachable", B, "ErrImagePull", PULL + "tls: failed to verify certificate: x509: certificate signed by unknown authority"),
+    ("ImagePull", B, "ImagePullBackOff", 'Back-off pulling image "own:1"'),
+    ("ConfigMapMissing", B, "FailedMount", 'MountVolume.SetUp failed for volume "code" : configmap "code" not found'),
+    ("SecretMissing", B, "CreateContainerConfigError", 'secret "s3" not found'),
+    ("KeyMissing", B, "CreateContainerConfigError", "couldn't find key TOKEN in Secret team/s3"),
+    ("KeyMissing", B, "FailedMount", 'MountVolume.SetUp failed for volume "code" : references non-existent config key: train.py'),
+    ("RunsAsRoot", B, "CreateContainerConfigError", "container has runAsNonRoot and image will run as root (pod: ...)"),
+    ("CommandMissing", B, "RunContainerError", 'runc create failed: exec: "trane": executable file not found in $PATH'),
+    ("CommandMissing", A, "UserError", "python3: can't open file '/code/trane.py': [Errno 2] No such file or directory"),
+    ("VolumeAttachFailed", B, "FailedAttachVolume", "AttachVolume.Attach failed for volume pvc-1: rpc error: code = Internal"),
+    ("MountFailed", B, "FailedMount", 'MountVolume.SetUp failed for volume "data": mount.nfs: Connection timed out'),
+    ("NetworkSetupFailed", B, "FailedCreatePodSandBox", 'plugin type="calico" failed (add): no IPs available'),
+    ("DeviceAllocation", C, "UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
+    ("NodeFull", C, "OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 3000, capacity: 6000"),
+    ("NodeFull", A, "StartFailed", "Pod was rejected: OutOfnvidia.com/gpu"),
+    ("NodeRejected", C, "NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"),
+    ("InitContainerFailed", B, "InitContainerFailed", "container supervisor ended with 1: no space"),
+    ("InitContainerFailed", A, "StartFailed", "init container supervisor ended with 1: Error"),
+    ("SideCarCrashes", B, "CrashLoopBackOff", "back-off 40s restarting failed container=proxy"),
+    ("ContainerConfig", B, "CreateContainerError", "context deadline exceeded"),
+    ("ImagePulling", T, "ImagePulling", 'Pulling image "own:1", for 90 s'),
+    ("StuckTerminating", T, "StuckTerminating", "its grace period ended 60 s ago, on node-1"),
+    ("NodeDiskFull", A, "Evicted", "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi"),
+    ("NodeMemoryFull", A, "Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi"),
+    ("PreemptedByScheduler", A, "Disrupted", "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod"),
+    ("NodeTainted", A, "Disrupted", "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint"),
+    ("Drained", A, "Disrupted", "EvictionByEvictionAPI: Eviction API: evicting"),
+    ("NodeLost", A, "NodeLost", "digits-worker-1 did not end within its grace period, because its node does not answer"),
+    ("NodeLost", A, "Disrupted", "TerminationByKubelet: Pod was terminated in response to imminent node shutdown."),
+    ("PodDeleted", A, "PodDeleted", "digits-worker-1 is being deleted, but not by Muster"),
+    ("PodDeleted", A, "ReplicaLost", "worker-1 was removed, but not by Muster"),
+    ("StorageCredentials", A, "StorageUnavailable", "checkpoint storage s3://bucket: An error occurred (InvalidAccessKeyId): no such key"),
+    ("StorageCredentials", A, "StorageUnavailable", "checkpoint storage s3://bucket: Unable to locate credentials"),
+    ("BucketMissing", A, "StorageUnavailable", "checkpoint storage s3://bucket: An error occurred (NoSuchBucket)"),
+    ("StorageFull", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 28] No space left on device"),
+    ("StorageFull", A, "UserError", "OSError: [Errno 28] No space left on device: '/tmp/x'"),
+    ("StorageReadOnly", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 30] Read-only file system"),
+    ("StorageForbidden", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 13] Permission denied"),
+    (
+        "StorageUnreachable",
+        A,
+        "StorageUnavailable",
+        'checkpoint storage s3://b: Could not connect to the endpoint URL: "http://minio:9000"',
+    ),
+    ("CheckpointDamaged", A, "CheckpointDamaged", "step-100: model-0.bin has another checksum"),
+    ("DeviceMemoryFull", A, "UserError", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ("DeviceMemoryFull", A, "UserError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes"),
+    ("MemoryFull", A, "OutOfMemory", "the container ran out of memory: raise resources.limits.memory of its container"),
+    ("SharedMemoryFull", A, "UserError", "RuntimeError: DataLoader worker (pid 40) is killed by signal: Bus error."),
+    ("DriverTooOld", A, "UserError", "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)"),
+    ("DeviceUnsupported", A, "UserError", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    ("DeviceAbsent", A, "UserError", "RuntimeError: No CUDA GPUs are available"),
+    ("DeviceBroken", A, "UserError", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+    ("LossNotFinite", A, "UserError", "the loss is NaN at step 40"),
+    ("ModuleMissing", A, "UserError", "ModuleNotFoundError: No module named 'einops'"),
+    ("FileMissing", A, "UserError", "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'"),
+    ("PermissionDenied", A, "UserError", "PermissionError: [Errno 13] Permission denied: '/data'"),
+    ("AddressUnknown", A, "UserError", "socket.gaierror: [Errno -2] Name or service not known"),
+    ("NetworkBroken", A, "UserError", "torch.distributed.DistBackendError: NCCL error in: x.cpp, ncclSystemError"),
+    ("VersionSkew", A, "UserError", "the report has protocol version 9"),
+    ("Segfault", A, "ProcessKilled", "ended by signal 11"),
+    ("IllegalInstruction", A, "ProcessKilled", "ended by signal 4"),
+    ("Aborted", A, "ProcessKilled", "ended by signal 6"),
+    ("Killed", A, "ProcessKilled", "ended by signal 9"),
+    ("ImageProgramMissing", A, "UserError", "exit code 127"),
+    ("ConfigurationWrong", A, "BadConfiguration", "spec.trainer.config.epochs: must be at least 1"),
+    ("Hang", A, "Hang", "no step for 600 s"),
+    ("NotSaved", A, "PreemptedNotSaved", "steps since step 100 are lost"),
+    ("Preempted", A, "Preempted", "stopped and saved"),
+    ("StartFailed", A, "StartFailed", "its container never started"),
+    ("ProgramFailed", A, "UserError", "ValueError: shapes do not match"),
+    ("PeerLost", A, "PeerLost", "rank 1 went away"),
+    ("ProcessKilled", A, "ProcessKilled", "ended by signal 8"),
+    ("DeadlinePassed", E, "ActiveDeadlineExceeded", "the job did not end within 60 s"),
+    ("NoProgress", E, "NoProgress", "5 attempts in a row did no new step; worker-0: x"),
+    ("BudgetSpent", E, "ApplicationLimitExceeded", "the budget of 3 restarts after failures of class Application is spent; worker-0: x"),
+    ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
+    ("StartupDeadline", P, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
+    ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),
+    ("ReportsStopped", T, "ReportsStopped", "5 min"),
+    ("NoFirstStep", T, "NoFirstStep", "5 min"),
+    ("Straggler", D, "SlowRank", "rank 3 (worker-3) works 2 s in each step, the others 1 s and wait"),
+    ("InputStalled", N, "InputStalled", "the training waits for samples 40 % of the time"),
+    ("SavesBlock", T, "SavesBlock", "30%"),
+    ("TimeLost", T, "TimeLost", "30%"),
+    ("EnvironmentsDiffer", N, "EnvironmentsDiffer", "torch 2.6 on rank 0, torch 2.7 on rank 1"),
+    ("FewerWorkers", T, "FewerWorkers", "2 of 4"),
+    ("Succeeded", T, "Succeeded", ": step 100 of 100"),
+    ("CompletedWithoutReport", T, "CompletedWithoutReport", ""),
+    ("Suspending", T, "Suspending", ""),
+    ("HeldBack", T, "HeldBack", "12:00:00 UTC"),
+    ("Running", T, "Running", ": step 3 of 100"),
+    ("ContainersStart", T, "ContainersStart", "worker-0"),
+    ("Starting", T, "Starting", "attempt 0 waits for worker-0"),
+    ("ResumedTooEarly", D, "StartedOver", "attempt 1 began at step 0, but step 100 was committed"),
+    ("GraceTooShort", D, "GraceTooShort", "attempt 0: worker-0 was asked to stop with a grace period of 5 s"),
+    ("StorageOneNode", D, "OneNode", "claim data is ReadWriteOnce: all 2 pods must be on one node"),
+    ("CheckpointSkipped", N, "CheckpointDamaged", "step-100 does not verify"),
+    ("RescueFailed", N, "RescueFailed", "rank 0 could not save"),
+    ("LossWarning", N, "LossNotFinite", "the loss is NaN at step 7"),
+    ("ProcessesRemain", N, "ProcessesRemain", "2 processes do not end"),
+    ("PolicyMayBlock", T, "PolicyMayBlock", "default-deny"),
+    ("NodeAvoided", T, "NodeAvoided", "node-1"),
+    ("NoStorage", T, "NoStorage", ""),
+]
+
+
+@pytest.mark.parametrize(("cause", "source", "reason", "message"), TABLE, ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)])
+def test_a_text_is_of_its_cause(cause: str, source: Source, reason: str, message: str) -> None:
+    match = first_match(Evidence(source, reason, message, "worker-1"))
+    assert match is not None
+    assert match[1].cause.id == cause
+    assert "{" not in match[1].sentence
+    assert match[1].sentence
+
+
+def test_every_cause_has_a_row_in_the_table_above() -> None:
+    assert {cause.id for cause in CAUSES} == {row[0] for row in TABLE}
+
+
+def test_ids_differ_and_sentences_use_only_what_the_pattern_has() -> None:
+    assert len({cause.id for cause in CAUSES}) == len(CAUSES)
+    for cause in CAUSES:
+        used = set(re.findall(r"\{(\w+)\}", cause.sentence + cause.remedy))
+        assert used <= {"subject", "message", *re.compile(cause.pattern).groupindex}, cause.id
+
+
+def test_kinds_are_in_the_order_in_which_they_explain() -> None:
+    kinds = list(Kind)
+    assert [kinds.index(cause.kind) for cause in CAUSES] == sorted(kinds.index(cause.kind) for cause in CAUSES)

@@ -1,0 +1,232 @@
+"""The order of causes, and what only the state of a job and its surroundings shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from muster.explain.explain import as_lines, explain
+from muster.explain.snapshot import Snapshot
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).isoformat()
+
+
+def job(status: dict[str, Any] | None = None, *, age: float = 300, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    storage = {"storage": {"uri": "s3://bucket/x"}}
+    return {
+        "metadata": {
+            "name": "digits",
+            "namespace": "team",
+            "uid": "j",
+            "generation": 1,
+            "creationTimestamp": ago(age),
+            **(metadata or {}),
+        },
+        "spec": {"strategy": "DDP", "roles": {"worker": {"replicas": 2}}, "checkpoint": storage, **spec},
+        **({} if status is None else {"status": {"observedGeneration": 1, **status}}),
+    }
+
+
+def pod(index: int = 0, *, age: float = 60, node: str = "", status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    labels = {"muster.dev/role": "worker", "muster.dev/index": str(index), "muster.dev/job-name": "digits"}
+    return {
+        "metadata": {"name": f"digits-worker-{index}", "uid": f"p{index}", "labels": labels, "creationTimestamp": ago(age), **metadata},
+        "spec": {"containers": [{"name": "trainer"}], **({"nodeName": node} if node else {})},
+        "status": status or {"phase": "Pending"},
+    }
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    return {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": {"running": {}}}]}
+RUNNING = {"phase": "Running", "world": {"readyTime": ago(50), "firstStepTime": ago(40)}, "progress": {"step": 7, "updatedAt": ago(2)}}
+FAILED_BEFORE = {
+    "attempt": 0,
+    "class": "Application",
+    "reason": "OutOfMemory",
+    "message": "the container ran out of memory",
+    "replica": "worker-0",
+}
+
+
+def event(reason: str, message: str, *, of: str = "p0", seconds: float = 40, kind: str = "Pod", name: str = "") -> dict[str, Any]:
+    times = {"firstTimestamp": ago(seconds), "lastTimestamp": ago(seconds)}
+    return {"type": "Warning", "reason": reason, "message": message, "involvedObject": {"kind": kind, "uid": of, "name": name}, **times}
+
+
+def causes(snapshot: Snapshot) -> list[str]:
+    return [("-" if each.is_past else "") + each.cause.id for each in explain(snapshot).findings]
+
+
+def of(status: dict[str, Any] | None, *pods: dict[str, Any], **fields: Any) -> Snapshot:
+    return Snapshot(now=NOW, job=fields.pop("job", None) or job(status), pods=pods, **fields)
+
+
+STARTING = {"phase": "Starting", "message": "attempt 0 waits for worker-0"}
+CLAIMED = {"storage": {"persistentVolumeClaim": {"claimName": "data"}}}
+NODE = {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "4"}, "conditions": []}}
+SILENT = {
+    "metadata": {"name": "node-1"},
+    "status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}]},
+}
+
+
+def asking(resource: str, amount: str) -> dict[str, Any]:
+    asked = pod(status=unscheduled(f"0/1 nodes are available: 1 Insufficient {resource}"))
+    asked["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
+    return asked
+
+
+FIRST: dict[str, tuple[Snapshot, list[str]]] = {
+    "a job that no operator has seen": (of(None), ["OperatorDown"]),
+    "a job that was submitted just now": (of(None, job=job(None, age=2)), ["Starting"]),
+    "a spec that the operator has not read": (of(None, job=job({"observedGeneration": 1}, metadata={"generation": 2})), ["OperatorDown"]),
+    "another controller": (of(None, job=job(None, managedBy="example.com/other")), ["ManagedByOther"]),
+    "a deleted job that a finalizer keeps": (
+        of(None, job=job(RUNNING, metadata={"deletionTimestamp": ago(5), "finalizers": ["example.com/theirs"]})),
+        ["BeingDeleted", "Running"],
+    ),
+    "an old definition": (of(STARTING, spec_fields=frozenset({"strategy"})), ["DefinitionOld"]),
+    "a suspended job": (of(None, job=job({"phase": "Suspended"}, suspend=True)), ["Suspended"]),
+    "a job that is being suspended": (of(None, pod(status=RUNS), job=job({"phase": "Running"}, suspend=True)), ["Suspending", "Running"]),
+    "a pod that no scheduler has seen": (of(STARTING, pod()), ["SchedulerAbsent"]),
+    "a pod that asks for more than any node has": (
+        of(STARTING, asking("nvidia.com/gpu", "8"), nodes=(NODE,)),
+        ["NeverFits", "DevicesTaken"],
+    ),
+    "a pod that would fit if others ended": (of(STARTING, asking("nvidia.com/gpu", "4"), nodes=(NODE,)), ["DevicesTaken"]),
+    "a claim that does not exist": (of(None, pod(age=1), job=job(STARTING, checkpoint=CLAIMED)), ["ClaimMissing"]),
+    "a claim without a volume": (
+        of(
+            None,
+            pod(status=unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims")),
+            job=job(STARTING, checkpoint=CLAIMED),
+            claims=({"metadata": {"name": "data"}, "status": {"phase": "Pending"}},),
+            events=(
+                event("ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found', kind="PersistentVolumeClaim", name="data"),
+            ),
+        ),
+        ["StorageClassMissing"],
+    ),
+    "a lost claim": (
+        of(None, pod(age=1), job=job(STARTING, checkpoint=CLAIMED), claims=({"metadata": {"name": "data"}, "status": {"phase": "Lost"}},)),
+        ["ClaimLost"],
+    ),
+    "an image that is pulled for long": (
+        of(STARTING, pod(node="node-1", status=waiting("ContainerCreating")), events=(event("Pulling", 'Pulling image "own:1"'),)),
+        ["ImagePulling"],
+    ),
+    "an image that does not exist": (
+        of(
+            STARTING,
+            pod(node="node-1", status=waiting("ErrImagePull", "own:1: not found")),
+            events=(event("Failed", "Error: ErrImagePull"),),
+        ),
+        ["ImageNotFound"],
+    ),
+    "a pod that does not go": (
+        of(STARTING, pod(node="node-1", status=RUNS, deletionTimestamp=ago(90))),
+        ["StuckTerminating"],
+    ),
+    "a node that does not answer": (of(RUNNING, pod(node="node-1", status=RUNS), nodes=(SILENT,)), ["NodeNotReady", "Running"]),
+    "a job that runs": (of(RUNNING, pod(status=RUNS)), ["Running"]),
+    "no first step": (of({"phase": "Running", "world": {"readyTime": ago(500)}}, pod(status=RUNS)), ["NoFirstStep", "Running"]),
+    "no reports": (
+        of({**RUNNING, "progress": {"step": 7, "updatedAt": ago(600)}}, pod(status=RUNS)),
+        ["ReportsStopped", "Running"],
+    ),
+    "saves that block": (
+        of({**RUNNING, "goodput": {"productiveSeconds": 100, "checkpointSeconds": 50}}, pod(status=RUNS)),
+        ["SavesBlock", "Running"],
+    ),
+    "restarts that cost": (
+        of({**RUNNING, "goodput": {"productiveSeconds": 100, "recoveringSeconds": 50}}, pod(status=RUNS)),
+        ["TimeLost", "Running"],
+    ),
+    "fewer workers": (
+        of(
+            None,
+            pod(status=RUNS),
+            job=job(
+                {**RUNNING, "world": {**RUNNING["world"], "members": [{"role": "worker"}]}}, elastic={"minReplicas": 1, "maxReplicas": 2}
+            ),
+        ),
+        ["FewerWorkers", "Running"],
+    ),
+    "a back-off after a failure": (
+        of({"phase": "Recovering", "attempts": [FAILED_BEFORE], "nextAttemptTime": (NOW + timedelta(seconds=9)).isoformat()}),
+        ["MemoryFull", "HeldBack"],
+    ),
+    "a job that has recovered": (of({**RUNNING, "attempts": [FAILED_BEFORE]}, pod(status=RUNS)), ["Running", "-MemoryFull"]),
+    "a failed job with a spent budget": (
+        of(
+            {
+                "phase": "Failed",
+                "attempts": [FAILED_BEFORE],
+                "conditions": [
+                    {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": "the budget is spent"}
+                ],
+            }
+        ),
+        ["MemoryFull", "BudgetSpent"],
+    ),
+    "a job that never started": (
+        of(
+            {
+                "phase": "Failed",
+                "conditions": [
+                    {
+                        "type": "Failed",
+                        "status": "True",
+                        "reason": "StartupDeadlineExceeded",
+                        "message": "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
+                    }
+                ],
+            }
+        ),
+        ["ImageNotFound"],
+    ),
+    "a policy of others": (
+        of(RUNNING, pod(status=RUNS), policies=({"metadata": {"name": "deny"}, "spec": {"podSelector": {}}},)),
+        ["Running", "PolicyMayBlock"],
+    ),
+    "an avoided node": (of({**RUNNING, "avoidedNodes": [{"name": "node-1"}]}, pod(status=RUNS)), ["Running", "NodeAvoided"]),
+    "no storage": (of(None, pod(status=RUNS), job=job(RUNNING, checkpoint={})), ["Running", "NoStorage"]),
+    "a job that has succeeded": (of({"phase": "Succeeded", "attempts": [FAILED_BEFORE]}), ["Succeeded", "-MemoryFull"]),
+    "a job whose program reported nothing": (
+        of({"phase": "Succeeded", "conditions": [{"type": "Complete", "status": "True", "reason": "CompletedWithoutReport"}]}),
+        ["CompletedWithoutReport"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "expected"), FIRST.values(), ids=FIRST)
+def test_the_causes_of(snapshot: Snapshot, expected: list[str]) -> None:
+    assert causes(snapshot) == expected
+
+
+def test_each_finding_is_a_sentence_with_its_remedy_and_names_whom_it_concerns() -> None:
+    pods = [pod(index, status=unscheduled("0/1 nodes are available: 1 Insufficient cpu")) for index in range(5)]
+    lines = as_lines(explain(of(STARTING, *pods, unreadable=("nodes",))))
+    assert lines[0] == "digits is Starting."
+    assert lines[1] == "1. No node has enough free CPU for a pod (worker-0, worker-1, worker-2 and 2 more)."
+    assert lines[2].startswith("   What to do: ask for less CPU")
+    assert lines[2].endswith("[CpuTaken]")
+    assert lines[-1] == "You may not read nodes, so causes there are not shown."
+
+
+def test_text_of_others_cannot_write_control_characters_to_the_terminal() -> None:
+    lines = as_lines(explain(of(STARTING, pod(node="n", status=waiting("ErrImagePull", "\x1b[31mown:1: not found")))))
+    assert not [line for line in lines if "\x1b" in line]

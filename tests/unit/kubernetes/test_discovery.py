@@ -1,0 +1,59 @@
+"""Which PodGroup APIs does the cluster serve?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from muster.control.errors import NotFoundError
+from muster.kubernetes.discovery import served_gang_schedulers
+from muster.kubernetes.gateway import Gateway
+
+NATIVE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
+
+
+class Served:
+    """Answers discovery. `versions` has the resources of each group version."""
+
+    def __init__(self, versions: dict[str, list[str]]) -> None:
+        self.versions = versions
+        self.asked: list[str] = []
+
+    async def request(self, verb: str, path: str) -> Any:
+        self.asked.append(f"{verb} {path}")
+        if path == "/apis":
+            groups: dict[str, list[Any]] = {}
+            for each in self.versions:
+                group, _, version = each.partition("/")
+                groups.setdefault(group, []).append({"groupVersion": each, "version": version})
+            return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
+        name = path.removeprefix("/apis/")
+        if name not in self.versions:
+            raise NotFoundError(name)
+        return {"resources": [{"name": each} for each in self.versions[name]]}
+
+
+@pytest.mark.parametrize(
+    ("versions", "groups", "expected", "requests"),
+    [
+        ({"scheduling.k8s.io/v1": ["priorityclasses"]}, [NATIVE, COSCHEDULING, VOLCANO], (), 1),
+        ({"scheduling.k8s.io/v1": [], "scheduling.k8s.io/v1beta1": ["workloads", "podgroups"]}, [NATIVE], (NATIVE,), 2),
+        ({"scheduling.k8s.io/v1beta1": ["priorityclasses"]}, [NATIVE], (), 2),  # Kubernetes before 1.22
+        ({"scheduling.x-k8s.io/v1alpha1": ["podgroups"]}, [NATIVE], (), 1),  # the installation does not use it
+        (
+            {"scheduling.volcano.sh/v1beta1": ["podgroups", "queues"], "scheduling.x-k8s.io/v1alpha1": ["podgroups"]},
+            [VOLCANO, COSCHEDULING],
+            (VOLCANO, COSCHEDULING),
+            3,
+        ),
+        ({"scheduling.k8s.io/v1beta1": ["podgroups"]}, [], (), 0),
+    ],
+)
+def test_only_apis_that_are_configured_and_have_pod_groups_count(
+    versions: dict[str, list[str]], groups: list[str], expected: tuple[str, ...], requests: int
+) -> None:
+    server = Served(versions)
+    assert asyncio.run(served_gang_schedulers(cast(Gateway, server), groups)) == expected
+    assert len(server.asked) == requests

@@ -1,0 +1,89 @@
+"""How large is a gang, and what does a job do while its gang waits for nodes?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.api.status import Member, Phase, TrainingJobStatus, World
+from muster.lifecycle.facts import gang
+from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, running
+
+UNSCHEDULABLE = {"phase": "Pending", "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu"}
+
+
+def waiting_story(**spec: Any) -> Story:
+    """A job with a PodGroup, whose two pods have no node."""
+    story = Story(job(**spec))
+    story.see(seconds=0)
+    story.job = story.job.with_status(replace(story.status, gang_scheduler="scheduling.k8s.io"))
+    story.see(*running(**UNSCHEDULABLE), seconds=1)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("strategy", "roles", "elastic", "succeeded", "size"),
+    [
+        ("DDP", {"worker": {"replicas": 4}}, None, set(), 4),
+        ("DDP", {"worker": {"replicas": 4}}, {"minReplicas": 2, "maxReplicas": 4}, set(), 2),
+        ("MultiWorkerMirrored", {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}, None, set(), 2),
+        ("ParameterServer", {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}, None, set(), 4),
+        ("ParameterServer", {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}, None, {"worker-0"}, 3),
+    ],
+)
+def test_a_gang_is_the_smallest_world_that_can_train_without_evaluators_and_replicas_that_succeeded(
+    strategy: str, roles: dict[str, Any], elastic: dict[str, int] | None, succeeded: set[str], size: int
+) -> None:
+    spec = job(strategy=strategy, roles=roles, **({"elastic": elastic} if elastic else {})).spec
+    labels = [f"{role}-{index}" for role, each in roles.items() for index in range(each["replicas"])]
+    members = tuple(
+        Member(role=label.rpartition("-")[0], index=int(label.rpartition("-")[2]), succeeded=label in succeeded) for label in labels
+    )
+    status = TrainingJobStatus(world=World(attempt=0, size=len(members), members=members, created_time=at(0)))
+    assert gang.size(spec, status) == size
+
+
+def test_a_job_whose_gang_waits_says_what_for_and_since_when() -> None:
+    story = waiting_story()
+    assert story.condition("GangScheduled") == ("False", "WaitingForGang")
+    message = "nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
+    assert story.status.message == f"attempt 0 waits for {message}"
+    condition = next(each for each in story.status.conditions if each.type == "GangScheduled")
+    assert (condition.message, condition.last_transition_time) == (message, at(1))
+
+
+def test_the_startup_deadline_counts_from_when_the_gang_has_nodes() -> None:
+    story = waiting_story(startupDeadlineSeconds=100)
+    assert story.see(*running(**UNSCHEDULABLE), seconds=5000).wake is None
+    placed = running(phase="Pending", node="node-0")
+    assert story.see(*placed, seconds=6000).wake == at(6100)
+    assert story.condition("GangScheduled") == ("True", "GangPlaced")
+    story.see(*placed, seconds=6099)
+    assert not story.status.phase.final
+    story.see(*placed, seconds=6100)
+    assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
+
+
+def test_the_startup_deadline_counts_while_one_replaced_pod_waits_and_the_others_hold_nodes() -> None:
+    story = waiting_story(startupDeadlineSeconds=100)
+    story.see(*running(node="node-0"), seconds=10)
+    assert story.status.phase is Phase.RUNNING
+    lost = replica("worker-1", phase="Failed", node="node-1", reason="NodeLost", finished=at(500))
+    story.see(replica("worker-0", node="node-0"), lost, seconds=500)
+    for seconds in (501, 502, 503, 560):
+        story.see(seconds=seconds)
+    half = (replica("worker-0", attempt=1, node="node-0"), replica("worker-1", attempt=1, **UNSCHEDULABLE))
+    story.see(*half, seconds=570)
+    assert story.condition("GangScheduled") == ("True", "GangPlaced")
+    story.see(*half, seconds=800)
+    assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
+
+
+def test_a_job_without_a_gang_scheduler_has_no_such_condition() -> None:
+    story = Story(job())
+    story.see(seconds=0)
+    story.see(*running(**UNSCHEDULABLE), seconds=1)
+    assert "GangScheduled" not in {each.type for each in story.status.conditions}
+    assert "worker-0, worker-1 (0 of 2 run): Unschedulable" in story.status.message

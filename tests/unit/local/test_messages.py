@@ -1,0 +1,157 @@
+"""What is told about a run, and how it is shown where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
+from muster.local.display import PanelDisplay, PlainDisplay
+from muster.local.messages import change_lines, duration, failure, stopped, success
+from muster_contract.codes import ExitCode
+from muster_contract.notices import NoticeReason
+from tests.unit.local.local_jobs import NOW, failed, job
+
+RUNNING = TrainingJobStatus(
+    phase=Phase.RUNNING,
+    workers="2/2",
+    progress=Progress(step=120, total_steps=345, loss="0.41270001", samples_per_second=5120.0, eta_seconds=83, updated_at=NOW),
+    checkpoint=CheckpointStatus(step=100, path="p", committed_at=NOW),
+    restarts=Restarts(total=1),
+)
+BEGUN = AttemptRecord(attempt=1, start_time=NOW)
+
+
+def test_the_end_of_an_attempt_is_told_once_when_its_cause_is_settled() -> None:
+    empty = TrainingJobStatus()
+    unsettled = TrainingJobStatus(attempts=(failed(0, settled=False),))
+    settled = TrainingJobStatus(attempts=(failed(0),))
+    assert change_lines(empty, unsettled) == []
+    assert change_lines(unsettled, settled) == ["attempt 0 ended: worker-1: ended by signal 9"]
+    assert change_lines(settled, settled) == []
+
+
+def test_where_an_attempt_went_on_is_told_with_the_steps_lost() -> None:
+    before = TrainingJobStatus(
+        attempts=(
+            failed(0),
+            BEGUN,
+        )
+    )
+    after = TrainingJobStatus(
+        attempts=(
+            failed(0),
+            replace(BEGUN, step_resumed=320, steps_lost=4),
+        )
+    )
+    assert change_lines(before, after) == ["attempt 1: resumed at step 320, 4 steps redone"]
+
+
+def test_an_attempt_that_starts_over_says_so_and_the_first_says_nothing() -> None:
+    later = replace(BEGUN, step_resumed=0)
+    first = replace(later, attempt=0)
+    assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(later,))) == [
+        "attempt 1: no checkpoint to resume from, starts at step 0"
+    ]
+    assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(first,))) == []
+
+
+def test_notices_are_told_once() -> None:
+    after = TrainingJobStatus(notices=(Notice(reason=NoticeReason.CHECKPOINT_DAMAGED, message="a checkpoint was passed over"),))
+    assert change_lines(TrainingJobStatus(), after) == ["note: a checkpoint was passed over"]
+    assert change_lines(after, after) == []
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_plain_lines_come_at_changes_of_phase_and_every_few_seconds() -> None:
+    out, clock = io.StringIO(), Clock()
+    plain = PlainDisplay(out, clock)
+    plain.show(job(TrainingJobStatus(phase=Phase.STARTING, message="attempt 0 waits")))
+    plain.show(job(RUNNING))
+    advanced = replace(RUNNING, progress=Progress(step=121, updated_at=NOW))
+    plain.show(job(advanced))
+    clock.now = 5.0
+    plain.show(job(advanced))
+    plain.show(job(TrainingJobStatus(phase=Phase.SUCCEEDED)))
+    assert out.getvalue().splitlines() == [
+        "starting: attempt 0 waits",
+        "running: step 120/345, loss 0.4127, 5,120 samples/s, ETA 1:23, attempt 0, workers 2/2, saved at step 100, restarts 1",
+        "running: step 121, attempt 0, workers 2/2, saved at step 100, restarts 1",
+    ]
+
+
+def test_a_quiet_display_tells_news_only() -> None:
+    out = io.StringIO()
+    plain = PlainDisplay(out, Clock(), progress=False)
+    plain.show(job(RUNNING))
+    plain.line("attempt 0 ended")
+    assert out.getvalue() == "attempt 0 ended\n"
+
+
+def test_a_display_whose_reader_is_gone_stays_silent() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    plain = PlainDisplay(Gone(), Clock())
+    plain.line("one")
+    plain.show(job(RUNNING))
+
+
+def test_a_failure_shows_who_failed_first_and_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    status = TrainingJobStatus(phase=Phase.FAILED, message="the budget is spent", attempts=(failed(0),))
+    lines = failure(job(status), "job.yaml", log)
+    assert lines[:3] == ["tiny failed: the budget is spent", "  worker-1: ended by signal 9", f"  log: {log}, which ends with"]
+    assert lines[3:] == [f"  | line {number}" for number in range(85, 100)]
+
+
+def test_a_job_that_cannot_run_as_written_says_so_once_with_its_file(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("muster: there is no task 'x'\n")
+    record = failed(0, reason=Reason.BAD_CONFIGURATION, message="there is no task 'x'")
+    status = TrainingJobStatus(phase=Phase.FAILED, message="worker-1: there is no task 'x'", attempts=(record,))
+    lines = failure(job(status), "jobs/a.yaml", log)
+    assert lines == ["jobs/a.yaml: tiny cannot run as written: worker-1: there is no task 'x'", f"  log: {log}"]
+
+
+def test_a_stop_says_where_it_saved_and_how_to_go_on() -> None:
+    again = "muster run job.yaml --resume"
+    assert stopped(job(RUNNING), ExitCode.PREEMPTED, again) == [f"saved at step 100. Continue with: {again}"]
+    assert "last checkpoint is of step 100" in stopped(job(RUNNING), ExitCode.PREEMPTED_NOT_SAVED, again)[0]
+    assert "nothing was saved" in stopped(job(TrainingJobStatus()), ExitCode.PREEMPTED_NOT_SAVED, again)[0]
+    assert "no step is lost" in stopped(job(TrainingJobStatus()), ExitCode.PREEMPTED, again)[0]
+
+
+def test_a_success_is_summed_up() -> None:
+    progress = Progress(step=345, loss="0.0912", metrics={"accuracy": 0.97222}, updated_at=NOW)
+    status = TrainingJobStatus(phase=Phase.SUCCEEDED, progress=progress, restarts=Restarts(total=2))
+    assert success(job(status), Path("runs/tiny")) == [
+        "tiny succeeded, 345 steps, loss 0.0912, 2 restarts",
+        "evaluation: accuracy 0.9722",
+        "logs and checkpoints: runs/tiny",
+    ]
+
+
+def test_durations_are_short_for_people() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59, 60, 185, 7385)] == ["0 s", "59 s", "1:00", "3:05", "2:03:05"]
+
+
+def test_control_characters_of_a_log_or_a_status_reach_no_terminal() -> None:
+    out = io.StringIO()
+    PlainDisplay(out, Clock()).line("  | boom \x1b]0;owned\x07\x1b[2J\n  | next")
+    assert out.getvalue() == "  | boom \\x1b]0;owned\\x07\\x1b[2J\n  | next\n"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    PanelDisplay(console).line("boom \x1b]0;owned\x07")
+    assert isinstance(console.file, io.StringIO)
+    assert "\x07" not in console.file.getvalue()

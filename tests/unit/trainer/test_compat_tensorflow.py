@@ -1,0 +1,137 @@
+"""The private parts of TensorFlow and Keras that `muster_trainer.tensorflow.compat` relies on are still there and do the same.
+
+A test that fails here after an upgrade names the private part. Look at the function in `compat` that uses it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from muster_trainer.tensorflow import compat
+
+
+def test_the_coordination_service_takes_its_time_outs_and_its_leader() -> None:
+    from tensorflow.python.eager import context  # type: ignore[attr-defined]
+
+    taken = inspect.signature(context.Context.configure_coordination_service).parameters
+    needed = {"service_type", "service_leader", "heartbeat_timeout_in_ms", "cluster_register_timeout_in_ms"}
+    assert needed <= taken.keys(), "tensorflow.python.eager.context: configure_coordination_service has other parameters"
+    assert callable(context.context), "tensorflow.python.eager.context.context is gone"
+
+
+HAS_DEVICES = """
+import tensorflow as tf
+from muster_trainer.tensorflow import compat, host
+assert host.unfit() == "", "TensorFlow initialises its devices when it is imported"
+tf.constant(1.0)
+assert compat.has_devices() and host.unfit(), "tensorflow.python.eager.context: _initialized no longer says that devices are initialised"
+"""
+
+
+def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() -> None:
+    finished = subprocess.run([sys.executable, "-c", HAS_DEVICES], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_an_optimizer_takes_gradients_that_are_summed_already() -> None:
+    strategy = tf.distribute.MirroredStrategy(["/device:CPU:0"])
+    calls = []
+    with strategy.scope():
+        variable = keras.Variable([1.0])
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build([variable])
+        before = getattr(optimizer, "_all_reduce_sum_gradients", None)
+        assert before is not None, "Keras' optimizer has no _all_reduce_sum_gradients: see where it sums gradients over devices"
+        assert compat.accept_summed_gradients(optimizer)
+        passed_on = optimizer._all_reduce_sum_gradients
+        optimizer._all_reduce_sum_gradients = lambda pairs: calls.append(len(pairs)) or passed_on(pairs)
+    strategy.run(lambda: optimizer.apply_gradients([(tf.constant([2.0]), variable)]))
+    assert calls == [1], "Keras' optimizer no longer calls _all_reduce_sum_gradients once for each update"
+    assert variable.numpy() == [0.0]
+
+
+def test_an_optimizer_that_wraps_another_one_is_left_alone() -> None:
+    assert not compat.accept_summed_gradients(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+
+
+def test_the_values_of_a_checkpoint_are_those_that_it_writes(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    checkpoint = tf.train.Checkpoint(model=model)
+    checkpoint.write(str(tmp_path / "whole"))
+    written = tf.train.load_checkpoint(str(tmp_path / "whole"))
+    read = compat.checkpoint_tensors(checkpoint)
+    keys = {key for key, _ in read}
+    assert keys == set(written.get_variable_to_shape_map()), "Checkpoint._saver._gather_serialized_tensors gives other values than write"
+    for (key, _), value in read.items():
+        if value.dtype != tf.string:
+            assert np.array_equal(value, written.get_tensor(key)), f"Checkpoint._saver._gather_serialized_tensors: {key} differs"
+
+
+def test_a_variable_is_saved_and_restored_by_the_functions_that_it_is_given(tmp_path: Path) -> None:
+    variable, restored = keras.Variable([1.0, 2.0]), []
+    compat.save_by(variable, read=lambda: tf.constant([3.0, 4.0]), restore=restored.append)
+    checkpoint = tf.train.Checkpoint(variable=variable)
+    checkpoint.write(str(tmp_path / "state"))
+    checkpoint.read(str(tmp_path / "state")).assert_consumed()
+    assert [value.numpy().tolist() for value in restored] == [[3.0, 4.0]], (
+        "Keras variables are no longer saved by _serialize_to_tensors and restored by _restore_from_tensors"
+    )
+
+
+class Block(keras.layers.Layer):
+    """A layer within a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.layers.Embedding(4, 2)
+
+    def call(self, inputs: Any) -> Any:
+        return self.inner(inputs)
+
+
+def test_all_layers_of_a_model_include_those_within_a_layer() -> None:
+    block = Block()
+    layers = list(compat.all_layers(keras.Sequential([keras.Input((1,)), block])))
+    assert any(layer is block.inner for layer in layers), "model._flatten_layers leaves out layers within a layer"
+
+
+JOIN = tf.train.Coordinator.join
+
+
+class Ending:
+    """A thread that is alive until it is joined."""
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def join(self, timeout: float) -> None:
+        self.alive = False
+
+
+@pytest.mark.parametrize(("join", "waits"), [(JOIN, [1.0]), (compat.join_threads, [])])
+def test_the_patch_does_not_wait_a_second_for_a_thread_that_is_about_to_end(
+    join: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = tf.train.Coordinator()
+    thread, waited = Ending(), []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        thread.join(seconds)
+        return False
+
+    monkeypatch.setattr(coordinator, "wait_for_stop", wait)
+    join(coordinator, iter([thread]), 120)
+    assert waited == waits, "tf.train.Coordinator.join has changed: see whether compat.join_threads is still needed"

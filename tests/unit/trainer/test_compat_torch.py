@@ -1,0 +1,107 @@
+"""Canaries for the private parts of PyTorch that `muster_trainer.pytorch.compat` uses. Each fails with a sentence that names the part."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from muster_trainer.pytorch import compat
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+PACKAGE = Path(compat.__file__).parent
+CHANGED = f"PyTorch {torch.__version__} has changed {{}}; adapt muster_trainer/pytorch/compat.py"
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_only_compat_uses_private_names_of_pytorch() -> None:
+    for path in set(PACKAGE.glob("*.py")) - {PACKAGE / "compat.py"}:
+        private = [name for node in ast.walk(ast.parse(path.read_text())) for name in _names(node) if re.match(r"_[a-z]", name)]
+        assert not private, f"{path.name} uses private names: {private}"
+
+
+def _names(node: ast.AST) -> list[str]:
+    """The names of others that a node of a module uses."""
+    if isinstance(node, ast.ImportFrom):
+        return [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+    if isinstance(node, ast.Attribute):
+        return [] if _is_own(node.value) else [node.attr]
+    return [node.arg or ""] if isinstance(node, ast.keyword) else []
+
+
+def _is_own(value: ast.expr) -> bool:
+    """Whether this is `self`, `cls` or `super()`, whose private names are those of the package."""
+    if isinstance(value, ast.Call):
+        value = value.func
+    return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
+
+
+def test_trees_of_tensors_are_mapped_and_listed() -> None:
+    tree = {"one": (1, [2.0]), "two": 3}
+    assert compat.tree_map(lambda leaf: leaf * 2, tree) == {"one": (2, [4.0]), "two": 6}, CHANGED.format("torch.utils._pytree.tree_map")
+    assert compat.tree_leaves(tree) == [1, 2.0, 3], CHANGED.format("torch.utils._pytree.tree_leaves")
+    assert compat.tree_map_only(float, str, tree) == {"one": (1, ["2.0"]), "two": 3}, CHANGED.format("torch.utils._pytree.tree_map_only")
+
+
+def test_asynchronous_outputs_can_be_waited_for(world_of_one: None) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))
+    parallelize_module(model, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    outputs = model(torch.ones(1, 2))
+    has_wait = hasattr(outputs, "wait") or type(outputs) is torch.Tensor
+    assert has_wait, CHANGED.format(f"the outputs of tensor parallelism: {type(outputs).__name__} has no method wait")
+    assert compat.wait_for_collectives(outputs).shape == (1, 2)
+
+
+def test_a_sharded_tensor_has_its_place_in_the_whole(world_of_one: None) -> None:
+    sharded = distribute_tensor(torch.ones(2, 3), init_device_mesh("cpu", (1,)), [Shard(0)])
+    found = compat.local_box(sharded), compat.local_box(torch.ones(2, 3))
+    assert found == (((0, 0), (2, 3)),) * 2, CHANGED.format("torch.distributed.checkpoint.planner_helpers._create_chunk_from_dtensor")
+
+
+def test_rpc_takes_the_transport() -> None:
+    try:
+        options = compat.rpc_options(threads=4, timeout=1.0)
+    except TypeError as error:
+        pytest.fail(CHANGED.format(f"the options _transports and _channels of TensorPipeRpcBackendOptions: {error}"))
+    assert (options.num_worker_threads, options.rpc_timeout) == (4, 1.0)
+
+
+def test_fsdp_on_the_cpu_has_what_it_needs() -> None:
+    if not compat.FSDP_NEEDS_FIX_ON_CPU:
+        assert hasattr(torch.cpu.Stream, "wait_event"), CHANGED.format("torch.cpu.Stream: it has no wait_event")
+        return
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+    parameters = list(inspect.signature(_fsdp_collectives._get_gradient_divide_factors).parameters)
+    assert len(parameters) == 3, CHANGED.format(f"_get_gradient_divide_factors: it takes {parameters}")
+
+
+def test_schedules_leave_gradients_as_they_are(world_of_one: None) -> None:
+    stage = PipelineStage(torch.nn.Linear(2, 2, bias=False), 0, 1, torch.device("cpu"), input_args=torch.ones(1, 2))
+    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=lambda outputs, rows: outputs.sum(), **compat.UNSCALED)
+    schedule.step(torch.ones(2, 2), target=torch.arange(2))
+    assert stage.submod.weight.grad.tolist() == [[2, 2], [2, 2]], CHANGED.format("the scaling of gradients in pipeline schedules")
+
+
+@pytest.mark.skipif(not compat.SCHEDULES_NEED_FIX, reason="this PyTorch needs no fix of its schedules")
+def test_schedules_that_need_the_fix_have_the_function_that_it_replaces() -> None:
+    from torch.distributed.pipelining import schedules
+
+    assert callable(getattr(schedules, "_batch_p2p", None)), CHANGED.format("torch.distributed.pipelining.schedules._batch_p2p")
+    assert not torch.ones(1)._is_view(), CHANGED.format("Tensor._is_view")

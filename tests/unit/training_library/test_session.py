@@ -1,0 +1,236 @@
+"""The library in one process: outside Muster, in it, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import muster_training as muster
+from muster_contract.environment import PREFIX
+from muster_contract.events import Event, encode_event
+from muster_training import session
+from muster_training.place import environment_of
+from tests.support.own_loops import own_environment, own_replica
+
+Enter = Callable[..., list[dict[str, Any]]]
+
+
+def leave_muster(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(PREFIX) or name in ("RANK", "WORLD_SIZE")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a new process, outside Muster."""
+    leave_muster(monkeypatch)
+    session._session.cache_clear()
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+    session._session.cache_clear()
+
+
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
+    """Enters a new attempt; gives the list of the events that it sends."""
+
+    def entered(folder: Path | None = None, **changed: Any) -> list[dict[str, Any]]:
+        leave_muster(monkeypatch)
+        for name, value in own_environment(folder, **changed).items():
+            monkeypatch.setenv(name, value)
+        session._session.cache_clear()
+        sent: list[dict[str, Any]] = []
+        sender = session._session().sender
+        monkeypatch.setattr(sender, "send_document", lambda document: sent.append(dict(document)))
+        monkeypatch.setattr(sender, "send", lambda event: sent.append(_document(event)))
+        return sent
+
+    return entered
+
+
+def _document(event: Event) -> dict[str, Any]:
+    return {name: value for name, value in encode_event(event).items() if name not in ("time", "rank")}
+
+
+def of(sent: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in sent if event["event"] == kind]
+
+
+def save(step: int, text: str = "state") -> None:
+    with muster.checkpoint(step) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "state.txt").write_text(text)
+
+
+def test_outside_muster_nothing_is_reported_saved_or_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    assert muster.environment() == muster.Environment(rank=0, world=1, attempt=0, inside=False)
+    assert muster.latest() is None
+    muster.report(step=1, total=2, loss=0.5, accuracy=0.1)
+    assert muster.should_stop() is False
+    with muster.checkpoint(1) as folder:
+        (folder / "state").write_text("x")
+    assert not folder.exists()
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_the_rank_is_that_of_torchrun_where_there_is_one() -> None:
+    assert environment_of({"RANK": "3", "WORLD_SIZE": "4"}, None) == muster.Environment(3, 4)
+    assert environment_of({"RANK": "x"}, None) == muster.Environment()
+    replica = own_replica(first_rank=2, world_size=4, attempt=7)
+    assert environment_of({"RANK": "3", "WORLD_SIZE": "4"}, replica) == muster.Environment(3, 4, 7, inside=True)
+    assert environment_of({"MUSTER_RANK": "2"}, replica) == muster.Environment(2, 4, 7, inside=True)
+    assert environment_of({"RANK": "9", "WORLD_SIZE": "4"}, replica).rank == 2
+    assert not environment_of({}, own_replica(rank=None)).in_world
+
+
+def test_a_commit_is_found_by_the_next_attempt_and_counts_by_the_protocol(tmp_path: Path, enter: Enter) -> None:
+    storage = tmp_path / "storage"
+    sent = enter(storage)
+    assert muster.latest() is None
+    muster.report(step=1, total=4, loss=0.5)
+    save(2)
+    save(4, "end")
+    assert [(event["step"], event["reason"]) for event in of(sent, "commit")] == [(2, "Periodic"), (4, "Final")]
+    assert [event["step"] for event in of(sent, "resumed")] == [0]
+    [folder] = storage.glob("step-00000004-*")
+    assert sorted(path.name for path in folder.iterdir()) == ["COMMITTED", "manifest.json", "sub"]
+    assert json.loads((folder / "manifest.json").read_text())["files"].keys() == {"sub/state.txt"}
+
+    sent = enter(storage, attempt=1)
+    found = muster.latest()
+    assert found is not None
+    assert (found.step, (found / "sub/state.txt").read_text()) == (4, "end")
+    muster.report(step=5)
+    [resumed] = of(sent, "resumed")
+    assert (resumed["step"], resumed["found"]) == (4, 4)
+
+
+def test_a_damaged_commit_is_passed_over_with_a_notice(tmp_path: Path, enter: Enter) -> None:
+    enter(tmp_path)
+    save(2)
+    save(4)
+    next(tmp_path.glob("step-00000004-*/sub/state.txt")).write_text("stath")
+    sent = enter(tmp_path, attempt=1)
+    found = muster.latest()
+    assert found is not None
+    assert found.step == 2
+    [notice] = of(sent, "notice")
+    assert (notice["reason"], "damaged" in notice["message"]) == ("CheckpointDamaged", True)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_program_that_ignores_its_commits_is_reported_as_starting_over(tmp_path: Path, enter: Enter, asks: bool) -> None:
+    enter(tmp_path)
+    save(4)
+    sent = enter(tmp_path, attempt=1)
+    if asks:
+        muster.latest()
+    muster.report(step=1)
+    muster.report(step=2)
+    [resumed] = of(sent, "resumed")
+    assert (resumed["step"], resumed["found"]) == (0, 4)
+
+
+def test_a_program_that_saves_the_step_it_resumed_at_has_not_started_over(tmp_path: Path, enter: Enter) -> None:
+    enter(tmp_path)
+    save(4)
+    sent = enter(tmp_path, attempt=1)
+    muster.latest()
+    save(4)
+    [resumed] = of(sent, "resumed")
+    assert (resumed["step"], resumed["found"]) == (4, 4)
+
+
+def test_a_program_with_checkpoints_of_its_own_is_not_said_to_resume_anywhere(tmp_path: Path, enter: Enter) -> None:
+    sent = enter(tmp_path)
+    muster.report(step=100)
+    assert of(sent, "resumed") == []
+
+
+def test_an_older_attempt_may_not_save(tmp_path: Path, enter: Enter) -> None:
+    enter(tmp_path, attempt=1)
+    save(4)
+    enter(tmp_path, attempt=0)
+    with pytest.raises(muster.PeerLost, match="has taken over"):
+        save(5)
+    assert list(tmp_path.glob("step-00000005-*")) == []
+
+
+@pytest.mark.parametrize("name", ["link", "pipe", "bad\nname", "manifest.json", None])
+def test_what_no_checkpoint_can_hold_is_refused_and_nothing_is_left(tmp_path: Path, enter: Enter, name: str | None) -> None:
+    enter(tmp_path)
+    with pytest.raises(muster.UserError, match=r"checkpoint"), muster.checkpoint(3) as folder:  # noqa: PT012
+        if name == "link":
+            (folder / name).symlink_to("/etc/passwd")
+        elif name == "pipe":
+            os.mkfifo(folder / name)
+        elif name:
+            (folder / name).touch()
+    assert list(tmp_path.glob("step-*")) == []
+
+
+def test_an_exception_in_the_block_saves_nothing(tmp_path: Path, enter: Enter) -> None:
+    enter(tmp_path)
+    with pytest.raises(ZeroDivisionError), muster.checkpoint(3) as folder:  # noqa: PT012
+        (folder / "state").touch()
+        1 / 0  # noqa: B018
+    assert list(tmp_path.glob("step-*")) == []
+
+
+def test_without_storage_nothing_is_saved_and_that_is_said_once(enter: Enter, capsys: pytest.CaptureFixture[str]) -> None:
+    sent = enter()
+    save(1)
+    save(2)
+    assert len(of(sent, "notice")) == 1
+    assert capsys.readouterr().err.count("no checkpoint storage") == 1
+    assert muster.latest() is None
+
+
+def test_an_evaluator_reads_and_does_not_write(tmp_path: Path, enter: Enter) -> None:
+    enter(tmp_path)
+    save(4)
+    before = sorted(tmp_path.rglob("*"))
+    enter(tmp_path, rank=None, role="evaluator", attempt=1)
+    found = muster.latest()
+    assert found is not None
+    assert found.step == 4
+    with pytest.raises(muster.UserError, match="evaluator"):
+        save(5)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_sigterm_stops_at_the_next_step_and_the_save_says_so(tmp_path: Path, enter: Enter) -> None:
+    called = []
+    signal.signal(signal.SIGTERM, lambda *_: called.append(1))
+    sent = enter(tmp_path)
+    assert not muster.should_stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert muster.should_stop()
+    assert muster.should_stop()
+    save(7)
+    assert called == [1]
+    assert [event["reason"] for event in of(sent, "commit")] == ["Stop"]
+    assert [event["phase"] for event in of(sent, "phase")] == ["Stopping"]
+
+
+@pytest.mark.parametrize("step", [1.5, "1", None, -1, 10**20])
+def test_a_step_that_is_no_number_of_steps_is_refused(step: Any) -> None:
+    with pytest.raises(muster.UserError, match="step"):
+        muster.report(step=step)
+
+
+def test_figures_that_are_no_numbers_are_left_out(enter: Enter) -> None:
+    sent = enter()
+    muster.report(step=1, loss="high", accuracy=float("nan"), recall=0.5, note=object())  # type: ignore[arg-type]
+    muster.report(step=2, loss=float("nan"))
+    first, second = of(sent, "step")
+    assert ("loss" in first, second["loss"]) == (False, "nan")
+    assert [event["metrics"] for event in of(sent, "evaluation")] == [{"recall": 0.5}]

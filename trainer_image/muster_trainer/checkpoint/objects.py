@@ -1,0 +1,139 @@
+"""Files in an object store (s3://bucket/prefix, by fsspec), with the methods of pathlib.Path that checkpoints need.
+
+There are no directories: a folder exists while an object below it does. An object is complete once it exists.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+CONNECT_SECONDS, READ_SECONDS = 10, 60
+S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 4, "mode": "standard"}}
+
+FULL = ("InsufficientStorage", "StorageFull", "QuotaExceeded")  # versitygw and HTTP 507, MinIO, Ceph
+
+
+@dataclass(frozen=True)
+class ObjectPath:
+    """A path in an object store. `uri` has no slash at its end.
+
+    Every method raises OSError, FileNotFoundError for a missing object, and ValueError for a damaged one.
+    """
+
+    uri: str
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(f"{self.uri}/{name}")
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        return self.name.rpartition(".")[0] or self.name
+
+    def resolve(self) -> ObjectPath:
+        return self
+
+    def glob(self, pattern: str) -> list[ObjectPath]:
+        """The entries directly below whose names match. Empty if there is no such folder."""
+        try:
+            with self._store() as store:
+                paths = store.ls(self.uri, detail=False)
+        except FileNotFoundError:
+            return []
+        names = {path.rstrip("/").rpartition("/")[2] for path in paths}
+        return [self / name for name in sorted(names) if fnmatchcase(name, pattern)]
+
+    def exists(self) -> bool:
+        with self._store() as store:
+            return bool(store.exists(self.uri))
+
+    def is_file(self) -> bool:
+        with self._store() as store:
+            return bool(store.isfile(self.uri))
+
+    def is_dir(self) -> bool:
+        return bool(self.glob("*"))
+
+    def size(self) -> int:
+        with self._store() as store:
+            return int(store.size(self.uri))
+
+    def read_bytes(self) -> bytes:
+        with self._store() as store:
+            content: bytes = store.cat_file(self.uri)
+            return content
+
+    def write_bytes(self, content: bytes) -> None:
+        with self._store() as store:
+            store.pipe_file(self.uri, content)
+
+    @contextmanager
+    def open(self) -> Iterator[BufferedReader]:
+        """Opens the object for reading."""
+        with self._store() as store, store.open(self.uri) as file:
+            yield file
+
+    def upload(self, source: Path) -> None:
+        with self._store() as store:
+            store.put_file(str(source), self.uri)
+
+    def download(self, target: Path) -> None:
+        with self._store() as store:
+            store.get_file(self.uri, str(target))
+
+    def remove(self) -> None:
+        """Removes the object, or everything below."""
+        try:
+            with self._store() as store:
+                store.rm(self.uri, recursive=True)
+        except FileNotFoundError:
+            pass
+
+    @contextmanager
+    def _store(self) -> Iterator[Any]:
+        """The file system. Its errors become OSErrors that name this path."""
+        try:
+            yield _file_system(self.uri.partition("://")[0])
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", self.uri) from error
+        except PermissionError as error:
+            raise PermissionError(errno.EACCES, str(error), self.uri) from error
+        except Exception as error:
+            message = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+            if "Checksum" in type(error).__name__:  # raised by the client when the content differs from what was stored
+                raise ValueError(f"{self.name} is damaged: {message}") from error
+            raise OSError(errno.ENOSPC if any(code in message for code in FULL) else errno.EIO, message, self.uri) from error
+
+
+Location = Path | ObjectPath
+"""A folder or file of the checkpoint storage."""
+
+
+def location_of(text: str) -> Location:
+    return ObjectPath(text.rstrip("/")) if "://" in text else Path(text)
+
+
+@cache
+def _file_system(protocol: str) -> Any:
+    """Credentials, region and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...)."""
+    try:
+        import fsspec
+
+        options = {"config_kwargs": S3_CONFIG} if protocol == "s3" else {}
+        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
+    except ImportError as error:
+        raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error

@@ -1,0 +1,1 @@
+"""What the process has to do with its machine and its supervisor: events, signals, memory, the parent process."""

@@ -1,0 +1,81 @@
+"""Sends the events of a training process to its supervisor, or prints them where there is no supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from platform import python_version
+from typing import Any
+
+from muster_contract.codes import ExitCode
+from muster_contract.environment import EVENTS_FD
+from muster_contract.events import ErrorEvent, Event, Fingerprint, NoticeEvent, PhaseEvent, Step, decode_event, encode_event
+from muster_contract.notices import NoticeReason
+
+
+class Events:
+    """The events of one process (`muster_contract.events`).
+
+    Each event is written with one call, which the kernel keeps whole up to 4096 bytes, because ranks may share the pipe. When the
+    supervisor is gone, the process ends itself, because nothing else would end it.
+    """
+
+    def __init__(self, descriptor: int | None, rank: int) -> None:
+        self.descriptor = descriptor
+        self.rank = rank
+        self.step: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], rank: int) -> Events:
+        text = environment.get(EVENTS_FD, "")
+        return cls(int(text) if text.isdecimal() else None, rank)
+
+    def emit(self, event: Event) -> None:
+        """Sends an event with the current time and the rank of this process."""
+        if isinstance(event, Step):
+            self.step = event.step
+        if self.descriptor is None:
+            if isinstance(event, NoticeEvent):
+                self.say(f"notice: {event.message}")
+            return
+        line = json.dumps(encode_event(replace(event, time=time.time(), rank=self.rank)), default=str) + "\n"
+        try:
+            _write_all(self.descriptor, line.encode())
+        except OSError:
+            os._exit(ExitCode.PEER_LOST)
+
+    def fingerprint(self, framework: Mapping[str, Any]) -> None:
+        """Sends the software and devices of this process. `framework` has those fields that the framework fills in."""
+        document = {**framework, "event": Fingerprint.event, "python": python_version(), "host": socket.gethostname()}
+        self.emit(decode_event(document))
+
+    def phase(self, phase: str) -> None:
+        """Sends what the process does from now on."""
+        self.emit(PhaseEvent(phase=phase))
+
+    def error(self, code: ExitCode, message: str) -> None:
+        """Sends why the process ends."""
+        self.emit(ErrorEvent(code=int(code), reason=code.reason, message=message, step=self.step))
+
+    def notice(self, reason: NoticeReason, message: str) -> None:
+        """Sends a message for the user."""
+        self.emit(NoticeEvent(reason=reason, message=message))
+
+    def say(self, text: str) -> None:
+        """One readable line on stdout, from rank 0."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def complain(self, text: str) -> None:
+        """One line on stderr, from any rank."""
+        print(text, file=sys.stderr, flush=True)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]

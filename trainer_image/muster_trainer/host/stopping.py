@@ -1,0 +1,61 @@
+"""Requests to stop, and the loss of the supervisor. The process must notice both while Python waits inside a collective."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+
+from muster_contract.codes import ExitCode
+
+LOST_SUPERVISOR = "the supervisor is gone"
+
+
+class StopRequest:
+    """Whether SIGTERM has arrived. `training`: the next step checks it. Before that there is nothing to save, and the process ends at
+    once.
+
+    A Python signal handler runs only when the main thread is in Python, but the start of a world may block it for minutes. The
+    interpreter writes the signal's number to a pipe at once, and a thread reads the pipe.
+    """
+
+    def __init__(self, events_descriptor: int | None = None) -> None:
+        self.requested = False
+        self.training = False
+        self._events_descriptor = events_descriptor
+        self._reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self.listen()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
+
+    def listen(self) -> None:
+        """Takes SIGTERM. To be called again when a framework has started: TensorFlow's cluster takes it for itself."""
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if self._events_descriptor is not None:
+            poll.register(self._events_descriptor, 0)  # errors only: the reader is gone
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._events_descriptor:
+                    _say(LOST_SUPERVISOR)
+                    os._exit(ExitCode.PEER_LOST)
+                if signal.SIGTERM in os.read(self._reader, 64):
+                    self._requested()
+
+    def _requested(self) -> None:
+        self.requested = True
+        if not self.training:
+            _say("asked to stop before the first step: there is nothing to save")
+            os._exit(ExitCode.PREEMPTED)
+
+
+def _say(text: str) -> None:
+    """To stderr, which may have lost its reader together with the supervisor."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())

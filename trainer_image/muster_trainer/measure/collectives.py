@@ -1,0 +1,101 @@
+"""The bundled task `collectives`: what `muster bench-collectives` runs in the world of a job, instead of its training.
+
+It imports no framework: a Library does each operation with the framework of the job's strategy. Before the framework joins the world,
+a plain TCP connection between its first and last process is measured, as a baseline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from muster_contract.codes import ExitCode
+from muster_contract.config import Key, number
+from muster_contract.events import CollectiveMeasurement, Event, LinkMeasurement, encode_event
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.events import Events
+from muster_trainer.measure.measuring import Timing, durations
+from muster_trainer.measure.meeting import Meeting
+from muster_trainer.tasks.config import read_config
+
+FLOAT_BYTES = 4
+
+
+def _byte_counts(value: object) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 64 and all(type(one) is int and 4 <= one <= 2**34 for one in value)
+
+
+KEYS = (
+    Key("sizes", [4**power for power in range(5, 14)], "a list of 1 to 64 numbers of bytes, each from 4 to 16 GiB,", _byte_counts),
+    number("seconds", 0.4, positive=True),  # about how long each figure is measured
+    Key("all", True, "true or false", lambda value: isinstance(value, bool)),  # false: the job's own all-reduce alone
+)
+
+
+class Library(Protocol):
+    """The collectives of one framework. Every rank calls the same methods in the same order."""
+
+    rank: int
+    world: int
+    own: str
+    """The name of the all-reduce that the job itself would use, among `operations`."""
+
+    def fingerprint(self) -> Mapping[str, Any]: ...
+
+    def operations(self, floats: int) -> Mapping[str, Callable[[], object]]:
+        """Calls by name. Each moves `floats` float32 numbers, a multiple of the world's size: their sum to all ranks, all of them from
+        one rank, or a share from each rank. A name is that of the collective, followed by a space and the variant, if any."""
+
+    def synchronise(self) -> object:
+        """Waits until the device is done. By default a call returns when it is done."""
+        return None
+
+    def meet(self) -> object:
+        """Waits until all ranks are here. The default is for a single process."""
+        return None
+
+    def first(self, number: int) -> int:
+        """Rank 0's number, on every rank. The default is for a single process."""
+        return number
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The maximum over all ranks of each element. The default is for a single process."""
+        return seconds
+
+
+def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Library], *, environment: Mapping[str, str]) -> ExitCode:
+    """Measures the link, then joins the world by `make`, and measures every operation at every size."""
+    config = read_config(spec.config, KEYS, others_allowed=False)
+    events.phase("Restoring")
+    with Meeting(environment) as meeting:
+        for size, timing in meeting.link([0, *config.sizes]).items():
+            send(events, LinkMeasurement(bytes=size, **timing.fields()))
+    library = make(spec)
+    events.fingerprint(library.fingerprint())
+    events.phase("Training")
+    for size in config.sizes:
+        floats = -(-size // (FLOAT_BYTES * library.world)) * library.world
+        for name, call in library.operations(floats).items():
+            if config.all or name == library.own:
+                _one(library, events, name, floats=floats, call=call, seconds=config.seconds)
+    return ExitCode.COMPLETED
+
+
+def _one(library: Library, events: Events, name: str, *, floats: int, call: Callable[[], object], seconds: float) -> None:
+    """One operation at one size. The time of a collective is that of the slowest rank."""
+    own = durations(call, synchronise=library.synchronise, prepare=library.meet, agree=library.first, warm_up=3, seconds=seconds)
+    timing = Timing.of(library.slowest(own))
+    if library.rank == 0:
+        collective, _, variant = name.partition(" ")
+        is_own, size = name == library.own, floats * FLOAT_BYTES
+        measured = CollectiveMeasurement(
+            operation=collective, variant=variant, own=is_own, bytes=size, world=library.world, **timing.fields()
+        )
+        send(events, measured)
+
+
+def send(events: Events, measurement: Event) -> None:
+    """Sends a measurement of rank 0, and prints it for clients that only read the log of a pod."""
+    events.emit(measurement)
+    events.say(f"measurement {json.dumps(encode_event(measurement))}")

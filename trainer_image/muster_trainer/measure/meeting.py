@@ -1,0 +1,165 @@
+"""A plain TCP connection between the processes of a world, without a framework.
+
+Measurements use it to start together, and to measure the network itself.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from muster_contract.environment import NAMES, RANK
+from muster_contract.errors import PeerLost
+from muster_trainer.measure.measuring import Timing, timed
+
+TIMEOUT_SECONDS = 15 * 60.0  # pods of one world may start minutes apart
+RETRY_SECONDS = 0.1
+CHUNK = 1 << 20
+_LENGTH = struct.Struct("!Q")
+_DONE = b"."
+T = TypeVar("T")
+
+
+def address_of(environment: Mapping[str, str]) -> tuple[int, int, str, int]:
+    """(rank, number of processes, host and port of the first process), which the supervisor and the operator set."""
+    host, _, port = environment.get(NAMES["world_address"], "").rpartition(":")
+    return int(environment.get(RANK) or 0), int(environment.get(NAMES["world_size"]) or 1), host, int(port or 0)
+
+
+class Meeting:
+    """The connections of one process. Rank 0 listens, and all others connect to it. Every rank calls the same methods in the same
+    order. Each method raises PeerLost if another process is gone.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.rank, self.world, host, port = address_of(environment)
+        self._timeout = timeout
+        self._peers: list[socket.socket] = []
+        try:
+            if self.world > 1:
+                self._peers = self._accept(host, port) if self.rank == 0 else [self._connect(host, port)]
+        except OSError as error:
+            raise PeerLost(f"the world at {host}:{port} did not come up: {error}") from error
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Rank 0 closes last, so that the port is free for the framework: the side that closes first keeps its port for a while."""
+        for peer in self._peers:
+            if self.rank == 0 and failure is None:
+                with suppress(OSError):
+                    peer.recv(1)
+            peer.close()
+
+    def share(self, value: T) -> list[T]:
+        """The values of all ranks in their order, on every rank. A value is one of JSON. Waits for all ranks."""
+        if self.rank:
+            self._send_json(self._peers[0], value)
+            values: list[T] = self._receive_json(self._peers[0])
+            return values
+        values = [value, *(self._receive_json(peer) for peer in self._peers)]
+        for peer in self._peers:
+            self._send_json(peer, values)
+        return values
+
+    def first(self, value: T) -> T:
+        """The value of rank 0, on every rank."""
+        return self.share(value)[0]
+
+    def link(self, sizes: Sequence[int]) -> dict[int, Timing]:
+        """On rank 0, the time to send each number of bytes to the last rank and get one byte back. 0 bytes is a round trip. Empty on other
+        ranks."""
+        timings: dict[int, Timing] = {}
+        if self.world > 1 and self.rank == 0:
+            peer, block = self._peers[-1], memoryview(bytes(CHUNK))
+            timings = {size: timed(partial(self._send, peer, size, block), most=1000, seconds=0.3) for size in sizes}
+            self._send(peer, None, block)
+        elif self.rank and self.rank == self.world - 1:
+            self._receive_all(self._peers[0])
+        self.share(None)
+        return timings
+
+    def _send(self, peer: socket.socket, size: int | None, block: memoryview) -> None:
+        """Sends the number of bytes plus one (0 is the end), then the bytes, and waits for the answer."""
+        try:
+            peer.sendall(_LENGTH.pack(0 if size is None else size + 1))
+            left = size or 0
+            while left:
+                left -= peer.send(block[: min(left, CHUNK)])
+            if peer.recv(1) != _DONE:
+                raise PeerLost("rank 0: the process at the other end of the link went away")
+        except OSError as error:
+            raise PeerLost(f"rank 0: the link broke: {error}") from error
+
+    def _receive_all(self, peer: socket.socket) -> None:
+        block = bytearray(CHUNK)
+        while length := _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]:
+            left = length - 1
+            while left:
+                count = peer.recv_into(block, min(left, CHUNK))
+                if not count:
+                    raise PeerLost(f"rank {self.rank}: the process at the other end of the link went away")
+                left -= count
+            peer.sendall(_DONE)
+        peer.sendall(_DONE)
+
+    def _accept(self, host: str, port: int) -> list[socket.socket]:
+        """The connections of ranks 1, 2, ... in this order."""
+        here = host == "127.0.0.1"
+        both = not here and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server((host if here else "", port), family=family, backlog=self.world, dualstack_ipv6=both) as listener:
+            listener.settimeout(self._timeout)
+            peers: dict[int, socket.socket] = {}
+            while len(peers) < self.world - 1:
+                peer, _ = listener.accept()
+                self._prepare(peer)
+                peers[self._receive_json(peer)] = peer
+        return [peers[rank] for rank in sorted(peers)]
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        limit = time.monotonic() + self._timeout
+        while True:
+            try:
+                peer = socket.create_connection((host, port), timeout=self._timeout)
+                break
+            except OSError:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(RETRY_SECONDS)
+        self._prepare(peer)
+        self._send_json(peer, self.rank)
+        return peer
+
+    def _prepare(self, peer: socket.socket) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.settimeout(self._timeout)
+
+    def _send_json(self, peer: socket.socket, value: object) -> None:
+        text = json.dumps(value).encode()
+        try:
+            peer.sendall(_LENGTH.pack(len(text)) + text)
+        except OSError as error:
+            raise PeerLost(f"rank {self.rank}: {error}") from error
+
+    def _receive_json(self, peer: socket.socket) -> Any:
+        return json.loads(self._exactly(peer, _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]))
+
+    def _exactly(self, peer: socket.socket, count: int) -> bytes:
+        content = b""
+        while len(content) < count:
+            try:
+                piece = peer.recv(count - len(content))
+            except OSError as error:
+                raise PeerLost(f"rank {self.rank}: {error}") from error
+            if not piece:
+                raise PeerLost(f"rank {self.rank}: a process of the world went away")
+            content += piece
+        return content

@@ -1,0 +1,177 @@
+"""The cut of a pipeline: which layers make up each stage. Pure functions without a framework.
+
+The stages of a pipeline work at the same time, so the slowest sets the pace. The cut by cost makes the largest stage as small as possible,
+by dynamic programming over the layers, as the partitioner of PipeDream does (Narayanan et al., 2019, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import ceil, inf
+
+from muster_contract.errors import BadConfiguration
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The cost of a layer on one micro-batch: `seconds` of its forward and backward pass, and bytes.
+
+    `activations` are the bytes that it saves for its backward pass and the previous layer does not. `received` are those that the
+    previous layer saves as well, which count if a stage begins with this layer. `trains`: some of its parameters are trained.
+    """
+
+    name: str
+    seconds: float
+    parameters: int
+    activations: int
+    received: int
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """The memory of a stage: `copies` of its parameters (gradients, optimizer state and older versions count), and the saved activations
+    of `micro_batches`."""
+
+    copies: int
+    micro_batches: int
+
+
+def held(schedule: str, *, stages: int, processes: int, micro_batches: int, slots: int) -> list[Held]:
+    """The memory of each stage. `slots` is how many numbers the optimizer has for each parameter.
+
+    GPipe runs all forward passes first. With 1F1B a stage is as many micro-batches ahead of its backward pass as there are stages from
+    it on; interleaved, twice as many as there are processes (Narayanan et al., 2021). PipeDream stashes weights with each of them.
+    """
+
+    def ahead(stage: int) -> int:
+        waiting = {"GPipe": micro_batches, "Interleaved1F1B": 2 * processes}.get(schedule, stages - stage)
+        return waiting if schedule == "PipeDream" else min(waiting, micro_batches)
+
+    def copies(stage: int) -> int:
+        return 2 + slots + (ahead(stage) if schedule == "PipeDream" and stage < stages - 1 else 0)
+
+    return [Held(copies(stage), ahead(stage)) for stage in range(stages)]
+
+
+class Costs:
+    """The layers of a model that is to be cut, and the memory of each stage."""
+
+    def __init__(self, layers: Sequence[Layer], held: Sequence[Held]) -> None:
+        self.layers, self.held = layers, held
+        self._seconds = _sums(layer.seconds for layer in layers)
+        self._parameters = _sums(layer.parameters for layer in layers)
+        self._activations = _sums(layer.activations for layer in layers)
+        self._trained = _sums(layer.trains for layer in layers)
+
+    def seconds(self, first: int, end: int) -> float:
+        """Of the layers from `first` up to, and without, `end`."""
+        return self._seconds[end] - self._seconds[first]
+
+    def bytes(self, stage: int, first: int, end: int) -> float:
+        """The bytes of `stage`, if it has the layers from `first` to before `end`."""
+        saved = self._activations[end] - self._activations[first] + self.layers[first].received
+        return self.held[stage].copies * (self._parameters[end] - self._parameters[first]) + self.held[stage].micro_batches * saved
+
+    def trains(self, first: int, end: int) -> bool:
+        return self._trained[end] > self._trained[first]
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """Of the first 0, 1, 2, ... values."""
+    return list(accumulate(values, initial=0))
+
+
+def cut_by_cost(costs: Costs, limit: int | None = None) -> list[int]:
+    """How many layers each stage has, so that the largest takes the fewest seconds, no stage holds more than `limit` bytes, and each has
+    something to train. Raises BadConfiguration where there is no such cut."""
+    check_depth(costs.layers, len(costs.held))
+
+    def seconds(stage: int, first: int, end: int) -> float:
+        fits = limit is None or costs.bytes(stage, first, end) <= limit
+        return costs.seconds(first, end) if fits and costs.trains(first, end) else inf
+
+    def size(stage: int, first: int, end: int) -> float:
+        return costs.bytes(stage, first, end) if costs.trains(first, end) else inf
+
+    _, ends = _smallest_largest(len(costs.layers), len(costs.held), seconds)
+    if ends is None:
+        assert limit is not None
+        raise _too_large(costs, limit, least=_smallest_largest(len(costs.layers), len(costs.held), size)[0])
+    return [end - first for first, end in pairwise([0, *ends])]
+
+
+def cut_evenly(costs: Costs, limit: int | None = None) -> list[int]:
+    """The same number of layers that train in each stage, or one more in the first ones; others stay with the one before them."""
+    stages = len(costs.held)
+    check_depth(costs.layers, stages)
+    starts = [position for position, layer in enumerate(costs.layers) if layer.trains]
+    counts = [len(starts) // stages + (stage < len(starts) % stages) for stage in range(stages)]
+    firsts = [0, *(starts[before] for before in accumulate(counts[:-1])), len(costs.layers)]
+    sizes = [end - first for first, end in pairwise(firsts)]
+    largest = max(costs.bytes(stage, firsts[stage], firsts[stage + 1]) for stage in range(stages))
+    if limit is not None and largest > limit:
+        raise BadConfiguration(
+            f"an even cut needs {_mib(largest)} MiB in a stage, more than spec.options.pipeline.stageMemoryMiB: {limit // MIB}; "
+            f"write {_mib(largest)}, or cut: Cost"
+        )
+    return sizes
+
+
+def check_depth(layers: Sequence[Layer], stages: int) -> None:
+    """Raises BadConfiguration where there are more stages than layers to train."""
+    count = sum(layer.trains for layer in layers)
+    if count == 0:
+        raise BadConfiguration(f"{stages} stages, but the model has no layers{' with parameters to train' if layers else ''}")
+    if count < stages:
+        raise BadConfiguration(
+            f"{stages} stages, but the model has {count} layer(s) with parameters; write {count} stages at most, or a deeper model"
+        )
+
+
+def _smallest_largest(count: int, stages: int, cost: Callable[[int, int, int], float]) -> tuple[float, list[int] | None]:
+    """The cut of `count` layers whose largest `cost(stage, first, end)` is smallest: that cost, and where each stage ends; None where
+    every cut has an infinite cost.
+
+    `best[end]` is the cost of the layers before `end`, cut into the stages so far. A longer stage costs more: where one costs as much as
+    the best cut found, longer ones need no look.
+    """
+    best = [0.0] + [inf] * count
+    choices: list[list[int]] = []
+    for stage in range(stages):
+        before, best = best, [inf] * (count + 1)
+        choice = [0] * (count + 1)
+        for end in range(stage + 1, count + 1):
+            for first in range(end - 1, stage - 1, -1):
+                alone = cost(stage, first, end)
+                if inf > alone >= best[end]:
+                    break
+                if max(before[first], alone) < best[end]:
+                    best[end], choice[end] = max(before[first], alone), first
+        choices.append(choice)
+    if best[count] == inf:
+        return inf, None
+    ends = [count]
+    for choice in reversed(choices[1:]):
+        ends.insert(0, choice[ends[0]])
+    return best[count], ends
+
+
+def _too_large(costs: Costs, limit: int, *, least: float) -> BadConfiguration:
+    """The error for a limit that no cut keeps. It names a layer that fits into no stage, if there is one."""
+    given = f"spec.options.pipeline.stageMemoryMiB: {limit // MIB}"
+    for position, layer in enumerate(costs.layers):
+        alone = min(costs.bytes(stage, position, position + 1) for stage in range(len(costs.held)))
+        if alone > limit:
+            remedy = f"write {_mib(least)} at least, more microBatches, or a smaller layer"
+            return BadConfiguration(f"{layer.name} alone takes {_mib(alone)} MiB in training, more than {given}; {remedy}")
+    remedy = f"write {_mib(least)} at least, or more stages"
+    return BadConfiguration(f"no cut into {len(costs.held)} stages keeps each of them within {given}; {remedy}")
+
+
+def _mib(size: float) -> int:
+    return ceil(size / MIB)

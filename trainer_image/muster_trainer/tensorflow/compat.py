@@ -1,0 +1,92 @@
+"""The private parts of TensorFlow and Keras that Muster needs, each with the reason why no public API does the job.
+
+Nothing else in Muster uses a private name of either. `tests/unit/trainer/test_compat_tensorflow.py` has a test for each function
+here. It fails with one sentence when a release changes what the function relies on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context  # type: ignore[attr-defined]  # the stubs leave it out
+
+VALUE = "VARIABLE_VALUE"
+"""The name of a variable's value in a checkpoint."""
+JOIN_SECONDS = 0.2
+_JOIN = tf.train.Coordinator.join
+
+
+def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register_milliseconds: int) -> None:
+    """Sets the time-outs of the coordination service. Call it before TensorFlow creates its context.
+
+    There is no public API. By default it takes minutes to notice a worker that never started.
+    """
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=leader,
+        heartbeat_timeout_in_ms=heartbeat_milliseconds,
+        cluster_register_timeout_in_ms=register_milliseconds,
+    )
+
+
+def has_devices() -> bool:
+    """Whether this process has initialised its devices. A public function that looks at them initialises them."""
+    current = context.context_safe()
+    return current is not None and bool(current._initialized)
+
+
+def accept_summed_gradients(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Makes the optimizer take gradients that are already summed over the devices. Returns False for one that cannot.
+
+    There is no public API: Keras sums gradients inside its update. An optimizer that wraps another one is left alone.
+    """
+    if not hasattr(optimizer, "_all_reduce_sum_gradients") or hasattr(optimizer, "inner_optimizer"):
+        return False
+    optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+    return True
+
+
+def checkpoint_tensors(checkpoint: tf.train.Checkpoint) -> dict[tuple[str, str], tf.Tensor]:
+    """The values that `checkpoint.write` would write, by key and slice, on the current device. Some may share a variable's memory.
+
+    The public ways are a write that holds up the training, and AsyncCheckpoint, which never frees its copies of the variables.
+    """
+    serialized, *_ = checkpoint._saver._gather_serialized_tensors()
+    tensors: dict[tuple[str, str], tf.Tensor] = {}
+    for entries in serialized.values():
+        for key, entry in entries.items():
+            for piece, value in (entry if isinstance(entry, dict) else {"": entry}).items():
+                value = getattr(value, "tensor", value)
+                value = tf.convert_to_tensor(value() if callable(value) else value)
+                tensors[key, piece] = tf.identity(value)
+    return tensors
+
+
+def save_by(variable: keras.Variable, *, read: Callable[[], tf.Tensor], restore: Callable[[tf.Tensor], None]) -> None:
+    """Saves and restores the value of one variable by these functions. Trackable documents both hooks, but under private names."""
+    variable._serialize_to_tensors = lambda: {VALUE: read()}
+    variable._restore_from_tensors = lambda restored: restore(restored[VALUE])
+
+
+def all_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:
+    """The model and its layers at any depth. `Model.layers`, which is public, leaves out layers inside a layer."""
+    layers: Iterable[keras.layers.Layer] = model._flatten_layers()
+    return layers
+
+
+def join_tracing_threads_at_once() -> None:
+    """Patches `tf.train.Coordinator.join`, which tf.distribute uses to trace each replica in a thread."""
+    tf.train.Coordinator.join = join_threads
+
+
+def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, *more: Any, **options: Any) -> None:
+    """Joins the threads before TensorFlow looks at them, which it does once a second. From Python 3.13 on, a thread that is about
+    to end is still alive at the first look, which costs a second for each traced function."""
+    threads = None if threads is None else list(threads)
+    for thread in threads or ():
+        thread.join(JOIN_SECONDS)
+    _JOIN(coordinator, threads, *more, **options)

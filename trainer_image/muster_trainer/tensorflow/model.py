@@ -1,0 +1,52 @@
+"""Building a Keras model: its precision, its variables and its random numbers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from muster_contract.errors import UserError
+from muster_trainer.tasks.batches import read_batch
+from muster_trainer.tasks.module import Task
+
+
+def build(task: Task) -> keras.Model:
+    """The task's model with all its variables. One made of layers without an input shape gets them from a first call."""
+    policy = keras.config.dtype_policy()
+    if task.config.precision == "BFloat16":
+        # Layers compute in it, while variables, loss and updates stay in float32. Its range is that of float32: no loss is scaled.
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = task.build_model(task.config)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    if not isinstance(model, keras.Model):
+        raise UserError(f"{task.title}: build_model must give a keras.Model; it gave {type(model).__name__}")
+    if not model.built:
+        batch = read_batch(task, task.train, np.arange(1))
+        model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))
+    return model
+
+
+def in_float32(outputs: Any) -> Any:
+    """A model's outputs, with bfloat16 cast to float32 as the loss needs them."""
+    return tf.nest.map_structure(lambda one: tf.cast(one, tf.float32) if one.dtype == tf.bfloat16 else one, outputs)
+
+
+class RandomState:
+    """Makes all random numbers of a step a function of (seed, step, rank). Layers keep the state of their generators in variables."""
+
+    def __init__(self, model: keras.Model, *, seed: int, rank: int) -> None:
+        self._seed, self._rank = seed, rank
+        self._generators = [v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")]
+
+    def set(self, step: int) -> None:
+        words = np.random.SeedSequence([self._seed, step, self._rank]).generate_state(2, np.uint32)
+        random.seed(int(words[0]))
+        np.random.seed(int(words[0]))
+        for number, variable in enumerate(self._generators):
+            variable.assign(words + np.uint32(number))

@@ -1,0 +1,89 @@
+"""The workers of a synchronous world, and what they exchange beside gradients: texts, sums and reports about their input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from muster_contract.errors import TrainerError, error_of
+from muster_trainer.tensorflow.input import StepSamples
+from muster_trainer.tensorflow.world import Membership, peers
+from muster_trainer.training.agreement import of_all
+
+SUM = tf.distribute.ReduceOp.SUM
+EXCHANGE_SIZE = 1024
+"""How many float32 numbers the workers sum up at a time. TensorFlow traces each length anew, so shorter ones are padded."""
+
+
+class Workers:
+    """All workers of a world, as one of them sees them. `devices` counts those of all workers, `local_devices` its own."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.rank, self.world, self.strategy = membership
+        self.devices: int = self.strategy.num_replicas_in_sync
+        self.local_devices = self.devices // self.world
+        self._sum = tf.function(self._sum_on_devices, reduce_retracing=True, autograph=False)
+
+    def per_device(self, value_of: Callable[[int], Any]) -> Any:
+        """A value for each device of this worker, by the device's local number."""
+        numbers = iter(range(self.local_devices))
+        return self.strategy.experimental_distribute_values_from_function(lambda _: value_of(next(numbers)))
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """The sum over all workers of float32 values, which have the same shape on each."""
+        if self.world == 1:
+            return values
+        padded = np.zeros(max(EXCHANGE_SIZE, values.size), dtype=np.float32)
+        padded[: values.size] = values.ravel()
+        shares = self.per_device(lambda device: tf.constant(padded if device == 0 else np.zeros_like(padded)))
+        with peers(self.rank):
+            summed: np.ndarray = self._sum(shares).numpy()
+        return summed[: values.size].reshape(values.shape)
+
+    def broadcast(self, text: str, *, source: int = 0) -> str:
+        """The text of the worker `source`, on every worker. tf.distribute has no broadcast, so the workers sum up its bytes."""
+        if self.world == 1:
+            return text
+        content = np.frombuffer(text.encode() if self.rank == source else b"", dtype=np.uint8)
+        length = int(self.total(np.array([len(content)], dtype=np.float32))[0])
+        values = np.zeros(length, dtype=np.float32)
+        values[: len(content)] = content
+        for start in range(0, length, EXCHANGE_SIZE):
+            part = slice(start, start + EXCHANGE_SIZE)
+            values[part] = self.total(values[part])
+        return values.astype(np.uint8).tobytes().decode()
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all workers in rank order, on every worker."""
+        return [self.broadcast(text, source=source) for source in range(self.world)]
+
+    def input_report(self, samples: StepSamples) -> np.ndarray:
+        """This worker's column of the report about reading a step's samples, to be summed over the workers.
+
+        A float32 array of shape (2, world). Row 0 has the seconds that reading took; row 1 has a 1 where it failed.
+        """
+        report = np.zeros((2, self.world), dtype=np.float32)
+        report[:, self.rank] = samples.seconds, samples.failure is not None
+        return report
+
+    def slowest_input(self, report: np.ndarray, failure: TrainerError | None) -> float:
+        """The longest time in seconds that a worker waited for its samples, from the summed report.
+
+        Where a worker failed to read, every worker raises the error of the first one that did. `failure` is this worker's.
+        """
+        seconds, failures = report
+        if failures.any():
+            error = json.dumps([failure.code, str(failure)]) if failure else ""
+            raise of_all(self, error_of(*json.loads(self.broadcast(error, source=int(failures.argmax())))))
+        return float(seconds.max())
+
+    def read_together(self, samples: StepSamples) -> float:
+        """Exchanges the report about `samples` and returns `slowest_input`."""
+        return self.slowest_input(self.total(self.input_report(samples)), samples.failure)
+
+    def _sum_on_devices(self, values: Any) -> Any:
+        return self.strategy.reduce(SUM, self.strategy.run(tf.identity, args=(values,)), axis=None)

@@ -1,0 +1,108 @@
+"""The interface between the training loop and the frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from muster_trainer.data import Order
+from muster_trainer.tasks.module import Task
+from muster_trainer.training.agreement import Ranks
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What all ranks know after a step: the mean loss of its samples, what any of them requested, and whether any is busy.
+
+    `staleness`: the number of updates by others between the reading of the parameters and the update with their gradient. None for a
+    synchronous strategy. `input_seconds`: the longest time that a rank waited for samples.
+    `own_seconds`: how long this rank worked without waiting for others; None: the strategy does not measure it. `measures_passes`: it
+    includes the forward and backward pass; otherwise ranks wait for each other during these.
+    """
+
+    loss: float
+    stop: bool
+    save: bool
+    busy: bool
+    staleness: int | None = None
+    input_seconds: float = 0.0
+    own_seconds: float | None = None
+    measures_passes: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's part of a checkpoint.
+
+    `copied`: it has a copy of the state, which the next steps do not change. `write` writes its files, in any thread and without the
+    other ranks. It returns their names and details for rank 0, as a JSON value. Rank 0 calls `finish` with the details of all ranks
+    in their order. It writes the common files and returns their names.
+    """
+
+    copied: bool
+    write: Callable[[], tuple[list[str], Any]]
+    finish: Callable[[list[Any]], list[str]]
+
+
+class EvaluationEngine(Protocol):
+    """Reads checkpoints and measures the model. The evaluator needs nothing else."""
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """`framework`, `version`, `libraries`, `devices` and `threads` of this process."""
+
+    def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
+        """Mean loss and metrics over the samples of the test set in `batches`."""
+
+    def load(self, directory: Path) -> None:
+        """Reads a checkpoint. Raises BadConfiguration if it does not fit the model."""
+
+    def close(self) -> None:
+        """Leaves the world in an orderly way."""
+
+
+class Engine(EvaluationEngine, Ranks, Protocol):
+    """One process's part of a world. Every rank calls the same methods in the same order.
+
+    An engine inherits this class and is final, so that mypy compares all of its methods with these.
+
+    Each method raises PeerLost if another member is gone, and UserError if the user's code fails.
+    """
+
+    world: int
+    devices: int
+    learning_rate: float
+    rescues: bool = False
+    """Whether `rescue` may return a part."""
+    refuses: frozenset[str] = frozenset()
+    """Settings of `config` that this engine does not accept: a field, or a field with a value ("nanLoss: Skip")."""
+
+    def weigh(self) -> tuple[int, int]:
+        """Bytes of the gradients, and of the whole state of the training: weights, gradients, state of the optimizer."""
+
+    def expect(self, order: Order, steps: range) -> None:
+        """Names the coming steps in their order, so that their samples can be read ahead. Called once, before the first step."""
+
+    def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
+        """Trains on the samples `indices` of the whole world; `stop`, `save` and `busy` are this rank's votes."""
+
+    def snapshot(self, directory: Path, *, room: int) -> Part:
+        """This rank's part of model and optimizer, to be written to `directory`. It is a copy if that takes at most `room` bytes."""
+
+    def rescue(self, directory: Path) -> Part | None:
+        """The whole state after the last step, without a collective, for a rank that has lost its peers. None: this rank does not have
+        all of it, or has begun to change it."""
+        return None
+
+
+def rate_share(task: Task, step: int) -> float:
+    """The factor of the learning rate at `step` (from 0): the task's schedule, with a linear warm-up over `warmupSteps` steps.
+
+    Gradual warm-up of Goyal et al., 2017 (section 2.2), but from near 0 instead of the rate of one device. It depends only on the
+    step, so a resumed run has the same rates.
+    """
+    warmed = min((step + 1) / task.config.warmupSteps, 1.0) if task.config.warmupSteps else 1.0
+    return warmed * task.scheduled(step)

@@ -1,0 +1,341 @@
+"""The training of one process, from resume to the final commit. It is the same for every strategy and imports no framework."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from muster_contract.codes import ExitCode
+from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
+from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError, UserError
+from muster_contract.events import Evaluation, Resumed, Skipped, Step
+from muster_contract.notices import NoticeReason
+from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
+from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
+from muster_trainer.checkpoint.manifest import check_identity
+from muster_trainer.checkpoint.objects import location_of
+from muster_trainer.data import Order, batches_in_order
+from muster_trainer.data.stall import Stall
+from muster_trainer.export import Export
+from muster_trainer.host.events import Events
+from muster_trainer.host.memory import peak_bytes
+from muster_trainer.host.stopping import StopRequest
+from muster_trainer.tasks.module import Task, describe
+from muster_trainer.training.agreement import agree, leave, of_all
+from muster_trainer.training.engine import Engine, StepOutcome, rate_share
+from muster_trainer.training.pace import Pace
+from muster_trainer.training.saving import Saver
+from muster_trainer.training.summaries import Summaries
+
+_SAMPLES_NAMED = 8
+_GOING_ON = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
+
+
+def against_lost_numbers(refused: Collection[str]) -> str:
+    """The remedies for a loss that is not a finite number, without those that the engine has `refused` (`Engine.refuses`)."""
+    clip = "" if "gradientClipNorm" in refused else "gradientClipNorm, or "
+    others = [f"{setting} {effect}" for setting, effect in _GOING_ON.items() if setting not in refused]
+    return f"Write a smaller learningRate, or {clip}look for a bad sample" + "".join(f"; {other}" for other in others)
+
+
+@dataclass
+class Training:
+    """One run of the training loop. `run` does all of it."""
+
+    spec: TrainerSpec
+    env: ReplicaEnvironment
+    task: Task
+    engine: Engine
+    events: Events
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        runs = self.engine.devices if self.spec.input.shard == "File" else 1
+        self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size, runs)
+        self.total = self.task.config.epochs * self.order.steps_per_epoch
+        self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
+        self.export = Export.of(self.task, self.spec)
+        self.done: int | None = None
+        self.unmeasured = False
+        self.lost_numbers = False
+        self.stalenesses: list[int] = []
+        self.stall = Stall()
+        self.pace = Pace()
+
+    def run(self) -> ExitCode:
+        """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
+        try:
+            return self._train()
+        except PeerLost:
+            self._rescue()
+            raise
+
+    def _train(self) -> ExitCode:
+        if self.export:
+            agree(self.engine, self.export.claim)
+        first = self._resume()
+        self.summaries = self._summaries(first)
+        self.stop.training = True
+        self.events.phase("Training")
+        self.engine.expect(self.order, range(first, self.total))
+        self.done = first
+        if self.unmeasured and first < self.total and self._evaluation_due(first):
+            self._evaluate(first)
+        for step in range(first, self.total):
+            outcome = self._step(step)
+            self.done = done = step + 1
+            if self.saver and not outcome.busy:
+                self.saver.advance()
+            if done == self.total:
+                break
+            if outcome.stop:
+                return self._stop(done)
+            if outcome.save or self._due(done):
+                self._save(done)
+            if self._evaluation_due(done):
+                self._evaluate(done)
+        if self.saver:
+            self.saver.save(self._manifest(self.total, "Final"))
+        self._evaluate(self.total)
+        self._export()
+        self.summaries.close()
+        self._leave()
+        return ExitCode.COMPLETED
+
+    # resume
+
+    def _resume(self) -> int:
+        """Agrees on the checkpoint with all ranks, restores it, and gives the steps done."""
+        self.events.phase("Restoring")
+        chosen = agree(self.engine, self._choose)
+        self.unmeasured = chosen.pop("unmeasured", False)
+        for path, reason in chosen["skipped"]:
+            message = f"checkpoint {path} is passed over: {reason}"
+            if self.engine.rank == 0:
+                self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
+                self.events.complain(message)
+        if chosen["path"] is not None:
+            assert self.saver is not None
+            self.saver.step, self.saver.path = chosen["step"], location_of(chosen["path"])
+            with read_back(self.saver.path) as folder:
+                self.engine.load(folder)
+        if self.engine.rank == 0:
+            skipped = tuple(Skipped(path=path, reason=reason) for path, reason in chosen["skipped"])
+            resumed = {name: chosen[name] for name in ("found", "step", "path")}
+            self.events.emit(Resumed(**resumed, skipped=skipped, rescues=self.engine.rescues))
+            start = f"resumed from {chosen['path']}" if chosen["path"] else "starting at step 0"
+            self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
+        step: int = chosen["step"]
+        return step
+
+    def _choose(self) -> dict[str, Any]:
+        if self.saver is None or self.spec.checkpoint is None:
+            return {"found": None, "step": 0, "path": None, "skipped": []}
+        selection: Selection = select(self.spec.checkpoint, self.saver.store.fence)
+        if selection.manifest and selection.commit:
+            check_identity(selection.manifest, self._identity, selection.commit.path)
+        self.saver.store.register(selection)
+        return {
+            "found": selection.newest,
+            "step": selection.step,
+            "path": str(selection.commit.path) if selection.commit else None,
+            "skipped": [(str(path), reason) for path, reason in selection.skipped],
+            # A save at a stop leaves out the evaluation that is due after the step.
+            "unmeasured": selection.manifest is not None and selection.manifest.reason in ("Stop", "PeerLost"),
+        }
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {
+            **self.task.identity,
+            "spec.batch.globalSize": self.spec.batch.global_size,
+            "framework": self.engine.fingerprint()["framework"],
+        }
+
+    # steps
+
+    def _step(self, step: int) -> StepOutcome:
+        began = time.monotonic()
+        indices = self.order.batch_indices(step)
+        busy = self.saver is not None and self.saver.busy
+        outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=self._seconds_due(), busy=busy)
+        met = time.monotonic()
+        if self.task.config.stepDelaySeconds:
+            time.sleep(self.task.config.stepDelaySeconds)
+        if self.engine.rank == 0:
+            self._report_step(step + 1, outcome, len(indices), time.monotonic() - began)
+        if not math.isfinite(outcome.loss):
+            self._lost_numbers(step, outcome.loss)
+        own = None if outcome.own_seconds is None else outcome.own_seconds + time.monotonic() - met
+        pace = self.pace.add(seconds=time.monotonic() - began, own=own, whole=outcome.measures_passes)
+        if pace is not None:
+            self.events.emit(replace(pace, step=step + 1))
+        return outcome
+
+    def _lost_numbers(self, step: int, loss: float) -> None:
+        """Does what `nanLoss` asks for if the loss is not a finite number. For Skip, the engine has left out the update."""
+        policy = self.task.config.nanLoss
+        problem = f"the loss of step {step + 1} (epoch {self.order.epoch(step) + 1}) is {loss}"
+        if policy == "Stop":
+            samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
+            message = f"{problem}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
+            raise of_all(self.engine, UserError(message))
+        if self.engine.rank == 0 and not self.lost_numbers:
+            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
+            self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
+        self.lost_numbers = True
+
+    def _report_step(self, done: int, outcome: StepOutcome, samples: int, seconds: float) -> None:
+        loss = outcome.loss
+        epoch, rest = divmod(done, self.order.steps_per_epoch)
+        if outcome.staleness is not None:
+            self.stalenesses.append(outcome.staleness)
+        self.events.emit(
+            Step(
+                step=done,
+                total_steps=self.total,
+                epoch=epoch,
+                loss=str(loss),
+                loss_hex=loss.hex(),
+                samples=samples,
+                seconds=seconds,
+                input_seconds=outcome.input_seconds,
+                staleness=outcome.staleness,
+            )
+        )
+        rates = {
+            "samples_per_second": samples / max(seconds, 1e-9),
+            "learning_rate": self.engine.learning_rate * rate_share(self.task, done - 1),
+        }
+        self.summaries.write(done, {"loss": loss, "input_share": outcome.input_seconds / max(seconds, 1e-9), **rates})
+        if message := self.stall.add(seconds=seconds, waited=outcome.input_seconds):
+            self.events.notice(NoticeReason.INPUT_STALLED, message)
+        if rest == 0:
+            waited = f", {self.stall.share:.0%} of the time waiting for samples"
+            self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
+
+    def _seconds_due(self) -> bool:
+        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step. A save in flight is not waited for."""
+        every = self.spec.checkpoint.every_seconds if self.spec.checkpoint else None
+        if self.saver is None or every is None or self.engine.rank != 0 or self.saver.in_flight:
+            return False
+        return time.monotonic() - self.saver.began >= every
+
+    def _due(self, done: int) -> bool:
+        every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
+        return every is not None and done % every == 0
+
+    # checkpoints
+
+    def _save(self, done: int) -> None:
+        if self.saver is None or self.spec.checkpoint is None:
+            return
+        save = self.saver.begin if self.spec.checkpoint.asynchronous else self.saver.save
+        save(self._manifest(done, "Periodic"))
+
+    def _manifest(self, done: int, reason: str) -> Manifest:
+        fingerprint = self.engine.fingerprint()
+        return Manifest(
+            step=done,
+            epoch=done // self.order.steps_per_epoch,
+            seed=self.task.config.seed,
+            samplesSeen=self.order.samples_before(done),
+            world=self.engine.world,
+            strategy=self.env.strategy,
+            attempt=self.env.attempt,
+            versions={fingerprint["framework"]: fingerprint["version"], **fingerprint["libraries"]},
+            identity=self._identity,
+            reason=reason,
+            createdAt=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _stop(self, done: int) -> ExitCode:
+        self.events.phase("Stopping")
+        self.summaries.close()
+        if self.saver is None:
+            self._not_saved(f"asked to stop at step {done}; it is not saved, since the job has no checkpoint storage")
+            return ExitCode.PREEMPTED_NOT_SAVED
+        try:
+            self.saver.save(self._manifest(done, "Stop"))
+        except StorageUnavailable as error:
+            self._not_saved(f"asked to stop at step {done}, and could not save: {error}")
+            return ExitCode.PREEMPTED_NOT_SAVED
+        self._leave()
+        return ExitCode.PREEMPTED
+
+    def _rescue(self) -> None:
+        """Rank 0 saves the steps since the newest commit when its peers are gone, if it has the whole state and can write it in less
+        time than the steps would take again."""
+        saver = self.saver
+        if saver is None or self.engine.rank or not self.engine.rescues or self.done in (None, saver.step or 0):
+            return
+        if saver.seconds > min(RESCUE_SECONDS, time.monotonic() - saver.reached):
+            return
+        self.events.phase("Stopping")
+        try:
+            saver.rescue(self._manifest(self.done, "PeerLost"))
+        except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)
+            cause = str(error) if isinstance(error, TrainerError) else describe(error)
+            message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
+            self.events.notice(NoticeReason.RESCUE_FAILED, message)
+
+    def _not_saved(self, message: str) -> None:
+        code = ExitCode.PREEMPTED_NOT_SAVED
+        self.events.error(code, message)
+        self.events.complain(message)
+
+    def _saver(self, checkpoint: CheckpointSpec) -> Saver:
+        store = Store(location_of(checkpoint.directory), Fence(self.env.job_created, self.env.attempt), checkpoint.keep)
+        return Saver(store, self.engine, self.events)
+
+    # evaluation
+
+    def _evaluation_due(self, done: int) -> bool:
+        epoch, rest = divmod(done, self.order.steps_per_epoch)
+        every = self.task.config.evaluateEveryEpochs
+        return rest == 0 and every > 0 and epoch % every == 0
+
+    def _evaluate(self, done: int) -> None:
+        if self.task.test is None:
+            return
+        self.events.phase("Evaluating")
+        metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
+        if self.stalenesses:
+            metrics |= {"stalenessMean": sum(self.stalenesses) / len(self.stalenesses), "stalenessMost": max(self.stalenesses)}
+        if self.engine.rank == 0:
+            self.events.emit(Evaluation(step=done, metrics=metrics))
+            self.summaries.write(done, {f"test/{name}": value for name, value in metrics.items()})
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            self.events.say(f"test set at step {done}: {shown}")
+        if done < self.total:
+            self.events.phase("Training")
+
+    def _export(self) -> None:
+        """Rank 0 exports while the others wait, so that all ranks raise its error."""
+        export, path = self.export, self.saver.path if self.saver else None
+        if export is None or path is None:
+            return
+        batches = batches_in_order(export.samples, self.spec.batch.global_size)
+        trained = {} if self.task.test is None else self.engine.evaluate(batches)
+        self.events.phase("Saving")
+        devices = "cpu" if set(self.engine.fingerprint()["devices"]) == {"cpu"} else "gpu"
+        messages = agree(self.engine, lambda: export.write(path, step=self.total, trained=trained, devices=devices))
+        for message in messages:
+            if self.engine.rank == 0:
+                self.events.notice(NoticeReason.MODEL_EXPORTED, message)
+                self.events.say(message)
+
+    # ranks
+
+    def _summaries(self, first: int) -> Summaries:
+        directory = self.env.tensorboard_dir if self.engine.rank == 0 else None
+        return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
+
+    def _leave(self) -> None:
+        """Sends how long the steps took, and leaves the world."""
+        self.events.emit(replace(self.pace.sums(), peak_bytes=peak_bytes(self.spec.strategy.framework)))
+        leave(self.engine)

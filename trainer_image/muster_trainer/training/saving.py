@@ -1,0 +1,205 @@
+"""Saving beside the training. At most one save is in flight, and it is committed once every rank has written its part.
+
+The main threads do all collectives, between two steps. First every rank takes a snapshot. When no rank is busy any more, rank 0
+gathers the lists of written files and commits. When it is done, it broadcasts the result. A second thread writes the files, and
+uses no collectives. If a process ends, a save in flight has no marker and does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from muster_contract.errors import StorageUnavailable
+from muster_contract.events import Commit
+from muster_trainer.checkpoint import Manifest, Store, files
+from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.host.events import Events
+from muster_trainer.host.memory import spare_bytes
+from muster_trainer.training.agreement import agree, gather
+from muster_trainer.training.engine import Engine, Part
+
+_NICENESS = 10
+"""The niceness of the thread that writes, so that steps have priority."""
+
+
+@dataclass
+class _Flight:
+    """A save in flight. `work` is the task of this rank: first writing its part, then, on rank 0, the commit. `blocked` is the time in
+    seconds for which training has waited."""
+
+    manifest: Manifest
+    directory: Location
+    staging: Path
+    part: Part
+    began: float
+    work: Future[Any]
+    written: bool = False
+    blocked: float = 0.0
+
+
+class Saver:
+    """The checkpoints of one attempt. Every rank calls the same methods in the same order, but for `busy`.
+
+    `step` and `path` are those of the newest commit, or of the one that the attempt resumed from. `reached` is the time at which
+    training was at that step. `seconds` is the time that rank 0 would need to write all parts. `began` is the start of the newest
+    save. If a save fails, every rank raises StorageUnavailable.
+    """
+
+    def __init__(self, store: Store, engine: Engine, events: Events) -> None:
+        self.store, self.engine, self.events = store, engine, events
+        self.step: int | None = None
+        self.path: Location | None = None
+        self.began = time.monotonic()
+        self.seconds = self._own_seconds = 0.0
+        self.reached = self.began
+        self._flight: _Flight | None = None
+        self._since = self.began
+        self._thread = ThreadPoolExecutor(1, "save", initializer=_yield_to_steps)
+
+    @property
+    def in_flight(self) -> bool:
+        return self._flight is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank still works for the save in flight."""
+        return self._flight is not None and not self._flight.work.done()
+
+    def begin(self, manifest: Manifest) -> None:
+        """Takes a snapshot, and writes it while training continues. First waits for the previous save.
+
+        A rank without memory for a copy waits until its part is written. The others then wait for it in the next step.
+        """
+        with self._blocking("Saving", "Training"):
+            self._land()
+            flight = self._take_off(manifest, room=spare_bytes())
+            if not flight.part.copied:
+                wait([flight.work])
+
+    def save(self, manifest: Manifest) -> None:
+        """Saves the current step at once, without a copy, unless it is saved already.
+
+        If the save in flight has failed, this one shows whether the storage still fails.
+        """
+        stopping = manifest.reason == "Stop"
+        with self._blocking("Stopping" if stopping else "Saving", "Stopping" if stopping else "Training"):
+            with suppress(StorageUnavailable):
+                self._land()
+            if self.step != manifest.step:
+                self._take_off(manifest, room=0)
+                self._land()
+
+    def rescue(self, manifest: Manifest) -> None:
+        """Rank 0 saves the state after the last step by itself, because its peers are gone. Does nothing if the engine does not have the
+        whole state. A save in flight is abandoned."""
+        if self._flight is not None:
+            wait([self._flight.work])
+            files.remove_staging(self._flight.staging, self._flight.directory)
+        self._since = began = time.monotonic()
+        directory = self.store.begin(manifest.step)
+        staging = files.staging_folder(directory)
+        try:
+            part = self.engine.rescue(staging)
+            if part is not None:
+                flight = _Flight(manifest, directory, staging, part, began, Future())
+                self._committed(flight, self._commit(flight, [self._write(part, staging, directory)]))
+        finally:
+            files.remove_staging(staging, directory)
+            if self.path != directory:
+                self.store.abandon(directory)
+
+    def advance(self) -> None:
+        """Continues the save in flight, if there is one. Call it at a step at which no rank is busy."""
+        if self._flight is not None:
+            with self._blocking():
+                self._advance(self._flight)
+
+    def _take_off(self, manifest: Manifest, *, room: int) -> _Flight:
+        self._since = self.began = time.monotonic()
+        directory = location_of(agree(self.engine, lambda: str(self.store.begin(manifest.step))))
+        staging = files.staging_folder(directory)
+        part = self.engine.snapshot(staging, room=room)
+        work = self._thread.submit(self._write, part, staging, directory)
+        self._flight = _Flight(manifest, directory, staging, part, self.began, work)
+        return self._flight
+
+    def _land(self) -> None:
+        while self._flight is not None:
+            wait([self._flight.work])
+            self._advance(self._flight)
+
+    def _advance(self, flight: _Flight) -> None:
+        try:
+            if flight.written:
+                size = agree(self.engine, flight.work.result)
+                files.remove_staging(flight.staging, flight.directory)
+                self._committed(flight, size)
+                return
+            parts = gather(self.engine, flight.work.result)
+        except BaseException:
+            self._flight = None
+            files.remove_staging(flight.staging, flight.directory)
+            if self.engine.rank == 0:
+                self.store.abandon(flight.directory)
+            raise
+        flight.written = True
+        if self.engine.rank == 0:
+            flight.work = self._thread.submit(self._commit, flight, parts)
+
+    def _committed(self, flight: _Flight, size: int) -> None:
+        self._flight = None
+        self.step, self.path = flight.manifest.step, flight.directory
+        if self.engine.rank == 0:
+            now, reason = time.monotonic(), flight.manifest.reason
+            seconds, blocked = now - flight.began, flight.blocked + now - self._since
+            self.reached = flight.began
+            commit = Commit(step=flight.manifest.step, path=flight.directory.name, bytes=size, reason=reason)
+            self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked))
+            self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
+
+    @contextmanager
+    def _blocking(self, during: str | None = None, after: str | None = None) -> Iterator[None]:
+        """Training waits inside. Sends the phases `during` and `after`, if given."""
+        self._since = time.monotonic()
+        if during:
+            self.events.phase(during)
+        yield
+        if self._flight is not None:
+            self._flight.blocked += time.monotonic() - self._since
+        if after:
+            self.events.phase(after)
+
+    # beside the training
+
+    def _write(self, part: Part, staging: Path, directory: Location) -> list[Any]:
+        began = time.monotonic()
+        names, details = part.write()
+        written = self.store.flush(staging, names, directory)
+        self._own_seconds = time.monotonic() - began
+        return [written, details]
+
+    def _commit(self, flight: _Flight, parts: list[Any]) -> int:
+        with files.storage(flight.directory):
+            names = flight.part.finish([details for _, details in parts])
+        listing = self.store.flush(flight.staging, names, flight.directory)
+        for written, _ in parts:
+            listing |= written
+        self.seconds = self._own_seconds * sum(bool(written) for written, _ in parts)
+        commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
+        if flight.manifest.reason not in ("Stop", "PeerLost"):  # the process must end soon
+            self.store.retain(commit)
+        return size
+
+
+def _yield_to_steps() -> None:
+    """Lowers the priority of this thread. Only Linux has a niceness for each thread."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,0 +1,35 @@
+"""What a training program of your own may use of Muster: progress, stops, and checkpoints that are verified (docs/own-loop.md).
+
+    import muster_training as muster
+
+It imports no framework. Outside Muster the same program runs as it is: nothing is reported, and nothing is saved.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (images of users may have an older one)
+    raise ImportError("muster_training needs Python 3.11 or newer, and this is {}.{}".format(*sys.version_info[:2]))
+
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable, UserError
+from muster_training.callbacks import lightning_callback
+from muster_training.place import Environment
+from muster_training.saves import Checkpoint
+from muster_training.session import checkpoint, environment, latest, report, should_stop
+
+__all__ = [
+    "BadConfiguration",
+    "Checkpoint",
+    "CheckpointDamaged",
+    "Environment",
+    "PeerLost",
+    "StorageUnavailable",
+    "UserError",
+    "checkpoint",
+    "environment",
+    "latest",
+    "lightning_callback",
+    "report",
+    "should_stop",
+]

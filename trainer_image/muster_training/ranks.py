@@ -1,0 +1,425 @@
+"""The ranks of a world, which meet at rank 0: what they decide together is the same on all of them.
+
+The ranks need no framework for it. Rank 0 listens beside the port where the framework meets; if the whole world is on one machine, on a
+Unix socket. A rank must know the job's uid, attempt and world. Every message is one line of JSON, and each is answered. A rank that ends
+by itself says so before it closes its connection. A connection that closes otherwise is a lost peer.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Protocol
+
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.errors import BadConfiguration, PeerLost
+
+MEET_SECONDS = 15 * 60.0
+"""Pods of one world may start minutes apart."""
+GREETING_SECONDS = 5.0
+RETRY_SECONDS = 0.05
+FAREWELL_SECONDS = 5.0
+"""How long rank 0 waits at its end for ranks that have not come yet. They would look for it in vain."""
+LONGEST_GREETING = 4096
+MOST_STRANGERS = 64
+"""Connections at once that have not shown that they are of this world, beside one of each rank."""
+LONGEST_LINE = 64 << 20
+"""Bytes: what all ranks have written, with names, sizes and sums."""
+CHUNK = 1 << 20
+PORTS_APART = 1000
+AHEAD_SECONDS = 0.1
+"""For about so long ranks need not ask again whether to stop; a stop waits for as long."""
+MOST_AHEAD = 20
+
+
+class Ranks(Protocol):
+    """The ranks of a world, as `muster_trainer.training.agreement` needs them, and their vote on a stop."""
+
+    rank: int
+
+    def broadcast(self, text: str) -> str: ...
+
+    def gather(self, text: str) -> list[str]: ...
+
+    def stops(self, call: int, requested: bool) -> bool:
+        """Whether the world stops at this call, the `call`th of this rank. The answer to the same call is the same on all ranks."""
+
+    def leave(self) -> None:
+        """Tells the others that this rank ends by itself."""
+
+
+@dataclass
+class Alone:
+    """A world of one rank."""
+
+    rank: int = 0
+
+    def broadcast(self, text: str) -> str:
+        return text
+
+    def gather(self, text: str) -> list[str]:
+        return [text]
+
+    def stops(self, call: int, requested: bool) -> bool:
+        return requested
+
+    def leave(self) -> None:
+        return
+
+
+@dataclass
+class Round:
+    """One gathering: the texts that have come so far, by rank."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    fetched: int = 0
+
+
+class Table:
+    """What rank 0 knows of all ranks. Threads of all connections use it."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._changed = threading.Condition()
+        self._rounds: dict[int, Round] = {}
+        self._gone: str | None = None
+        self._last_grant: tuple[int, float] | None = None
+        self._granted = 0
+        self._stop_at: int | None = None
+
+    @property
+    def stop_at(self) -> int | None:
+        return self._stop_at
+
+    def stops(self, call: int, requested: bool) -> tuple[bool, int]:
+        """Whether to stop at this call, and up to which call the world goes on in any case.
+
+        A stop begins at the first call that no rank has had an answer for. So no rank has passed it.
+        """
+        with self._changed:
+            if requested and self._stop_at is None:
+                self._stop_at = self._granted + 1
+            if self._stop_at is not None:
+                return call >= self._stop_at, self._stop_at - 1
+            if call > self._granted:
+                self._granted = call + self._ahead(call)
+            return False, self._granted
+
+    def _ahead(self, call: int) -> int:
+        """As many calls as about AHEAD_SECONDS take, at the rate since the last grant. An older rate may be far too high."""
+        now = time.monotonic()
+        before, self._last_grant = self._last_grant or (call, now), (call, now)
+        return min(MOST_AHEAD, int(AHEAD_SECONDS * (call - before[0]) / max(now - before[1], AHEAD_SECONDS)))
+
+    def gather(self, number: int, rank: int, text: str) -> list[str]:
+        """The texts of all ranks in the gathering `number`, once all have come. Raises PeerLost if one cannot come any more."""
+        with self._changed:
+            gathering = self._rounds.setdefault(number, Round())
+            gathering.texts[rank] = text
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(gathering.texts) == self._world or self._gone is not None)
+            if len(gathering.texts) < self._world:
+                raise PeerLost(str(self._gone))
+            gathering.fetched += 1
+            if gathering.fetched == self._world:
+                del self._rounds[number]
+            return [gathering.texts[each] for each in range(self._world)]
+
+    def lose(self, rank: int, how: str) -> None:
+        """A rank is gone: gatherings that wait for it end with PeerLost."""
+        with self._changed:
+            self._gone = self._gone or f"rank {rank} {how}"
+            self._changed.notify_all()
+
+
+class Lines:
+    """Lines of JSON over a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.answering = threading.Lock()
+        """Held from a message to its answer, so that a farewell comes after the answer and not within it."""
+        self._rest = b""
+
+    def send(self, **message: Any) -> None:
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, *, longest: int = LONGEST_LINE, seconds: float | None = None) -> dict[str, Any]:
+        """The next message, which may take so many seconds in all. Raises OSError after these and at the end of the connection, and
+        ValueError for anything else than an object."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            if len(self._rest) > longest:
+                raise ValueError("the line is too long")
+            if deadline is not None:
+                self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            chunk = self.connection.recv(CHUNK)
+            if not chunk:
+                raise ConnectionError("the connection has ended")
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError("the line is not an object")
+        return message
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+
+class First:
+    """Rank 0. It listens, and answers each other rank from a thread."""
+
+    rank = 0
+
+    def __init__(self, address: Address, greeting: dict[str, Any], world: int) -> None:
+        self._table = Table(world)
+        self._greeting = greeting
+        self._world = world
+        self._number = 0
+        self._lines: dict[int, Lines] = {}
+        self._unknown = threading.BoundedSemaphore(world + MOST_STRANGERS)
+        self._listener = address.listen(backlog=world)
+        threading.Thread(target=self._accept, name="muster-ranks", daemon=True).start()
+
+    def broadcast(self, text: str) -> str:
+        return self.gather(text)[0]
+
+    def gather(self, text: str) -> list[str]:
+        self._number += 1
+        return self._table.gather(self._number, 0, text)
+
+    def stops(self, call: int, requested: bool) -> bool:
+        return self._table.stops(call, requested)[0]
+
+    def leave(self) -> None:
+        self._table.lose(0, "has ended")
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while len(self._lines) < self._world - 1 and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        for lines in list(self._lines.values()):
+            if not lines.answering.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+                continue
+            with suppress(OSError):
+                lines.send(bye=True, stopAt=self._table.stop_at)
+                lines.connection.shutdown(socket.SHUT_WR)
+            lines.answering.release()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(RETRY_SECONDS)  # this process has no descriptor left for now, or the other end is gone
+                continue
+            if not self._unknown.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(Lines(connection),), name="muster-rank", daemon=True).start()
+
+    def _serve(self, lines: Lines) -> None:
+        try:
+            rank = self._greeted(lines)
+        finally:
+            self._unknown.release()
+        if rank is None:
+            lines.close()
+            return
+        how = "is gone"
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            while True:
+                message = lines.receive()
+                if "bye" in message:
+                    how = "has ended"
+                    break
+                with lines.answering:
+                    self._answer(lines, rank, message)
+        if self._lines.get(rank) is lines:
+            self._table.lose(rank, how)
+        lines.close()
+
+    def _greeted(self, lines: Lines) -> int | None:
+        """The rank at the other end, if it is one of this world and still waits. One that has given up comes again."""
+        try:
+            message = lines.receive(longest=LONGEST_GREETING, seconds=GREETING_SECONDS)
+            rank = message.pop("rank", None)
+            if message != self._greeting or type(rank) is not int or not 0 < rank < self._world:
+                return None
+            lines.send(welcome=True)
+            lines.receive(longest=LONGEST_GREETING, seconds=GREETING_SECONDS)
+            lines.connection.settimeout(None)
+            self._lines[rank] = lines
+        except (OSError, ValueError, RecursionError):
+            return None
+        return rank
+
+    def _answer(self, lines: Lines, rank: int, message: dict[str, Any]) -> None:
+        if "call" in message:
+            stop, until = self._table.stops(int(message["call"]), bool(message["requested"]))
+            lines.send(stop=stop, until=until)
+            return
+        try:
+            lines.send(texts=self._table.gather(int(message["gather"]), rank, str(message["text"])))
+        except PeerLost as error:
+            lines.send(lost=str(error))
+
+
+class Other:
+    """Every rank but the first. It has one connection to rank 0."""
+
+    def __init__(self, address: Address, greeting: dict[str, Any], rank: int) -> None:
+        self.rank = rank
+        self._number = 0
+        self._until = 0
+        self._requested = False
+        self._stop_at: int | None = None
+        self._left = False
+        self._lines = self._meet(address, greeting)
+
+    def broadcast(self, text: str) -> str:
+        return self.gather(text)[0]
+
+    def gather(self, text: str) -> list[str]:
+        self._number += 1
+        answer = self._exchange(gather=self._number, text=text)
+        if "texts" not in answer:
+            raise PeerLost(str(answer.get("lost", "rank 0 has ended")))
+        texts: list[str] = answer["texts"]
+        return texts
+
+    def stops(self, call: int, requested: bool) -> bool:
+        if self._left:
+            return self._stop_at is not None and call >= self._stop_at
+        if call <= self._until and requested == self._requested:
+            return False
+        answer = self._exchange(call=call, requested=requested)
+        if self._left:
+            return self._stop_at is not None and call >= self._stop_at
+        self._requested, self._until = requested, int(answer["until"])
+        return bool(answer["stop"])
+
+    def leave(self) -> None:
+        with suppress(OSError):
+            self._lines.send(bye=True)
+
+    def _exchange(self, **message: Any) -> dict[str, Any]:
+        """The answer of rank 0. Its farewell, if it has ended by itself; then it has no more answers."""
+        if self._left:
+            return {}
+        try:
+            with suppress(OSError):  # it may have said farewell before it closed the connection
+                self._lines.send(**message)
+            answer = self._lines.receive()
+        except (OSError, ValueError) as error:
+            raise PeerLost(f"rank 0 is gone: {error}") from None
+        if "bye" in answer:
+            self._left, self._stop_at = True, answer.get("stopAt")
+        return answer
+
+    def _meet(self, address: Address, greeting: dict[str, Any]) -> Lines:
+        deadline = time.monotonic() + MEET_SECONDS
+        while True:
+            try:
+                lines = Lines(address.connect())
+                try:
+                    lines.send(**greeting, rank=self.rank)
+                    lines.receive(longest=LONGEST_GREETING, seconds=GREETING_SECONDS)
+                    lines.send(met=True)
+                except BaseException:
+                    lines.close()
+                    raise
+                lines.connection.settimeout(None)
+                return lines
+            except (OSError, ValueError) as error:
+                if time.monotonic() > deadline:
+                    raise PeerLost(f"rank 0 does not answer at {address}: {error}") from None
+            time.sleep(RETRY_SECONDS)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where rank 0 listens: at host and port, or at a Unix socket. On Linux the name of the socket is no file, so nothing is left of it."""
+
+    host: str = ""
+    port: int = 0
+    name: str = ""
+
+    def __str__(self) -> str:
+        return repr(self.name) if self.name else f"{self.host}:{self.port}"
+
+    def listen(self, backlog: int) -> socket.socket:
+        if not self.name:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            return socket.create_server(("", self.port), family=family, backlog=backlog, dualstack_ipv6=both)
+        if not self.name.startswith("\0"):
+            Path(self.name).unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(self.name)
+            listener.listen(backlog)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def connect(self) -> socket.socket:
+        if not self.name:
+            return socket.create_connection((self.host, self.port), timeout=GREETING_SECONDS)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(GREETING_SECONDS)
+        try:
+            connection.connect(self.name)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def address_of(replica: ReplicaEnvironment, generation: str) -> Address:
+    """Where rank 0 of this world listens. `generation` differs between the worlds of one attempt, if a launcher makes several."""
+    host, _, port = (replica.world_address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        raise BadConfiguration(f"the strategy {replica.strategy} has no address at which the ranks of its world can meet")
+    if _is_loopback(host):
+        name = hashlib.sha256(f"{replica.job_uid}/{replica.attempt}/{port}/{generation}".encode()).hexdigest()[:24]
+        return Address(name=f"\0muster-{name}" if sys.platform == "linux" else f"/tmp/muster-{name}.sock")
+    number = int(port)
+    return Address(host, number - PORTS_APART if number + PORTS_APART > 2**16 - 1 else number + PORTS_APART)
+
+
+def meet(replica: ReplicaEnvironment, *, rank: int, world: int, generation: str) -> Ranks:
+    """The ranks of the world, once rank 0 can be reached. Raises PeerLost, BadConfiguration."""
+    if world == 1:
+        return Alone()
+    address = address_of(replica, generation)
+    greeting = {"job": replica.job_uid, "attempt": replica.attempt, "generation": generation, "world": world}
+    try:
+        return First(address, greeting, world) if rank == 0 else Other(address, greeting, rank)
+    except OSError as error:
+        message = f"rank 0 cannot listen at {address}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:  # a child of an earlier process may hold the port for a moment
+            raise PeerLost(message) from None
+        raise BadConfiguration(message) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,279 @@
+"""Checkpoints of a program of one's own, by the protocol of the bundled trainer (docs/architecture/checkpoints.md).
+
+Every rank writes into a folder of its own, or all ranks into one. When all ranks are done, their files become one checkpoint, which
+rank 0 commits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from muster_contract.checkpoint_layout import MANIFEST, MARKER
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.errors import TrainerError, UserError
+from muster_contract.trainer_spec import CheckpointSpec
+from muster_trainer.checkpoint import Fence, Manifest, Store, files, read_back, select
+from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
+from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.checkpoint.selection import valid_commits
+from muster_trainer.training.agreement import agree, gather
+from muster_training.ranks import Ranks
+
+_WRITING = ".rank-"
+_WRITING_TOGETHER = ".shared"
+NO_STORAGE = "the job has no checkpoint storage, so nothing is saved (spec.checkpoint.storage)"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was verified: the number of steps done, and the folder with its files. `checkpoint / "model.pt"` is one of them.
+
+    The folder is to be read only. Read it before the next save, which may remove older checkpoints, and before the next `latest()`.
+    """
+
+    step: int
+    folder: Path
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the ranks agree to resume from. `found` is the step of the newest commit, verified or not."""
+
+    step: int
+    path: Location | None
+    found: int | None
+    skipped: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A commit: its folder's name, its bytes, and how long it took."""
+
+    name: str
+    bytes: int
+    seconds: float
+
+
+class Saves:
+    """The checkpoints of one attempt. Every rank calls the same methods in the same order."""
+
+    def __init__(self, replica: ReplicaEnvironment, spec: CheckpointSpec, ranks: Ranks, world: int) -> None:
+        self._replica = replica
+        self._spec = spec
+        self._ranks = ranks
+        self._world = world
+        self._store = Store(location_of(spec.directory), Fence(replica.job_created, replica.attempt), spec.keep)
+        self._writes = replica.first_rank is not None
+        self._registered = False
+        self._open = ExitStack()
+
+    def find(self) -> Found:
+        """The newest checkpoint that counts and verifies. The first time, the attempt is registered as resuming from it.
+
+        Raises BadConfiguration for a checkpoint of another kind of training.
+        """
+        chosen = agree(self._ranks, self._select)
+        self._registered = True
+        path = location_of(chosen["path"]) if chosen["path"] else None
+        return Found(chosen["step"], path, chosen["found"], tuple((path, reason) for path, reason in chosen["skipped"]))
+
+    def newest(self) -> int | None:
+        """The step of the newest commit that counts, without a look at its files. Only this rank looks."""
+        with files.storage(self._store.directory):
+            commits = valid_commits(self._store.directory)
+        return commits[-1].step if commits else None
+
+    def read(self, found: Found) -> Checkpoint | None:
+        """The checkpoint as a folder of this machine."""
+        self._open.close()
+        if found.path is None:
+            return None
+        return Checkpoint(found.step, self._open.enter_context(read_back(found.path)))
+
+    def close(self) -> None:
+        self._open.close()
+
+    @contextmanager
+    def write(self, step: int, reason: str, saved: list[Saved], *, shared: bool = False) -> Iterator[Path]:
+        """An empty folder for this rank's files; if `shared`, one folder for those of all ranks. What lies there at the end is committed,
+        and `saved` gets the commit."""
+        if not self._writes:
+            raise UserError(f"the role {self._replica.role} does not train with the others, so it may not save a checkpoint")
+        if not self._registered:
+            self.find()
+        began = time.monotonic()
+        place = location_of(agree(self._ranks, lambda: str(self._store.begin(step))))
+        folder = None
+        try:
+            folder = self._shared_workplace(place) if shared else self._own_workplace(place)
+            try:
+                yield folder
+            except BaseException as error:
+                self._fail(error)
+                raise
+            size = self._commit(place, folder, self._manifest(step, reason), shared)
+        except BaseException:
+            if self._ranks.rank == 0:
+                self._store.abandon(place)
+            raise
+        finally:
+            if folder and (not shared or self._ranks.rank == 0):
+                shutil.rmtree(folder, ignore_errors=True)
+        saved.append(Saved(place.name, size, time.monotonic() - began))
+
+    def _select(self) -> dict[str, Any]:
+        selection = select(self._spec, self._store.fence)
+        if selection.manifest and selection.commit:
+            check_identity(selection.manifest, {}, selection.commit.path)
+        if self._writes and not self._registered:
+            self._store.register(selection)
+        return {
+            "step": selection.step,
+            "path": str(selection.commit.path) if selection.commit else None,
+            "found": selection.newest,
+            "skipped": [(str(path), reason) for path, reason in selection.skipped],
+        }
+
+    def _own_workplace(self, place: Location) -> Path:
+        name = f"{_WRITING}{self._ranks.rank}"
+        return Path(gather(self._ranks, lambda: str(_make_folder(place, name)))[self._ranks.rank])
+
+    def _shared_workplace(self, place: Location) -> Path:
+        """A folder that rank 0 makes. Raises UserError if another rank does not see it."""
+        folder = Path(agree(self._ranks, lambda: str(_make_folder(place, _WRITING_TOGETHER))))
+
+        def look() -> None:
+            if not folder.is_dir():
+                raise UserError(
+                    f"checkpoint(shared=True): rank {self._ranks.rank} does not see the folder {folder} of rank 0; use storage that all "
+                    "nodes mount (spec.checkpoint.storage), or save without shared=True"
+                )
+
+        try:
+            gather(self._ranks, look)
+        except BaseException:
+            if self._ranks.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _fail(self, error: BaseException) -> None:
+        """Has the other ranks raise this rank's error too, instead of waiting for it."""
+
+        def raised() -> None:
+            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {error}")
+
+        with suppress(TrainerError):
+            gather(self._ranks, raised)
+
+    def _commit(self, place: Location, folder: Path, manifest: Manifest, shared: bool) -> int:
+        """Makes the files of all ranks durable, then a checkpoint. Its bytes.
+
+        If several ranks have written a file of the same name, it must be the same file. That of the lowest rank is taken. The files of a
+        shared folder are divided among the ranks.
+        """
+        written: list[list[str]]
+        if shared:
+            gather(self._ranks, lambda: None)  # all ranks have written
+            names = agree(self._ranks, lambda: _names(folder))
+            written = [names[rank :: self._world] for rank in range(self._world)]
+        else:
+            written = gather(self._ranks, lambda: _names(folder))
+        owners = {name: rank for rank in reversed(range(len(written))) for name in written[rank]}
+        own = [name for name in written[self._ranks.rank] if owners[name] == self._ranks.rank]
+        again = [name for name in written[self._ranks.rank] if owners[name] != self._ranks.rank]
+        parts = gather(self._ranks, lambda: [self._flush(place, folder, own), {name: files.sha256(folder / name) for name in again}])
+        return int(agree(self._ranks, lambda: self._finish(place, manifest, parts)))
+
+    def _flush(self, place: Location, folder: Path, names: list[str]) -> dict[str, dict[str, Any]]:
+        if not isinstance(place, Path):
+            return self._store.flush(folder, names, place)
+        with files.storage(place):
+            for name in names:
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(folder / name, place / name)
+            listing = self._store.flush(place, names, place)
+            for parent in {(place / name).parent for name in names}:
+                files.sync_directory(parent)
+        return listing
+
+    def _finish(self, place: Location, manifest: Manifest, parts: list[Any]) -> int:
+        listing: dict[str, Any] = {}
+        for written, _ in parts:
+            listing |= written
+        for rank, (_, sums) in enumerate(parts):
+            for name, digest in sums.items():
+                if listing[name]["sha256"] != digest:
+                    raise UserError(
+                        f"rank {rank} wrote another {name} than a lower rank: write a file of all ranks on rank 0 alone, and put the rank "
+                        "into the names of the others"
+                    )
+        if not listing:
+            raise UserError(f"checkpoint of step {manifest.step}: no rank has written a file")
+        whole = replace(manifest, files=listing)
+        try:
+            content = whole.to_bytes()
+            if len(content) > LARGEST_MANIFEST:
+                raise ValueError(f"its manifest would have {len(content)} bytes, and at most {LARGEST_MANIFEST} are read")
+            Manifest.from_bytes(content)
+        except ValueError as error:
+            raise UserError(f"checkpoint of step {manifest.step}: {error}; write fewer files, or other names") from None
+        commit, size = self._store.commit(place, whole)
+        if manifest.reason != "Stop":  # somebody waits for the end
+            self._store.retain(commit)
+        return size
+
+    def _manifest(self, step: int, reason: str) -> Manifest:
+        return Manifest(
+            step=step,
+            epoch=0,
+            seed=0,
+            samplesSeen=0,
+            world=self._world,
+            strategy=self._replica.strategy,
+            attempt=self._replica.attempt,
+            versions={},
+            identity={},
+            reason=reason,
+            createdAt=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def _make_folder(place: Location, name: str) -> Path:
+    """A folder to write in: below `place`, or a temporary one of this machine for an object store."""
+    if not isinstance(place, Path):
+        with files.storage(Path(tempfile.gettempdir())):
+            return Path(tempfile.mkdtemp(prefix="muster-save-"))
+    folder = place / name
+    with files.storage(place):
+        folder.mkdir()
+    return folder
+
+
+def _names(folder: Path) -> list[str]:
+    """The files in the folder and below. Raises UserError for a link or a pipe, which a checkpoint cannot hold."""
+    names = []
+    for parent, _, found in os.walk(folder):
+        for name in found:
+            path = Path(parent) / name
+            if path.is_symlink() or not path.is_file():
+                raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
+            names.append(path.relative_to(folder).as_posix())
+    if taken := sorted({MANIFEST, MARKER}.intersection(names)):
+        raise UserError(f"checkpoint: {taken[0]} is a name of Muster's own; write another name")
+    return sorted(names)

@@ -1,0 +1,316 @@
+"""The functions of `muster_training`, and what one process keeps between their calls."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import operator
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, SupportsFloat
+
+from muster_contract.errors import TrainerError, UserError
+from muster_contract.events import MAX_ENTRIES, Commit, Evaluation, NoticeEvent, Pace, PhaseEvent, Resumed, Skipped, Step
+from muster_contract.notices import NoticeReason
+from muster_training.place import Environment, environment_of, replica_of
+from muster_training.ranks import Alone, Ranks, meet
+from muster_training.saves import NO_STORAGE, Checkpoint, Found, Saved, Saves
+from muster_training.sender import Sender
+
+PACE_SECONDS = 1.0
+"""Other ranks than the first report their step about so often."""
+
+
+def report(
+    *, step: int, total: int | None = None, loss: SupportsFloat | None = None, samples: int | None = None, **metrics: SupportsFloat
+) -> None:
+    """Reports progress. Call it on every rank after a step; rank 0's report is shown in the job's status.
+
+    `step` is the number of steps done, from 1, and `total` that of the whole training. `samples` is the number of samples since the report
+    before, over all ranks, from which samples per second are computed. `metrics` are further figures of the model, such as an accuracy.
+    A report does not wait for other ranks, and never fails because of a figure.
+
+    Raises UserError if `step` or `total` is not a whole number from 0.
+    """
+    whole = None if total is None else _whole("total", total)
+    _session().report(step=_whole("step", step), total=whole, loss=loss, samples=samples, metrics=metrics)
+
+
+def should_stop() -> bool:
+    """Whether to save and end now. Call it on every rank once per step: the same call has the same answer on all ranks.
+
+    It is True once any replica of the world was asked to stop, and stays True. From the first call on, SIGTERM does not end the process
+    any more. Outside Muster it is False, and SIGTERM is left alone.
+
+    Raises PeerLost if rank 0 is gone.
+    """
+    return _session().should_stop()
+
+
+@contextmanager
+def checkpoint(step: int, *, shared: bool = False) -> Iterator[Path]:
+    """Gives an empty folder, and makes what this rank has written there, and all other ranks in theirs, one checkpoint of `step`.
+
+    Every rank calls it at the same step. A file that all ranks have, such as the weights in data parallel training, is written by rank 0
+    alone. Names of other files contain the rank. The checkpoint counts when the block has ended. If an exception leaves the block on any
+    rank, nothing is saved, and all ranks raise. Without storage, and outside Muster, the files are removed again.
+
+    With `shared` all ranks get the same folder, as Orbax and the sharded checkpoints of PyTorch need it. Then all ranks must be on one
+    machine, or the storage must be mounted on every node: an object store then does not do.
+
+    Raises StorageUnavailable, PeerLost (also if a newer attempt has taken over), and UserError for files that cannot be saved.
+    """
+    with _session().checkpoint(_whole("step", step), shared) as folder:
+        yield folder
+
+
+def latest() -> Checkpoint | None:
+    """The newest checkpoint that counts and whose files all match their hashes; None if there is none. Call it on every rank.
+
+    Raises StorageUnavailable, PeerLost, and BadConfiguration if the bundled trainer wrote the checkpoint.
+    """
+    return _session().latest()
+
+
+def environment() -> Environment:
+    """The rank of this process, the size of its world, and the attempt."""
+    return _session().environment
+
+
+class Session:
+    """The state of one process."""
+
+    def __init__(self) -> None:
+        replica = self._replica = replica_of(os.environ)
+        self.environment = environment_of(os.environ, replica)
+        self.sender = Sender(os.environ, self.environment.rank)
+        self._process = os.getpid()
+        self._calls = 0
+        self._requested = False
+        self._listens = False
+        self._stopping = False
+        self._total: int | None = None
+        self._resumed = False
+        self._found: Found | None = None
+        self._reported = -math.inf
+        self._last: tuple[int, float] | None = None
+
+    @functools.cached_property
+    def ranks(self) -> Ranks:
+        """The ranks of the world, once they have met."""
+        place = self.environment
+        if self._replica is None or not place.in_world:
+            return Alone()
+        generation = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+        ranks = meet(self._replica, rank=place.rank, world=place.world, generation=generation)
+        atexit.register(self._leave, ranks)
+        return ranks
+
+    @functools.cached_property
+    def saves(self) -> Saves | None:
+        """The checkpoints; None without storage."""
+        spec = self._replica.trainer_spec.checkpoint if self._replica else None
+        if self._replica is None or spec is None:
+            return None
+        saves = Saves(self._replica, spec, self.ranks, self.environment.world)
+        atexit.register(self._close, saves)
+        return saves
+
+    def _leave(self, ranks: Ranks) -> None:
+        if os.getpid() == self._process:
+            ranks.leave()
+
+    def _close(self, saves: Saves) -> None:
+        if os.getpid() == self._process:
+            saves.close()
+
+    # progress
+
+    def report(self, *, step: int, total: int | None, loss: Any, samples: Any, metrics: dict[str, Any]) -> None:
+        if self._replica is None:
+            return
+        self._total = total if total is not None else self._total
+        now = time.monotonic()
+        if self.environment.rank != 0 or not self.environment.in_world:
+            if now - self._reported >= PACE_SECONDS:
+                self._reported = now
+                self.sender.send(Pace(step=step))
+            return
+        self._resume(step)
+        value = _number(loss)
+        count = samples if isinstance(samples, int) and samples >= 0 else 0
+        seconds = now - self._last[1] if self._last and count else 0.0
+        self._last = (step, now)
+        self.sender.send(
+            Step(
+                step=step,
+                total_steps=self._total,
+                loss=None if value is None else str(value),
+                loss_hex=None if value is None else value.hex(),
+                samples=count,
+                seconds=seconds,
+            )
+        )
+        figures = {name: number for name, value in list(metrics.items())[:MAX_ENTRIES] if (number := _number(value)) is not None}
+        if finite := {name: number for name, number in figures.items() if math.isfinite(number)}:
+            self.sender.send(Evaluation(step=step, metrics=finite))
+
+    def _resume(self, step: int) -> None:
+        """Reports once where the training of this attempt begins, as its first step shows. A program may ignore the latest checkpoint."""
+        if self._resumed:
+            return
+        self._resumed = True
+        found = self._found
+        if found is None:
+            newest = self._newest()
+            if newest is None:  # the program may keep checkpoints of its own, of which nothing is known
+                return
+            found = Found(newest, None, newest, ())
+        ignored = step <= found.step
+        self.sender.send(
+            Resumed(
+                step=0 if ignored else found.step,
+                found=found.found,
+                path=None if ignored or found.path is None else str(found.path),
+                skipped=tuple(Skipped(path=path, reason=reason) for path, reason in found.skipped),
+            )
+        )
+
+    def _newest(self) -> int | None:
+        """The step of the newest commit, of a program that has not asked for it."""
+        with suppress(TrainerError):
+            return self.saves.newest() if self.saves else None
+        return None
+
+    # stopping
+
+    def should_stop(self) -> bool:
+        if self._replica is None:
+            return False
+        if not self._listens:
+            self._listen()
+        self._calls += 1
+        if not self._stopping and self.ranks.stops(self._calls, self._requested):
+            self._stopping = True
+            self.sender.send(PhaseEvent(phase="Stopping"))
+        return self._stopping
+
+    def _listen(self) -> None:
+        """Takes SIGTERM. The handler of the program, if it has one, is called as well."""
+        self._listens = True
+        if threading.current_thread() is not threading.main_thread():
+            self._complain("should_stop() was first called outside the main thread, so this process cannot notice SIGTERM")
+            return
+        before = signal.getsignal(signal.SIGTERM)
+
+        def requested(number: int, frame: FrameType | None) -> None:
+            self._requested = True
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGTERM, requested)
+
+    # checkpoints
+
+    def latest(self) -> Checkpoint | None:
+        if self.saves is None:
+            return None
+        if self._found is None:
+            self._phase("Restoring")
+        found = self._found = self.saves.find()
+        if self.environment.rank == 0:
+            for path, reason in found.skipped:
+                message = f"checkpoint {path} is passed over: {reason}"
+                self.sender.send(NoticeEvent(reason=NoticeReason.CHECKPOINT_DAMAGED, message=message))
+                self._complain(message)
+        read = self.saves.read(found)
+        self._phase("Training")
+        return read
+
+    @contextmanager
+    def checkpoint(self, step: int, shared: bool) -> Iterator[Path]:
+        if self.saves is None:
+            with self._without_storage(self.ranks if shared else Alone()) as folder:
+                yield folder
+            return
+        if self._found is None:
+            self._found = self.saves.find()
+        if self.environment.rank == 0:
+            self._resume(step + 1)  # a program that is asked to stop before its first step saves the step that it has resumed at
+        reason = "Stop" if self._stopping else "Final" if self._total is not None and step >= self._total else "Periodic"
+        saved: list[Saved] = []
+        self._phase("Saving")
+        with self.saves.write(step, reason, saved, shared=shared) as folder:
+            yield folder
+        self._committed(step, reason, saved[0])
+        self._phase("Training")
+
+    def _committed(self, step: int, reason: str, saved: Saved) -> None:
+        if self.environment.rank == 0:
+            commit = Commit(step=step, path=saved.name, bytes=saved.bytes, reason=reason)
+            commit = replace(commit, seconds=saved.seconds, blocked_seconds=saved.seconds)
+            self.sender.send(commit)
+        elif reason != "Periodic":  # a supervisor without rank 0 must know as well that its processes end because all is saved
+            self.sender.send_document({"event": Commit.event, "reason": reason})
+
+    @contextmanager
+    def _without_storage(self, together: Ranks) -> Iterator[Path]:
+        """A folder that these ranks share, for as long as they write."""
+        if self._replica is not None:
+            self._say_once(NO_STORAGE)
+        folder = together.broadcast(tempfile.mkdtemp(prefix="muster-save-") if together.rank == 0 else "")
+        try:
+            yield Path(folder)
+            together.broadcast("")  # all ranks have written
+        finally:
+            if together.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @functools.cache  # noqa: B019 (the session lives as long as the process)
+    def _say_once(self, message: str) -> None:
+        self.sender.send(NoticeEvent(message=message))
+        self._complain(message)
+
+    def _phase(self, phase: str) -> None:
+        """Reports what this rank does from now on. While it stops, that is what it does."""
+        if not self._stopping:
+            self.sender.send(PhaseEvent(phase=phase))
+
+    def _complain(self, message: str) -> None:
+        if self.environment.rank == 0:
+            print(f"muster: {message}", file=sys.stderr, flush=True)
+
+
+@functools.cache
+def _session() -> Session:
+    return Session()
+
+
+def _whole(name: str, value: object) -> int:
+    """A number of steps, of any whole type."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UserError(f"{name}: {value!r:.100} is not a whole number") from None
+    if not 0 <= number < 10**15:
+        raise UserError(f"{name}: {number} is not from 0 to 10^15")
+    return number
+
+
+def _number(value: object) -> float | None:
+    """A figure as a number; None if it is none."""
+    try:
+        return None if value is None else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
