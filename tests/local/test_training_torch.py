@@ -148,6 +148,37 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_averages_a_schedu
     assert alone.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
 
 
+DIES_BEFORE_ITS_VOTE = """
+import os, signal
+
+votes, all_reduce = 0, torch.distributed.all_reduce
+
+def dying(tensor, *rest, async_op=False, **more):
+    global votes
+    votes += async_op
+    if votes == 14 and os.environ["MUSTER_ATTEMPT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return all_reduce(tensor, *rest, async_op=async_op, **more)
+
+if os.environ["RANK"] == "1":
+    torch.distributed.all_reduce = dying
+"""
+
+
+def test_a_rank_that_dies_between_the_gradients_and_the_votes_costs_no_step(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text((EXAMPLES / "cancer_torch.py").read_text() + DIES_BEFORE_ITS_VOTE)
+    env = {"PYTHONPATH": str(tmp_path)}
+    whole = proofs.second_attempt("DDP", trainer(None, module="dying"), **env)
+    document = trainer(tmp_path / "checkpoints", module="dying", checkpoint={"everySteps": 100})
+    with world("DDP", document, **env) as first:
+        assert first.finish() == [20, -signal.SIGKILL], first.story()
+    assert max(first.losses()) == 13
+    assert [(event["step"], event["reason"]) for event in first.events("commit")] == [(13, "PeerLost")], first.story()
+    second = proofs.second_attempt("DDP", document, **env)
+    assert min(second.losses()) == 14
+    assert {**first.losses(), **second.losses()} == whole.losses()
+
+
 def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
     return {event["step"]: event["metrics"] for event in running.events("evaluation")}
 

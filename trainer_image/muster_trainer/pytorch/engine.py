@@ -57,7 +57,7 @@ class TorchEngine:
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         # NCCL cannot rescue: a kernel whose peer is gone blocks the device
         self.rescues = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo" and spec.checkpoint is not None
-        self._step_state = _StepState(self.parallel.module, copies_buffers=self.rescues and self.rank == 0)
+        self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues and self.rank == 0)
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -102,19 +102,21 @@ class TorchEngine:
         self.parallel.seed(step)
         self.parallel.optimizer.zero_grad(set_to_none=True)
         self.parallel.start_step(batch)
-        self._step_state.begin()
+        self._buffers.copy()
         loss_sum = self.parallel.forward_backward(batch)
         with detect_peer_loss():
             self.parallel.reduce_gradients()
         counted = loss_sum if self.parallel.layout.counts_losses else torch.zeros_like(loss_sum)
         tally = _Tally(counted, [stop, save, busy], self.input.read())
+        if self.rescues:
+            tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
+            self._buffers.drop()
         is_left_out = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
-        update_started, self._step_state.is_updating = time.monotonic(), True
+        update_started = time.monotonic()
         if not is_left_out:
             self.parallel.update(step)
         update_seconds = time.monotonic() - update_started
         loss, *votes = tally.wait()
-        self._step_state.end()
         self.input.merge(votes[3:])
         waited, read_seconds = self.input.waits()
         ready = self.parallel.gradients_ready_at()
@@ -172,7 +174,10 @@ class TorchEngine:
             return self._snapshot(directory, room=room)
 
     def rescue(self, directory: Path) -> Part | None:
-        return self._snapshot(directory, room=0, alone=True) if self.rescues and self._step_state.undo() else None
+        if not self.rescues:
+            return None
+        self._buffers.restore()
+        return self._snapshot(directory, room=0, alone=True)
 
     def _snapshot(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel
@@ -189,7 +194,8 @@ class TorchEngine:
 
 
 class _Tally:
-    """The sum over all ranks of losses, votes and input readings, in one all-reduce that runs beside the update."""
+    """The sum over all ranks of losses, votes and input readings, in one all-reduce. It runs beside the update, unless the engine
+    can rescue."""
 
     def __init__(self, loss_sum: torch.Tensor, votes: list[bool], readings: list[float]) -> None:
         numbers = torch.tensor([*votes, *readings], dtype=torch.float64, device=loss_sum.device)
@@ -203,29 +209,22 @@ class _Tally:
             return self._sums.tolist()
 
 
-class _StepState:
-    """Whether the model is still that of the last step, so that one rank can save it alone after its peers are lost.
+class _Buffers:
+    """The buffers of the model before a step. The passes change them, and a rank that saves alone after its peers are lost undoes that."""
 
-    The passes change buffers only: their copies undo that. Once an update has begun, nothing does.
-    """
+    def __init__(self, module: nn.Module, *, are_copied: bool) -> None:
+        self._module, self._are_copied = module, are_copied
+        self._copies: list[torch.Tensor] = []
 
-    def __init__(self, module: nn.Module, *, copies_buffers: bool) -> None:
-        self._module, self._copies_buffers = module, copies_buffers
-        self._buffers: list[torch.Tensor] = []
-        self.is_updating = False
+    def copy(self) -> None:
+        if self._are_copied:
+            self._copies = [buffer.clone() for buffer in self._module.buffers()]
 
-    def begin(self) -> None:
-        if self._copies_buffers:
-            self._buffers = [buffer.clone() for buffer in self._module.buffers()]
+    def drop(self) -> None:
+        self._copies = []
 
-    def end(self) -> None:
-        self._buffers, self.is_updating = [], False
-
-    def undo(self) -> bool:
-        """Makes the model that of the last step. Returns False if it cannot be."""
-        if not self.is_updating:
-            restore_buffers(self._module, self._buffers)
-        return not self.is_updating
+    def restore(self) -> None:
+        restore_buffers(self._module, self._copies)
 
 
 def _add(sums: dict[str, float], others: Mapping[str, float]) -> None:
