@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The API server did not carry out a request. The message is the server's."""
+    """The API server did not carry out a request. The message is the server's.
+
+    `retry_seconds` is the shortest time before the next try, if the server has set one (Retry-After).
+    """
+
+    retry_seconds = 0.0
 
 
 class NotFoundError(ClusterError):

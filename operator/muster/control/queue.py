@@ -4,7 +4,8 @@ The contract is that of client-go's workqueue, for the same reasons:
 
 - A key that is added several times before its pass gets one pass.
 - At most one worker works on a key. A key that is added during its pass gets another pass.
-- A key whose pass fails comes back with a growing delay, and does not block other keys.
+- A key whose pass fails comes back with a growing delay, and does not block other keys. The delay is at least the Retry-After
+  of the API server.
 
 Two rules go beyond that contract. Namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers, so that a
 tenant with many large jobs does not block others. And keys have an order: changed keys for which `urgent` returns true go first. A key that
@@ -182,7 +183,7 @@ class WorkQueue:
         except Exception as error:  # noqa: BLE001 - an error in one job's pass must not affect other jobs
             failed = True
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            later = self._delays.after(failures)
+            later = max(self._delays.after(failures), error.retry_seconds if isinstance(error, ClusterError) else 0.0)
             self._observer.failed(key, error, later)
             _log_failure(key, error, later)
         else:

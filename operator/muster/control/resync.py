@@ -61,13 +61,15 @@ class Resync:
     async def until_listed(self) -> None:
         """Runs one round, and retries until it succeeds. The caches are empty before the first round. No error ends it."""
         while True:
+            pause = RETRY_SECONDS
             try:
                 return await self.once()
             except ClusterError as error:
+                pause = max(pause, error.retry_seconds)
                 log.warning("jobs and pods cannot be listed: %s", error)
             except Exception:
                 log.exception("jobs and pods cannot be listed")
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
     def soon(self) -> None:
         """Starts the next round now. A round that is under way may have listed too early."""

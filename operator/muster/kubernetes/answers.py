@@ -29,6 +29,9 @@ from muster.control.errors import (
 DEPTH = 200
 """Levels that remain of an answer that is too deep. Admission allows far fewer, so it still notices and reports the depth."""
 
+LONGEST_RETRY_SECONDS = 60.0
+"""The longest wait that an answer can ask for. A proxy must not stop the operator for an hour."""
+
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
@@ -90,12 +93,21 @@ def error_of(status: int, answer: Object) -> ClusterError:
     return UnavailableError(f"{status}: {message}")
 
 
-async def refusal(status: int, text: bytes) -> ClusterError:
-    """The error for an unsuccessful answer, which may come from a proxy."""
+async def refusal(status: int, text: bytes, *, retry_after: str | None = None) -> ClusterError:
+    """The error for an unsuccessful answer, which may come from a proxy. `retry_after` is the value of that header."""
     try:
-        return error_of(status, await parsed(text))
+        error = error_of(status, await parsed(text))
     except UnreadableAnswerError:
-        return error_of(status, {"message": _beginning(text)})
+        error = error_of(status, {"message": _beginning(text)})
+    error.retry_seconds = _retry_seconds(retry_after)
+    return error
+
+
+def _retry_seconds(header: str | None) -> float:
+    """The seconds of a header Retry-After, at most LONGEST_RETRY_SECONDS. The API server sends whole seconds, and no dates."""
+    if header is None or not re.fullmatch("[0-9]{1,9}", header.strip()):
+        return 0.0
+    return min(float(header), LONGEST_RETRY_SECONDS)
 
 
 async def whole(response: aiohttp.ClientResponse, most: int | None) -> bytes:

@@ -213,7 +213,7 @@ class Gateway:
         async with response:
             with _answering():
                 if response.status != HTTPStatus.OK:
-                    raise await refusal(response.status, await response.read())
+                    raise await refusal(response.status, await response.read(), retry_after=response.headers.get("Retry-After"))
                 yield "OPENED", {}
                 async for line in lines(response.content):
                     yield await _change(line)
@@ -252,7 +252,7 @@ class Gateway:
         self._on_request(verb, response.status)
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             return text
-        raise await refusal(response.status, text)
+        raise await refusal(response.status, text, retry_after=response.headers.get("Retry-After"))
 
     async def _send(
         self, verb: str, path: str, body: Object | None, *, limits: aiohttp.ClientTimeout, accept: str = _OBJECT

@@ -55,6 +55,7 @@ class Watch:
         """Watches until it is cancelled. Continues from the last change whenever the stream ends or breaks. No error ends it, not even the
         deletion of the CustomResourceDefinition."""
         while True:
+            least = 0.0
             try:
                 await self._follow()
             except GoneError:
@@ -62,11 +63,12 @@ class Watch:
                 self._version = ANYTHING
             except ClusterError as error:
                 self._failures += 1
+                least = error.retry_seconds
                 log.warning("%s: the watch broke: %s", self._path, error)
             except Exception:
                 self._failures += 1
                 log.exception("%s: the watch broke", self._path)
-            await asyncio.sleep(self._delays.after(max(1, self._failures)))  # the server may end every stream at once
+            await asyncio.sleep(max(least, self._delays.after(max(1, self._failures))))  # the server may end every stream at once
 
     async def _follow(self) -> None:
         async for kind, obj in self._source.changes(self._path, self._version, labels=self._labels):

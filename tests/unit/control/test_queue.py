@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from muster.control.errors import UnavailableError
 from muster.control.queue import WorkQueue
 from muster.lifecycle.policy import Delays
 
@@ -117,6 +118,21 @@ def test_a_key_that_fails_comes_back_later_and_later_and_holds_up_no_other() -> 
         assert queue.failing == 0
 
     with_queue(work, scene, workers=1)
+
+
+def test_a_failed_key_waits_at_least_as_long_as_the_api_server_asks() -> None:
+    async def work(key: str) -> None:
+        error = UnavailableError("429: too many requests")
+        error.retry_seconds = 0.05
+        raise error
+
+    async def scene(queue: WorkQueue, book: Book) -> None:
+        queue.start(work)
+        queue.add("job")
+        await until(lambda: len(book.failures) == 2)
+        assert [delay for _, delay in book.failures] == [0.05, 0.05]
+
+    with_queue(work, scene)
 
 
 def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them() -> None:

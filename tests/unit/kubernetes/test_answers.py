@@ -18,7 +18,7 @@ from kubernetes.aio import client
 from muster.control.cluster import Listing
 from muster.control.errors import ClusterError, NotFoundError, UnavailableError
 from muster.kubernetes import gateway as gateway_module
-from muster.kubernetes.answers import DEPTH, UnreadableAnswerError, parsed, refusal, shallow
+from muster.kubernetes.answers import DEPTH, LONGEST_RETRY_SECONDS, UnreadableAnswerError, parsed, refusal, shallow
 from muster.kubernetes.gateway import Gateway
 
 anything = st.recursive(
@@ -66,6 +66,15 @@ def test_what_is_no_object_is_never_taken_for_one(text: bytes) -> None:
         asyncio.run(parsed(text))
     assert isinstance(asyncio.run(refusal(404, text)), NotFoundError)
     assert isinstance(asyncio.run(refusal(503, text)), UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("1", 1), (" 17 ", 17), ("999999999", LONGEST_RETRY_SECONDS), (None, 0), ("", 0), ("-1", 0), ("soon", 0), ("9" * 400, 0), ("1.5", 0)],
+)
+def test_an_error_has_the_seconds_of_retry_after_within_a_bound(header: str | None, seconds: float) -> None:
+    for text in (b'{"message": "too many requests"}', b"<html>"):
+        assert asyncio.run(refusal(429, text, retry_after=header)).retry_seconds == seconds
 
 
 # lists

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -30,7 +31,8 @@ class WatchServer:
         self.asked.append(dict(request.query))
         answer = self._answers.pop(0) if self._answers else []
         if isinstance(answer, int):
-            return web.json_response({"message": "no", "code": answer}, status=answer)
+            headers = {"Retry-After": "1"} if answer == 429 else {}
+            return web.json_response({"message": "no", "code": answer}, status=answer, headers=headers)
         response = web.StreamResponse()
         await response.prepare(request)
         for line in answer:
@@ -132,3 +134,10 @@ def test_it_outlives_refusals_broken_lines_and_objects_that_cannot_be_taken_in()
     assert heard == [("ADDED", "odd"), ("ADDED", "a"), ("MODIFIED", "a")]
     assert lost == [3, 3, 3]  # the beginning, the odd object and the broken line: a list shows what they were
     assert [asked["resourceVersion"] for asked in server.asked] == ["0", "0", "0", "6", "6"]
+
+
+def test_a_watch_that_is_refused_with_status_429_waits_as_long_as_retry_after_says() -> None:
+    began = time.monotonic()
+    heard, _ = watched(WatchServer(429, [event("ADDED", 5, "a")]), lambda heard, _: bool(heard))
+    assert heard == [("ADDED", "a")]
+    assert time.monotonic() - began >= 1.0
