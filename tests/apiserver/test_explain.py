@@ -33,10 +33,18 @@ class Place:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.jobs, self.kubelet = Jobs(cluster.admin, namespace), Kubelet(cluster.admin)
 
-    def event(self, pod: Object, reason: str, message: str) -> None:
-        """An Event of the kubelet."""
-        metadata = pod["metadata"]
-        about = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
+    def claim_without_volume(self, name: str, reason: str, message: str) -> None:
+        """A claim, and an Event of the volume controller about it."""
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        path = f"/api/v1/namespaces/{self.jobs.namespace}/persistentvolumeclaims"
+        made = self.jobs.api.create(path, {"metadata": {"name": name}, "spec": spec})
+        self.event({**made, "kind": "PersistentVolumeClaim"}, reason, message)
+
+    def event(self, obj: Object, reason: str, message: str) -> None:
+        """An Event of the kubelet about a pod, or of a controller about another object."""
+        metadata = obj["metadata"]
+        about = {"apiVersion": "v1", "kind": obj.get("kind", "Pod")}
+        about |= {field: metadata[field] for field in ("name", "namespace", "uid")}
         body = {
             "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
             "involvedObject": about,
@@ -56,7 +64,6 @@ class Injection:
 
     spec: Object = field(default_factory=dict)
     step: Step | None = None
-    metadata: Object = field(default_factory=dict)
 
 
 def unscheduled(message: str, reason: str = "Unschedulable") -> Injection:
@@ -112,8 +119,28 @@ def disrupted(reason: str) -> Injection:
     return Injection(spec={"recovery": {"preemption": {"limit": 0}}}, step=step)
 
 
+def rejected(reason: str, message: str) -> Injection:
+    """A pod that the kubelet of its node does not admit, of a job that may not restart."""
+
+    def step(place: Place, pod: Object) -> None:
+        place.kubelet.bind(pod)
+        place.kubelet.set_status(pod, {"phase": "Failed", "reason": reason, "message": message})
+
+    limits = {name: {"limit": 0} for name in ("preemption", "infrastructure", "application")}
+    return Injection(spec={"recovery": limits}, step=step)
+
+
 def pods_with(**spec: Any) -> Injection:
     return Injection(spec={"roles": {"worker": {"template": {"spec": spec}}}})
+
+
+def claim(name: str, reason: str, message: str) -> Injection:
+    """A claim of the job without a volume, and what the volume controller writes about it."""
+
+    def step(place: Place, pod: Object) -> None:
+        place.claim_without_volume(name, reason, message)
+
+    return Injection(spec={"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": name}}}}, step=step)
 
 
 NODES = "0/4 nodes are available: "
@@ -134,6 +161,22 @@ INJECTIONS: dict[str, Injection] = {
     "VolumeElsewhere": unscheduled(f"{NODES}4 node(s) had volume node affinity conflict{END}"),
     "QueueWaits": unscheduled("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated"),
     "NoNodes": unscheduled("no nodes available to schedule pods"),
+    "GangWaits": unscheduled(
+        "pre-filter pod digits-worker-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 2"
+    ),
+    "VolumeCount": unscheduled(f"{NODES}4 node(s) exceed max volume count{END}"),
+    "NodesUnderPressure": unscheduled(f"{NODES}4 node(s) had untolerated taint {{node.kubernetes.io/disk-pressure: }}{END}"),
+    "DiskTaken": unscheduled(f"{NODES}4 Insufficient ephemeral-storage{END}"),
+    "ResourceTaken": unscheduled(f"{NODES}4 Insufficient hugepages-2Mi{END}"),
+    "AntiAffinity": unscheduled(f"{NODES}4 node(s) didn't match pod anti-affinity rules{END}"),
+    "Affinity": unscheduled(f"{NODES}4 node(s) didn't match pod affinity rules{END}"),
+    "TopologySpread": unscheduled(f"{NODES}4 node(s) didn't match pod topology spread constraints{END}"),
+    "HostPorts": unscheduled(f"{NODES}4 node(s) didn't have free ports for the requested pod ports{END}"),
+    "DeviceClaim": unscheduled(f"{NODES}4 cannot allocate all claims. still not schedulable{END}"),
+    "ControlPlaneOnly": unscheduled(f"{NODES}4 node(s) had untolerated taint {{node-role.kubernetes.io/control-plane: }}{END}"),
+    "StorageClassMissing": claim("fast", "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
+    "NoDefaultStorageClass": claim("plain", "FailedBinding", "no persistent volumes available for this claim and no storage class is set"),
+    "ProvisioningFailed": claim("large", "ProvisioningFailed", "failed to provision volume: rpc error: quota of the project exceeded"),
     "NodesNotReady": unscheduled(f"{NODES}4 node(s) had untolerated taint {{node.kubernetes.io/unreachable: }}{END}"),
     "DevicesTaken": unscheduled(f"{NODES}4 Insufficient nvidia.com/gpu{END}"),
     "DevicesTainted": unscheduled(f"{NODES}2 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {{gpu: yes}}{END}"),
@@ -148,6 +191,10 @@ INJECTIONS: dict[str, Injection] = {
     "RegistryUnreachable": waiting("ErrImagePull", 'failed to pull image: Head "https://r": dial tcp: lookup r: no such host'),
     "ImageRateLimit": waiting("ErrImagePull", "failed to pull image: toomanyrequests: You have reached your pull rate limit"),
     "ImageNameInvalid": waiting("InvalidImageName", 'Failed to apply default image tag "a b": invalid reference format'),
+    "ImageNeverPulled": waiting("ErrImageNeverPull", 'Container image "own:1" is not present with pull policy of Never'),
+    "ImagePlatform": waiting("ErrImagePull", 'failed to pull and unpack image "own:1": no match for platform in manifest: not found'),
+    "ImageDiskFull": waiting("ErrImagePull", "failed to extract layer: write /usr/lib/x: no space left on device"),
+    "KeyMissing": waiting("CreateContainerConfigError", "couldn't find key token in Secret default/s3"),
     "SecretMissing": waiting("CreateContainerConfigError", 'secret "s3" not found'),
     "RunsAsRoot": waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
     "CommandMissing": waiting("RunContainerError", 'runc create failed: exec: "trane": executable file not found in $PATH'),
@@ -155,7 +202,19 @@ INJECTIONS: dict[str, Injection] = {
     "MountFailed": event("FailedMount", 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32: Connection timed out'),
     "VolumeInUse": event("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other-worker-0'),
     "NetworkSetupFailed": event("FailedCreatePodSandBox", 'plugin type="calico" failed (add): no IP addresses available'),
+    "DeviceAllocation": rejected("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present, which is unexpected"),
     "MemoryFull": ended(137, reason="OOMKilled"),
+    "DriverTooOld": ended(1, "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."),
+    "DeviceUnsupported": ended(1, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    "DeviceAbsent": ended(1, "RuntimeError: No CUDA GPUs are available"),
+    "DeviceBroken": ended(1, "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
+    "StorageCredentials": ended(1, "botocore.exceptions.ClientError: An error occurred (InvalidAccessKeyId) when calling PutObject"),
+    "BucketMissing": ended(1, "botocore.errorfactory.NoSuchBucket: An error occurred (NoSuchBucket) when calling ListObjectsV2"),
+    "StorageReadOnly": ended(1, "OSError: [Errno 30] Read-only file system: '/checkpoints/step-1'"),
+    "PermissionDenied": ended(1, "PermissionError: [Errno 13] Permission denied: '/data/cache'"),
+    "NetworkBroken": ended(1, "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms"),
+    "IllegalInstruction": ended(132),
+    "Aborted": ended(134),
     "DeviceMemoryFull": ended(1, "Traceback\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
     "SharedMemoryFull": ended(1, "RuntimeError: DataLoader worker (pid 40) is killed by signal: Bus error."),
     "ModuleMissing": ended(1, "ModuleNotFoundError: No module named 'einops'"),

@@ -68,7 +68,7 @@ def evidence_in(snapshot: Snapshot) -> list[Evidence]:
         *_of_claims(snapshot),
         *_of_attempts(snapshot.job),
         *_of_end(snapshot.job),
-        *_of_conditions(snapshot.job),
+        *_of_conditions(snapshot),
         *_of_notices(snapshot.job),
     ]
 
@@ -224,10 +224,12 @@ def _of_end(job: Object) -> Iterator[Evidence]:
         yield Evidence(source, str(failed.get("reason") or ""), str(failed.get("message") or ""))
 
 
-def _of_conditions(job: Object) -> Iterator[Evidence]:
+def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:
     problems = {"Valid": "False", "ResumeRegression": "True", "StorageShared": "False", "Straggling": "True", "GraceSufficient": "False"}
-    for condition in status_of(job).get("conditions") or ():
-        if problems.get(condition.get("type")) == condition.get("status"):
+    claims_exist = snapshot.claims is not None and all(claim_named(snapshot, name) for name in claims_of(snapshot))
+    for condition in status_of(snapshot.job).get("conditions") or ():
+        is_outdated = condition.get("reason") == "ClaimNotFound" and claims_exist
+        if problems.get(condition.get("type")) == condition.get("status") and not is_outdated:
             yield Evidence(Source.CONDITION, str(condition.get("reason") or ""), str(condition.get("message") or ""))
 
 

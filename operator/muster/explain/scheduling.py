@@ -70,7 +70,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     [Source.SCHEDULING, Source.STARTUP, Source.STATE],
     (
         "GangWaits",
-        r"pod ?group|gang",
+        r"pod ?group|gang|minMember of group",
         "the scheduler starts all pods together or none, and waits for the rest: {message}",
         "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
     ),
