@@ -69,7 +69,9 @@ class Rule:
     """The path of the field that the message is about, from the part."""
     condition: Condition
     message: str
-    """What to write. If it begins with `must be`, Muster adds the value."""
+    """What to write."""
+    shows_value: bool = False
+    """Whether Muster adds the value of the field, if it is a text or a number."""
 
 
 def violations(job: Mapping[str, Any], rules: Iterable[Rule]) -> Iterator[Problem]:
@@ -78,7 +80,7 @@ def violations(job: Mapping[str, Any], rules: Iterable[Rule]) -> Iterator[Proble
         for path, part in _parts(job, rule.part):
             if not rule.condition.holds(part):
                 value = value_at(part, rule.field)
-                shows = rule.message.startswith("must be") and isinstance(value, str | int)
+                shows = rule.shows_value and isinstance(value, str | int)
                 message = f"{rule.message}, not {value!r:.80}" if shows else rule.message
                 yield Problem(".".join(filter(None, (path, rule.field))), message)
 
@@ -87,7 +89,7 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
     """The rules that do not depend on the strategy. `reserved` are the environment variables that strategies set."""
     name_message = f"must be at most {MAX_NAME_LENGTH} lower-case letters, digits and '-', beginning with a letter and not ending with '-'"
     rules = [
-        Rule(JOB, "metadata.name", matches(JOB_NAME, "metadata.name"), name_message),
+        Rule(JOB, "metadata.name", matches(JOB_NAME, "metadata.name"), name_message, shows_value=True),
         Rule(SPEC, "roles", every("roles", matches(ROLE_NAME)), f"a name must be {ROLE_NAME_MESSAGE}"),
         *_trainer_rules(),
         *_checkpoint_rules(),
@@ -104,7 +106,7 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
             message = "may not be set for the trainer: write spec.trainer.command"
             rules.append(Rule((*POD, containers, "*"), field, other | ~has(field), message))
         variable = (*POD, containers, "*", "env", "*", "name")
-        rules.append(Rule(variable, "", ~sets_env, "must be the name of a variable that Muster does not set"))
+        rules.append(Rule(variable, "", ~sets_env, "must be the name of a variable that Muster does not set", shows_value=True))
     return rules
 
 
@@ -130,9 +132,9 @@ def _trainer_rules() -> Iterator[Rule]:
     yield Rule(TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into config")
     for path, unset in _unset(Input, "input"):
         yield Rule(TRAINER, path, unset | ~is_program, "is for task and module, and other programs read by themselves; remove it")
-    yield Rule((*TRAINER, "image"), "", matches(IMAGE), IMAGE_MESSAGE)
+    yield Rule((*TRAINER, "image"), "", matches(IMAGE), IMAGE_MESSAGE, shows_value=True)
     module_message = "must be a Python module, such as my_pkg.model; a file goes into script"
-    yield Rule((*TRAINER, "module"), "", matches(MODULE) & ~matches(r".*\.py"), module_message)
+    yield Rule((*TRAINER, "module"), "", matches(MODULE) & ~matches(r".*\.py"), module_message, shows_value=True)
     yield _name_rule("trainer.code.configMap.name", DNS_SUBDOMAIN, "the name of a ConfigMap")
 
 
@@ -141,18 +143,20 @@ def _checkpoint_rules() -> Iterator[Rule]:
     yield Rule(storage, "", exactly_one("persistentVolumeClaim", "uri"), "needs exactly one of persistentVolumeClaim and uri")
     yield Rule(storage, "secretRef", ~has("secretRef") | has("uri"), "is for a uri, such as s3://bucket/prefix: leave it out")
     uri_message = "must be file:///path, with three slashes, or s3://bucket/prefix"
-    yield Rule((*storage, "uri"), "", matches(r"file:///.+|s3://[^/]+(/.*)?"), uri_message)
+    yield Rule((*storage, "uri"), "", matches(r"file:///.+|s3://[^/]+(/.*)?"), uri_message, shows_value=True)
     yield _name_rule("checkpoint.storage.persistentVolumeClaim.claimName", DNS_SUBDOMAIN, "the name of a PersistentVolumeClaim")
     yield _name_rule("checkpoint.storage.secretRef.name", DNS_SUBDOMAIN, "the name of a Secret")
     resume_message = "must be Auto, Never or the path of a checkpoint"
-    yield Rule(("spec", "checkpoint", "resume"), "", ~matches("(?i)auto|never") | is_one_of(("Auto", "Never")), resume_message)
+    yield Rule(
+        ("spec", "checkpoint", "resume"), "", ~matches("(?i)auto|never") | is_one_of(("Auto", "Never")), resume_message, shows_value=True
+    )
     for field, kind in (("queue", "queue"), ("priorityClassName", "PriorityClass")):
         yield _name_rule(f"scheduling.{field}", f"|{DNS_SUBDOMAIN}", f"the name of a {kind}: lower-case letters, digits, '-' and '.'")
 
 
 def _name_rule(path: str, pattern: str, what: str) -> Rule:
     """A rule for a name in the spec."""
-    return Rule((*SPEC, *path.split(".")), "", matches(pattern), f"must be {what}")
+    return Rule((*SPEC, *path.split(".")), "", matches(pattern), f"must be {what}", shows_value=True)
 
 
 def _role_rules(strategy: Strategy) -> Iterator[Rule]:
@@ -161,12 +165,12 @@ def _role_rules(strategy: Strategy) -> Iterator[Rule]:
     for name, rule in strategy.roles.items():
         absent, count = ~has(f"roles.{name}"), f"roles.{name}.replicas"
         if rule.maximum is not None:
-            yield Rule(SPEC, count, absent | at_most(count, rule.maximum), _count_message(rule))
+            yield Rule(SPEC, count, absent | at_most(count, rule.maximum), _count_message(rule), shows_value=True)
         if rule.minimum > 1:
-            yield Rule(SPEC, count, absent | ~at_most(count, rule.minimum - 1), _count_message(rule))
+            yield Rule(SPEC, count, absent | ~at_most(count, rule.minimum - 1), _count_message(rule), shows_value=True)
         if rule.single_process:
             path = f"roles.{name}.processesPerReplica"
-            yield Rule(SPEC, path, absent | ~has(path) | equals(path, 1), "must be 1 with this strategy, or left out")
+            yield Rule(SPEC, path, absent | ~has(path) | equals(path, 1), "must be 1 with this strategy, or left out", shows_value=True)
 
 
 def _count_message(rule: RoleRule) -> str:
@@ -186,7 +190,13 @@ def _option_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Itera
 
 def _communication_rules(strategy: Strategy) -> Iterator[Rule]:
     supported = [Communication.AUTO.value, *sorted(each.value for each in strategy.communications)]
-    yield Rule(SPEC, "communication", is_one_of(supported, "communication"), f"must be {listed(supported, 'or')} with this strategy")
+    yield Rule(
+        SPEC,
+        "communication",
+        is_one_of(supported, "communication"),
+        f"must be {listed(supported, 'or')} with this strategy",
+        shows_value=True,
+    )
     if Communication.NCCL in strategy.communications:
         role = f"roles.{strategy.worker_role}"
         trainer = equals("name", TRAINER_CONTAINER) & _with_gpus("resources.limits")
@@ -210,7 +220,7 @@ def _elastic_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iter
     if number > 1:
         default = default & ~at_most(most, number - 1)
     between = has(role) & at_most(least, count) & at_most(count, most)
-    yield Rule(SPEC, count, absent | ~at_most(least, most) | default | between, f"must be from {least} to {most}")
+    yield Rule(SPEC, count, absent | ~at_most(least, most) | default | between, f"must be from {least} to {most}", shows_value=True)
     for name in (name for name in strategy.roles if name != strategy.worker_role):
         message = f"an elastic job has only {strategy.worker_role}; remove it, or remove spec.elastic"
         yield Rule(SPEC, f"roles.{name}", absent | ~has(f"roles.{name}"), message)
@@ -220,7 +230,7 @@ def _elastic_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iter
     message = "must be given with elastic, or the batch would change with the number of workers"
     yield Rule(SPEC, "batch.globalSize", absent | has("batch.globalSize"), message)
     message = "must be None with elastic"
-    yield Rule(SPEC, "batch.learningRateScaling", absent | equals("batch.learningRateScaling", "None"), message)
+    yield Rule(SPEC, "batch.learningRateScaling", absent | equals("batch.learningRateScaling", "None"), message, shows_value=True)
 
 
 def _with_gpus(limits: str) -> Condition:

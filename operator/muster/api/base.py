@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 
 class ApiModel(BaseModel):
-    """A part of a TrainingJob. Instances are values: change one with `model_copy(update=...)`."""
+    """A part of a TrainingJob. Instances are values: make a changed one with `model_copy(update=...)`."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values. Raises TypeError for a name that is no field; pydantic itself would accept it."""
+        if unknown := set(update or ()) - set(type(self).model_fields):
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        return super().model_copy(update=update, deep=deep)
 
     def wire(self) -> dict[str, Any]:
         """The object as it goes into YAML or to the API server: camelCase, absent fields left out."""

@@ -178,7 +178,7 @@ class Role(ApiModel):
         default=None,
         ge=1,
         le=64,
-        description="Number of training processes in each replica. Default: one for each accelerator (PyTorch), or one (TensorFlow, JAX).",
+        description="Number of training processes in each replica. Default: one for each accelerator, or one, as the strategy has it.",
     )
     template: dict[str, Any] = Field(
         default_factory=dict,
@@ -436,7 +436,7 @@ class TrainingJobSpec(ApiModel):
     communication: Communication = Field(default=Communication.AUTO, description="Communication library or algorithm for gradients.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Where and how often the job saves.")
     elastic: Elastic | None = Field(
-        default=None, description="DDP, FSDP and JAX: limits of the number of workers. Without it the number is fixed."
+        default=None, description="Limits of the number of workers, for strategies that support it. Without it the number is fixed."
     )
     recovery: Recovery = Field(default_factory=Recovery, description="Budgets for restarts, by failure class.")
     scheduling: Scheduling = Field(default_factory=Scheduling, description="How pods are scheduled.")

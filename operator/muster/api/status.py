@@ -24,7 +24,9 @@ ATTEMPTS_KEPT = 10
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
-Message = Annotated[str, Field(max_length=4096)]
+LONGEST_TEXT = 4096
+"""Characters of a text in a status."""
+Message = Annotated[str, Field(max_length=LONGEST_TEXT)]
 RestartTimes = Annotated[tuple[Moment, ...], Field(max_length=1000)]
 
 
@@ -42,6 +44,9 @@ class Phase(StrEnum):
     @property
     def final(self) -> bool:
         return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+FINAL_PHASES = tuple(phase.value for phase in Phase if phase.final)
 
 
 class ConditionType(StrEnum):

@@ -10,12 +10,12 @@ from contextlib import suppress
 from urllib.parse import quote
 
 from muster.api.constants import API_VERSION, GROUP, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL, VERSION
+from muster.api.status import FINAL_PHASES
 from muster.client import errors
 from muster.client.connection import Connection
 from muster.control.cluster import Object
 from muster.kubernetes.answers import parsed
 
-FINAL = ("Succeeded", "Failed")
 POLL_SECONDS = 0.5
 OUTAGE_SECONDS = 60.0
 WAIT_SECONDS = 600.0
@@ -178,7 +178,7 @@ class Jobs:
                         raise errors.NoJobError(f"{name} was deleted")
                     phase = (job.get("status") or {}).get("phase")
                     is_current = (job.get("status") or {}).get("observedGeneration") == job["metadata"].get("generation")
-                    if phase in FINAL or (phase == "Suspended" and is_current):
+                    if phase in FINAL_PHASES or (phase == "Suspended" and is_current):
                         return
         except TimeoutError:
             raise errors.ClientError(

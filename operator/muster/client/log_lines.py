@@ -11,9 +11,11 @@ from muster.api.constants import ATTEMPT_LABEL
 from muster.client import errors
 from muster.control.cluster import Object
 from muster.explain.evidence import label_of
+from muster_contract.environment import NAMES
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]00:00) ?")
 FIRST, LAST = "", "~"
+_FIRST_RANK, _PROCESSES = NAMES["first_rank"], NAMES["processes"]
 
 
 @dataclass(frozen=True, order=True)
@@ -54,9 +56,9 @@ def ranks_of(pod: Object) -> range:
         variable["name"]: variable.get("value")
         for container in pod["spec"].get("containers") or ()
         for variable in container.get("env") or ()
-        if variable.get("name") in ("MUSTER_FIRST_RANK", "MUSTER_PROCESSES")
+        if variable.get("name") in (_FIRST_RANK, _PROCESSES)
     }
-    first, count = variables.get("MUSTER_FIRST_RANK"), variables.get("MUSTER_PROCESSES")
+    first, count = variables.get(_FIRST_RANK), variables.get(_PROCESSES)
     return range(int(first), int(first) + int(count or 1)) if first is not None else range(0)
 
 

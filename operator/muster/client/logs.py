@@ -7,9 +7,10 @@ import heapq
 from collections.abc import Callable
 
 from muster.api.constants import TRAINER_CONTAINER
+from muster.api.status import FINAL_PHASES
 from muster.client import errors
 from muster.client.connection import Connection
-from muster.client.jobs import FINAL, Jobs
+from muster.client.jobs import Jobs
 from muster.client.log_lines import FIRST, Line, Selection, line_of, merged, span_of
 from muster.control.cluster import Object
 from muster.explain.evidence import is_pending, is_running, label_of
@@ -100,7 +101,7 @@ class Follower:
                 if uid not in following and not is_pending(pod):
                     following[uid] = group.create_task(self._follow(pod))
             status = job.get("status") or {}
-            if not job or status.get("phase") in FINAL:
+            if not job or status.get("phase") in FINAL_PHASES:
                 await asyncio.gather(*following.values())
                 return
             if not any(is_running(pod) for pod in pods):

@@ -10,11 +10,16 @@ from muster.render.gang import chosen
 
 
 class Gangs:
-    """The PodGroup APIs that the cluster serves. The operator asks for them again and again, and updates `served`."""
+    """The PodGroup APIs that the cluster serves: a cache, which `replace` updates."""
 
     def __init__(self, served: tuple[str, ...] = ()) -> None:
         self.served = served
         """API groups, the preferred one first."""
+
+    def replace(self, served: tuple[str, ...]) -> bool:
+        """Returns whether it has changed."""
+        changed, self.served = served != self.served, served
+        return changed
 
     def scheduler_of(self, job: TrainingJob, *, has_pods: bool) -> str | None:
         """The value of `status.gangScheduler`. Pods of an attempt that has begun keep their scheduler, also if `spec` changes."""

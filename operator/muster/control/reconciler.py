@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError
-from muster.api.status import ConditionType, Reason, TrainingJobStatus
+from muster.api.status import FINAL_PHASES, ConditionType, Reason, TrainingJobStatus
 from muster.control.admission import Admission, Admitted
 from muster.control.cluster import Child, Object
 from muster.control.dependencies import Dependencies
@@ -110,7 +110,7 @@ class Reconciler:
         """Whether the job has ended and needs no further pass. This is true of most jobs, so it is checked first."""
         status = obj.get("status") or {}
         has_no_ttl = obj.get("spec", {}).get("ttlSecondsAfterFinished") is None
-        return has_no_ttl and status.get("phase") in ("Succeeded", "Failed") and not self._dependencies.store.children(key)
+        return has_no_ttl and status.get("phase") in FINAL_PHASES and not self._dependencies.store.children(key)
 
     # observing
 
@@ -174,7 +174,8 @@ class Reconciler:
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, which must be
         deleted first, a live list would show them too, so one every `look_seconds` is enough."""
-        has_older = any(view.attempt < job.status.attempt for view in assigned(cached, job.status)[0])
+        roles = strategy_of(job.spec.strategy).roles
+        has_older = any(view.attempt < job.status.attempt for view in assigned(cached, job.status, roles)[0])
         last = self._listed_at.get(job.key)
         return not has_older or last is None or self._dependencies.now() - last >= timedelta(seconds=self._dependencies.policy.look_seconds)
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from muster.api.constants import TRAINER_CONTAINER
+from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
+from muster.api.status import FINAL_PHASES
 from muster.explain.snapshot import Object, Snapshot
 
-FINAL = ("Succeeded", "Failed")
 _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
 
 
@@ -89,7 +89,7 @@ def condition_of(job: Object, kind: str) -> dict[str, Any]:
 def label_of(pod: Object) -> str:
     """Role and index, such as worker-1."""
     labels = pod["metadata"].get("labels") or {}
-    role, index = labels.get("muster.dev/role"), labels.get("muster.dev/index")
+    role, index = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL)
     return f"{role}-{index}" if role and index else str(pod["metadata"]["name"])
 
 
@@ -121,7 +121,7 @@ def _refused(job: Object) -> Iterator[Evidence]:
 
 def _of_pods(snapshot: Snapshot) -> Iterator[Evidence]:
     for pod in snapshot.pods:
-        if phase_of(snapshot.job) in FINAL and is_running(pod):
+        if phase_of(snapshot.job) in FINAL_PHASES and is_running(pod):
             continue
         if is_pending(pod):
             yield from _of_pending(pod)

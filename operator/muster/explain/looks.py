@@ -9,8 +9,8 @@ from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
 from muster.api.spec import TrainingJobSpec
+from muster.api.status import FINAL_PHASES
 from muster.explain.evidence import (
-    FINAL,
     Evidence,
     Source,
     claim_named,
@@ -24,6 +24,7 @@ from muster.explain.evidence import (
     time_of,
 )
 from muster.explain.snapshot import Object, Snapshot
+from muster_contract.environment import NAMES
 
 OPERATOR_SECONDS = 20.0
 SCHEDULER_SECONDS = 20.0
@@ -73,7 +74,12 @@ def _operator(snapshot: Snapshot) -> Iterator[Evidence]:
     job, status = snapshot.job, status_of(snapshot.job)
     generation, observed = job["metadata"].get("generation", 1), status.get("observedGeneration")
     changed = _spec_changed(job)
-    if (job["spec"].get("managedBy") or CONTROLLER) != CONTROLLER or phase_of(job) in FINAL or observed == generation or changed is None:
+    if (
+        (job["spec"].get("managedBy") or CONTROLLER) != CONTROLLER
+        or phase_of(job) in FINAL_PHASES
+        or observed == generation
+        or changed is None
+    ):
         return
     seconds = (snapshot.now - changed).total_seconds()
     if seconds > OPERATOR_SECONDS:
@@ -88,7 +94,7 @@ def _spec_changed(job: Object) -> datetime | None:
 
 
 def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
-    if phase_of(snapshot.job) in FINAL:
+    if phase_of(snapshot.job) in FINAL_PHASES:
         return
     if snapshot.job["spec"].get("suspend"):
         running = any(is_running(pod) for pod in snapshot.pods)
@@ -97,7 +103,7 @@ def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
 
 
 def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
-    if phase_of(snapshot.job) in FINAL:
+    if phase_of(snapshot.job) in FINAL_PHASES:
         return
     for pod in snapshot.pods:
         conditions = (pod.get("status") or {}).get("conditions") or ()
@@ -127,7 +133,7 @@ def _size(snapshot: Snapshot) -> Iterator[Evidence]:
 
 def _claims(snapshot: Snapshot) -> Iterator[Evidence]:
     """Claims that the pods mount and that are missing, lost or not bound."""
-    if snapshot.claims is None or phase_of(snapshot.job) in (*FINAL, "Running", "Suspended"):
+    if snapshot.claims is None or phase_of(snapshot.job) in (*FINAL_PHASES, "Running", "Suspended"):
         return
     for name in claims_of(snapshot):
         claim = claim_named(snapshot, name)
@@ -176,7 +182,7 @@ def _nodes(snapshot: Snapshot) -> Iterator[Evidence]:
         node = nodes.get(pod["spec"].get("nodeName") or "")
         conditions = (node or {}).get("status", {}).get("conditions") or ()
         ready = next((each for each in conditions if each.get("type") == "Ready"), None)
-        if ready is not None and ready.get("status") != "True" and phase_of(snapshot.job) not in FINAL:
+        if ready is not None and ready.get("status") != "True" and phase_of(snapshot.job) not in FINAL_PHASES:
             yield _state("NodeNotReady", f"{pod['spec']['nodeName']}: {ready.get('message') or ready.get('reason')}", label_of(pod))
 
 
@@ -226,7 +232,7 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
         yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of)
     elif held_until is not None and held_until > snapshot.now:
         yield _state("HeldBack", f"{held_until:%H:%M:%S} UTC")
-    elif phase not in FINAL and not snapshot.job["spec"].get("suspend"):
+    elif phase not in FINAL_PHASES and not snapshot.job["spec"].get("suspend"):
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
@@ -255,8 +261,8 @@ def _storage(snapshot: Snapshot) -> Iterator[Evidence]:
     has_own = bool((snapshot.job["spec"].get("checkpoint") or {}).get("storage"))
     containers = [each for pod in snapshot.pods for each in pod["spec"].get("containers") or ()]
     variables = {variable.get("name") for each in containers for variable in each.get("env") or ()}
-    gets_storage = has_own or "MUSTER_CHECKPOINT_DIR" in variables or claims_of(snapshot)
-    if snapshot.pods and not gets_storage and phase_of(snapshot.job) not in FINAL:
+    gets_storage = has_own or NAMES["checkpoint_dir"] in variables or claims_of(snapshot)
+    if snapshot.pods and not gets_storage and phase_of(snapshot.job) not in FINAL_PHASES:
         yield _state("NoStorage")
 
 

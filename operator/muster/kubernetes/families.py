@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from muster.api.status import Phase
+
 Kind = Literal["counter", "gauge", "histogram"]
 Scope = Literal["operator", "jobs", "job"]
 
 JOB_LABELS = ("job_namespace", "job_name")
-PHASES = ("Pending", "Starting", "Running", "Recovering", "Suspended", "Succeeded", "Failed")
+PHASES = tuple(phase.value for phase in Phase)
 
 
 @dataclass(frozen=True)

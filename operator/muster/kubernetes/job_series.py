@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from muster.api.status import Reason
+from muster.api.status import FINAL_PHASES, Reason
 from muster.control.store import Store
 from muster.kubernetes import families
 from muster.kubernetes.families import Family
@@ -24,7 +24,6 @@ MOST_JOBS_PER_NAMESPACE = 100
 MOST_NAMESPACES = 500
 MOST_UNREADABLE = 100
 
-_FINAL = ("Succeeded", "Failed")
 _PARTS = ("queued", "starting", "unreported", "productive", "checkpoint", "redone", "recovering", "suspended")
 _REASONS = tuple(reason.value for reason in Reason)  # tuples, because a value that is looked up in them may be a list
 _CLASSES = tuple(each.value for each in FailureClass)
@@ -56,7 +55,7 @@ def samples(store: Store) -> Iterator[Sample]:
     yield from _phases(jobs)
     for each in store.unreadable[:MOST_UNREADABLE]:
         yield families.UNREADABLE, (each.kind, each.namespace, each.name), 1.0
-    live = [job for job in jobs if job.phase not in _FINAL]
+    live = [job for job in jobs if job.phase not in FINAL_PHASES]
     chosen = list(_chosen(live))
     yield families.WITHOUT_SERIES, (), float(len(live) - len(chosen))
     for job in chosen:

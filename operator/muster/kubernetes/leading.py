@@ -122,9 +122,8 @@ class Leader:
             except ClusterError as error:
                 log.warning("the API groups of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
-        if served != self._gangs.served:
+        if self._gangs.replace(served):
             log.info("gang schedulers of this cluster: %s", ", ".join(served) or "none")
-            self._gangs.served = served
             for key in self._parts.store.keys:
                 self._parts.queue.add(key)
 

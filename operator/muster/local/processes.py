@@ -17,10 +17,10 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, sweep
+from muster_contract.codes import SIGNAL_BASE
 from muster_contract.reports import LastWords
 from muster_contract.wire import WireError, parse
 
-SIGNAL_BASE = 128
 REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its last words
 CLOSE_SECONDS = 5.0  # the longest wait until replicas whose processes were ended have finished
 

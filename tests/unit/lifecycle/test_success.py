@@ -47,7 +47,7 @@ def ps_story(policy: str) -> Story:
 
 @pytest.mark.parametrize(
     ("policy", "removed"),
-    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["worker-0/0", "ps-0/0", "chief-0/0"]), ("None", [])],
+    [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["chief-0/0", "worker-0/0", "ps-0/0"]), ("None", [])],
 )
 def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, removed: list[str]) -> None:
     story = ps_story(policy)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,28 +26,6 @@ def world_of_one() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-def test_only_compat_uses_private_names_of_pytorch() -> None:
-    for path in set(PACKAGE.glob("*.py")) - {PACKAGE / "compat.py"}:
-        private = [name for node in ast.walk(ast.parse(path.read_text())) for name in _names(node) if re.match(r"_[a-z]", name)]
-        assert not private, f"{path.name} uses private names: {private}"
-
-
-def _names(node: ast.AST) -> list[str]:
-    """The names of others that a node of a module uses."""
-    if isinstance(node, ast.ImportFrom):
-        return [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-    if isinstance(node, ast.Attribute):
-        return [] if _is_own(node.value) else [node.attr]
-    return [node.arg or ""] if isinstance(node, ast.keyword) else []
-
-
-def _is_own(value: ast.expr) -> bool:
-    """Whether this is `self`, `cls` or `super()`, whose private names are those of the package."""
-    if isinstance(value, ast.Call):
-        value = value.func
-    return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
 
 
 def test_trees_of_tensors_are_mapped_and_listed() -> None:

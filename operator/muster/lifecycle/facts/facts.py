@@ -111,7 +111,7 @@ class Facts:
 
     def in_world_of(self, status: TrainingJobStatus) -> Facts:
         """The same facts, with each replica in the attempt that it has according to this status."""
-        replicas, standing_by = assigned(self.observed, status)
+        replicas, standing_by = assigned(self.observed, status, self.strategy.roles)
         return replace(self, replicas=replicas, standing_by=standing_by)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api.spec import Hang
-from muster.api.status import AttemptRecord, FailureClass, Reason, Stall, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, AttemptRecord, FailureClass, Reason, Stall, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import LONGEST_MESSAGE, Cause
 from muster.lifecycle.facts.times import milliseconds
@@ -24,7 +24,6 @@ from muster_contract.reports import STOPPED, Report, Stack
 _HALTED = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 _RANKS_NAMED = 8
 _LONGEST_STACK = 1000
-_LONGEST = 4096
 
 _Stacks = list[tuple[str, Stack]]
 """With the label of the replica."""
@@ -139,7 +138,7 @@ def _locations(stacks: _Stacks) -> str:
     for (_, state, text), group in sorted(ranks.items(), key=lambda each: (each[0][0], len(each[1]), each[1])):
         rest = f" and {len(group) - _RANKS_NAMED} more" if len(group) > _RANKS_NAMED else ""
         lines.append(f"rank {', '.join(map(str, group[:_RANKS_NAMED]))}{rest}: {state}, {text}")
-    return "\n".join(lines)[:_LONGEST]
+    return "\n".join(lines)[:LONGEST_TEXT]
 
 
 def _trace(stack: Stack) -> str:

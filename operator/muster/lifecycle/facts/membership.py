@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
+from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
@@ -23,13 +23,12 @@ from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
 """Of a replica that stood by and that no world needs any more."""
-_ORDER = {role: number for number, role in enumerate((WORKER, PS, CHIEF, EVALUATOR))}
 
 Views = tuple[ReplicaView, ...]
 
 
-def assigned(observed: Observed, status: TrainingJobStatus) -> tuple[Views, Views]:
-    """The replicas, each in its attempt, and those that stand by.
+def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> tuple[Views, Views]:
+    """The replicas, each in its attempt, and those that stand by. Both are in the order of `roles`.
 
     A replica's attempt is the one that its pod was created for, or a later one that its supervisor has acknowledged. The status records
     who has joined the world, because a new leader has no reports yet.
@@ -41,7 +40,7 @@ def assigned(observed: Observed, status: TrainingJobStatus) -> tuple[Views, View
     idle = [view for view in outside if is_open(status) and view.replica not in taken and has_current_form(observed, view)]
     unwanted = [replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle]
     inside = [_in_its_attempt(view, members.get(view.uid), status) for view in observed.replicas if view not in outside]
-    return _sorted((*inside, *unwanted)), _sorted(idle)
+    return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 
 def has_current_form(observed: Observed, view: ReplicaView) -> bool:
@@ -56,8 +55,9 @@ def attempt_of(status: TrainingJobStatus, uid: str) -> int:
     return status.attempt if member is None or member.incarnation is None else member.incarnation
 
 
-def _sorted(views: Iterable[ReplicaView]) -> Views:
-    return tuple(sorted(views, key=lambda view: (_ORDER.get(view.role, len(_ORDER)), view.index, view.uid)))
+def _sorted(views: Iterable[ReplicaView], roles: Iterable[RoleName]) -> Views:
+    order = {role: number for number, role in enumerate(roles)}
+    return tuple(sorted(views, key=lambda view: (order.get(view.role, len(order)), view.index, view.uid)))
 
 
 def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJobStatus) -> ReplicaView:

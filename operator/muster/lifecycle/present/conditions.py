@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from muster.api.status import Condition, ConditionType, GraceStatus, Phase, Reason, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatus, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
@@ -14,7 +14,6 @@ from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failur
 from muster.lifecycle.transition.pods import reasons
 
 _ORDER = list(ConditionType)
-_LONGEST_MESSAGE = 4096
 _GRACE_ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
 
 
@@ -45,7 +44,7 @@ def _condition(kind: ConditionType, value: Value, old: Condition | None, facts: 
         type=kind,
         status="True" if value.holds else "False",
         reason=value.reason,
-        message=value.message[:_LONGEST_MESSAGE],
+        message=value.message[:LONGEST_TEXT],
         last_transition_time=old.last_transition_time if old and old.status == holds else whole_seconds(facts.now),
         observed_generation=facts.job.metadata.generation,
     )

@@ -5,18 +5,16 @@ It has no figures that change by themselves, because every change is a write.
 
 from __future__ import annotations
 
-from muster.api.status import AttemptRecord, Phase, Reason, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.present.goodput import reports_steps
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_held_back, last_failure
 from muster.lifecycle.transition.clean_up import holding_resources
 from muster.lifecycle.transition.pods import listed, waiting_sentence
 
-_LONGEST = 4096
-
 
 def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
-    return _message(status, state, facts)[:_LONGEST]
+    return _message(status, state, facts)[:LONGEST_TEXT]
 
 
 def failure_sentence(record: AttemptRecord) -> str:
