@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from muster.control.spans import span_id, trace_id
 from tests.support.collector import Collector, collecting
 from tests.support.local_jobs import TRAIN, LocalJob, finish, job
 
@@ -37,4 +34,5 @@ def test_a_run_with_a_killed_worker_is_one_trace(local_job: LocalJob, collector:
         os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
         code, output = finish(run)
     assert code == 0, output
-    for s in sorted(collector.spans, key=lambda s: s.begin): print(s)
+    for s in sorted(collector.spans, key=lambda s: s.begin):
+        print(s)

@@ -222,7 +222,9 @@ def _within_attempt(
     earliest = record.start_time if record else end
     end = max(end, earliest)
     begin = max(earliest, end - _seconds(seconds or 0.0))
-    return JobSpan(name, f"{name} {old.attempt} {mark}", _attempt_key(old.attempt), begin, end, {"muster.attempt": old.attempt, **attributes})
+    return JobSpan(
+        name, f"{name} {old.attempt} {mark}", _attempt_key(old.attempt), begin, end, {"muster.attempt": old.attempt, **attributes}
+    )
 
 
 def _attempt_key(attempt: int) -> str:

@@ -64,7 +64,9 @@ def _check(environ: Mapping[str, str], source: str, chosen: Sequence[str]) -> No
         raise TracingError(f"{source}: no traces are sent, because this is no URL: write one such as http://collector:4318")
     protocol = next((name for name in PROTOCOLS if environ.get(name)), None)
     if protocol is not None and environ[protocol] != PROTOCOL:
-        raise TracingError(f"{protocol}: no traces are sent, because Muster has only {PROTOCOL}: write it, with the collector's port for HTTP")
+        raise TracingError(
+            f"{protocol}: no traces are sent, because Muster has only {PROTOCOL}: write it, with the collector's port for HTTP"
+        )
 
 
 class Tracing:
@@ -107,8 +109,9 @@ class Tracing:
     def _is_sampled(self, uid: str) -> bool:
         """What the sampler of OTEL_TRACES_SAMPLER decides for the whole trace. It depends on nothing but the id of the trace."""
         from opentelemetry.context import Context
+        from opentelemetry.sdk.trace.sampling import Decision
 
-        return self._provider.sampler.should_sample(Context(), trace_id(uid), JOB).decision.is_sampled()
+        return self._provider.sampler.should_sample(Context(), trace_id(uid), JOB).decision is Decision.RECORD_AND_SAMPLE
 
     def _is_left_out(self, job: TrainingJob, span: JobSpan) -> bool:
         created = job.metadata.creation_timestamp

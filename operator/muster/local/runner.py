@@ -83,7 +83,9 @@ class Settings:
 class Runner:
     """Runs one job in one run directory, from its start or resumption to its end."""
 
-    def __init__(self, job: TrainingJob, directory: RunDirectory, *, settings: Settings, display: Display, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, job: TrainingJob, directory: RunDirectory, *, settings: Settings, display: Display, tracing: Tracing | None = None
+    ) -> None:
         self._job = job
         self._directory = directory
         self._settings = settings
