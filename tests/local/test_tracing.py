@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from tests.support.collector import Collector, collecting
+from muster.control.spans import JOB, span_id, trace_id, traceparent
+from tests.support.collector import Collector, ReceivedSpan, collecting
 from tests.support.local_jobs import TRAIN, LocalJob, finish, job
+from tests.support.waiting import wait_until
 
-SLOW = TRAIN.replace("    if step % 5 == 0:", "    if step % 50 == 0:")
+PROMPT_SECONDS = 20.0
+"""The SDK alone would wait 30 s for a collector that does not take spans."""
+PRINTS = ["sh", "-c", "echo parent=$TRACEPARENT"]
 
 
 @pytest.fixture
@@ -27,12 +30,117 @@ def local_job(tmp_path: Path) -> LocalJob:
     return LocalJob(tmp_path)
 
 
+def uid_in(spans: list[ReceivedSpan]) -> str:
+    [uid] = {str(span.attributes["muster.job.uid"]) for span in spans}
+    return uid
+
+
+def check_one_trace(spans: list[ReceivedSpan]) -> None:
+    """All spans are of the job's trace, none came twice, and each has its parent, but for the job's own."""
+    uid, ids = uid_in(spans), [span.id for span in spans]
+    assert {span.trace for span in spans} == {f"{trace_id(uid):032x}"}
+    assert len(ids) == len(set(ids))
+    assert [span.name for span in spans if span.parent not in ids] == [JOB]
+    assert all(span.begin <= span.end for span in spans)
+
+
 def test_a_run_with_a_killed_worker_is_one_trace(local_job: LocalJob, collector: Collector) -> None:
-    local_job.write(job())
+    local_job.write(job(trainer={"script": "train.py 150 0.01"}))
     with local_job.running("job.yaml", env=collector.environment) as run:
         local_job.wait_for_commit()
-        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
+        local_job.kill("worker-1")
         code, output = finish(run)
     assert code == 0, output
-    for s in sorted(collector.spans, key=lambda s: s.begin):
-        print(s)
+    assert "traces" not in output
+    check_one_trace(collector.spans)
+    first, second = local_job.attempts
+    failed, finished = collector.named("attempt")
+    assert (failed.is_error, failed.attributes["error.type"]) == (True, "ProcessKilled")
+    assert "signal 9" in failed.error
+    assert (failed.attributes["muster.failure.class"], failed.attributes["muster.failure.replica"]) == ("Infrastructure", "worker-1")
+    assert (finished.is_error, finished.attributes["muster.step.resumed"]) == (False, second["stepResumed"])
+    [recovery] = collector.named("recovery")
+    assert recovery.begin == pytest.approx(datetime.fromisoformat(first["failedTime"]).timestamp(), abs=0.001)
+    assert recovery.end - recovery.begin == pytest.approx(sum(second["phases"].values()), abs=0.001)
+    parts = [span for span in collector.spans if span.parent == recovery.id]
+    assert sum(part.end - part.begin for part in parts) == pytest.approx(recovery.end - recovery.begin, abs=0.001)
+    assert {"schedule", "firstStep"} <= {part.name for part in parts} <= {"detect", "schedule", "start", "load", "firstStep"}
+    committed = {(event["attempt"], event["step"]) for event in local_job.events("commit")}
+    saves = {(span.attributes["muster.attempt"], span.attributes["muster.step"]) for span in collector.named("save")}
+    assert saves <= committed
+    assert {attempt for attempt, _ in saves} == {0, 1}
+    [whole], [queued] = collector.named(JOB), collector.named("queued")
+    assert (whole.attributes["muster.job.phase"], whole.attributes["muster.restarts"], whole.is_error) == ("Succeeded", 1, False)
+    assert whole.begin == queued.begin
+    assert all(span.end <= whole.end for span in collector.spans)
+    assert {span.resource["service.name"] for span in collector.spans} == {"muster"}
+
+
+def test_a_run_that_was_killed_continues_its_trace_and_sends_no_span_twice(local_job: LocalJob, collector: Collector) -> None:
+    local_job.write(job(trainer={"script": "train.py 150 0.01"}))
+    with local_job.running("job.yaml", env=collector.environment) as run:
+        wait_until(lambda: len(collector.named("save")) >= 2, "spans of saves")
+        run.kill()
+        run.wait()
+        local_job.assert_nothing_left()
+        code, output = finish(local_job.start("job.yaml", "--resume", env=collector.environment))
+    assert code == 0, output
+    check_one_trace(collector.spans)
+    assert len(collector.named("attempt")) == len(local_job.attempts) == 2
+    killed, finished = collector.named("attempt")
+    [suspended] = collector.named("suspended")
+    assert (suspended.begin, suspended.end) == (killed.end, finished.begin)
+
+
+def test_programs_get_the_span_of_the_job_as_their_parent_unless_they_have_one(local_job: LocalJob, collector: Collector) -> None:
+    local_job.write(job(trainer={"command": PRINTS}, replicas=1))
+    with local_job.running("job.yaml", env=collector.environment) as run:
+        code, output = finish(run)
+    assert code == 0, output
+    check_one_trace(collector.spans)
+    uid = uid_in(collector.spans)
+    assert f"parent={traceparent(uid)}\n" in local_job.logs()
+    [whole] = collector.named(JOB)
+    assert traceparent(uid).split("-")[1:3] == [whole.trace, whole.id] == [f"{trace_id(uid):032x}", f"{span_id(uid, JOB):016x}"]
+
+    own = f"00-{'1' * 32}-{'2' * 16}-01"
+    with local_job.running("job.yaml", "--fresh", env={**collector.environment, "TRACEPARENT": own}) as run:
+        code, output = finish(run)
+    assert code == 0, output
+    assert f"parent={own}\n" in local_job.logs()
+
+
+@pytest.mark.parametrize("fault", ["answers 503", "answers nothing"])
+def test_a_collector_that_takes_no_spans_neither_fails_a_run_nor_delays_its_end(
+    local_job: LocalJob, collector: Collector, fault: str
+) -> None:
+    collector.status = 503 if fault == "answers 503" else 0
+    local_job.write(job(trainer={"script": "train.py 20 0.01"}, replicas=1))
+    with local_job.running("job.yaml", env=collector.environment) as run:
+        wait_until(lambda: local_job.status.get("phase") == "Succeeded", "the end of the job")
+        code, output = finish(run, PROMPT_SECONDS)
+    assert code == 0, output
+    assert collector.requests
+    lines = [line for line in output.splitlines() if "traces:" in line or "export" in line.lower()]
+    count = lines[0].split()[1]
+    assert lines == [f"traces: {count} of {count} spans did not reach the collector of OTEL_EXPORTER_OTLP_ENDPOINT"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL: no traces are sent"),
+        ({"OTEL_TRACES_EXPORTER": "none"}, ""),
+    ],
+)
+def test_a_run_says_once_why_it_sends_no_traces(
+    local_job: LocalJob, collector: Collector, variables: dict[str, str], expected: str
+) -> None:
+    local_job.write(job(trainer={"command": PRINTS}, replicas=1))
+    with local_job.running("job.yaml", env={**collector.environment, **variables}) as run:
+        code, output = finish(run)
+    assert code == 0, output
+    assert output.count("traces") == bool(expected)
+    assert expected in output
+    assert "parent=\n" in local_job.logs()
+    assert collector.requests == 0

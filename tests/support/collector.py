@@ -30,7 +30,7 @@ class ReceivedSpan:
 
 
 class Collector(http.server.ThreadingHTTPServer):
-    """Answers every request with `status`. Spans count only if that is 200."""
+    """Answers every request with `status`, and not at all if that is 0. Spans count only if it is 200."""
 
     daemon_threads = True
 
@@ -39,6 +39,7 @@ class Collector(http.server.ThreadingHTTPServer):
         self.status = 200
         self.spans: list[ReceivedSpan] = []
         self.requests = 0
+        self.closing = threading.Event()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -77,6 +78,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.receive(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.server.status:
+            self.server.closing.wait(60)
+            return
         self.send_response(self.server.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -98,6 +102,7 @@ def collecting() -> Iterator[Collector]:
     try:
         yield server
     finally:
+        server.closing.set()
         server.shutdown()
         thread.join()
         server.server_close()

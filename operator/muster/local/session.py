@@ -104,6 +104,8 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
 
 async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
     tracing = _started_tracing(display)
+    if tracing is not None and start.before is not None:
+        tracing.record(start.job.with_status(start.before), start.job.status, start.observed)
     try:
         return await Runner(start.job, start.directory, settings=settings, display=display, tracing=tracing).run()
     finally:
