@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.control.spans import JOB, span_id, trace_id, traceparent
-from tests.support.collector import Collector, ReceivedSpan, collecting
+from tests.support.collector import Collector, check_one_trace, collecting, uid_in
 from tests.support.local_jobs import TRAIN, LocalJob, finish, job
 from tests.support.waiting import wait_until
 
@@ -28,20 +28,6 @@ def collector() -> Iterator[Collector]:
 def local_job(tmp_path: Path) -> LocalJob:
     (tmp_path / "train.py").write_text(TRAIN)
     return LocalJob(tmp_path)
-
-
-def uid_in(spans: list[ReceivedSpan]) -> str:
-    [uid] = {str(span.attributes["muster.job.uid"]) for span in spans}
-    return uid
-
-
-def check_one_trace(spans: list[ReceivedSpan]) -> None:
-    """All spans are of the job's trace, none came twice, and each has its parent, but for the job's own."""
-    uid, ids = uid_in(spans), [span.id for span in spans]
-    assert {span.trace for span in spans} == {f"{trace_id(uid):032x}"}
-    assert len(ids) == len(set(ids))
-    assert [span.name for span in spans if span.parent not in ids] == [JOB]
-    assert all(span.begin <= span.end for span in spans)
 
 
 def test_a_run_with_a_killed_worker_is_one_trace(local_job: LocalJob, collector: Collector) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from muster.control.spans import JOB, trace_id
+
 ERROR = 2
 """The code of a status that is an error."""
 Value = str | int | float
@@ -106,3 +108,17 @@ def collecting() -> Iterator[Collector]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def uid_in(spans: list[ReceivedSpan]) -> str:
+    [uid] = {str(span.attributes["muster.job.uid"]) for span in spans}
+    return uid
+
+
+def check_one_trace(spans: list[ReceivedSpan]) -> None:
+    """All spans are of the job's trace, none came twice, and each has its parent, but for the job's own."""
+    uid, ids = uid_in(spans), [span.id for span in spans]
+    assert {span.trace for span in spans} == {f"{trace_id(uid):032x}"}
+    assert len(ids) == len(set(ids))
+    assert [span.name for span in spans if span.parent not in ids] == [JOB]
+    assert all(span.begin <= span.end for span in spans)

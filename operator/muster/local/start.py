@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Start:
     directory: RunDirectory
     finished: bool = False
     before: TrainingJobStatus | None = None
-    observed: Observed = Observed()
+    observed: Observed = field(default_factory=Observed)
 
 
 def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, again: str, say: Callable[[str], None]) -> Start:
