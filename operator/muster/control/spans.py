@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, Reason, TrainingJobStatus
@@ -36,6 +36,8 @@ PHASES = {
 """The name of the span of each field of `Phases`."""
 
 _LONGEST_TEXT = 256
+_LARGEST_INT = 2**63 - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 Value = str | int | float
 
@@ -76,10 +78,22 @@ def _id(text: str, *, size: int) -> int:
 
 def spans_between(job: TrainingJob, new: TrainingJobStatus, observed: Observed, now: datetime) -> Iterator[JobSpan]:
     """The spans that are finished by the change from the job's status to the new one. `observed` is what the change is based on. Its
-    reports have the exact times of saves and evaluations."""
-    old, created = job.status, job.metadata.creation_timestamp
-    if created is None or old.phase.final:
+    reports have the exact times of saves and evaluations.
+
+    Whatever the status says, all spans lie between the creation of the job and `now`. If one could not be encoded, the spans that are sent
+    with it would be lost.
+    """
+    created = job.metadata.creation_timestamp
+    if created is None or job.status.phase.final:
         return
+    for span in _finished(job, new, observed, created=created, now=now):
+        begin, end = (min(max(moment, created, _EPOCH), now) for moment in (span.begin, span.end))
+        numbers = {name: min(value, _LARGEST_INT) for name, value in span.attributes.items() if isinstance(value, int)}
+        yield replace(span, begin=begin, end=max(begin, end), attributes={**span.attributes, **numbers})
+
+
+def _finished(job: TrainingJob, new: TrainingJobStatus, observed: Observed, *, created: datetime, now: datetime) -> Iterator[JobSpan]:
+    old = job.status
     yield from _queued(old, new, created, now)
     for change in attempt_changes(old, new):
         yield from _of_attempt(change, old, new)
@@ -110,20 +124,18 @@ def _job(job: TrainingJob, new: TrainingJobStatus, created: datetime, now: datet
             "error.type": failed.reason.value if failed else None,
         }
     )
-    end = max(created, new.completion_time or now)
-    return JobSpan(JOB, JOB, None, created, end, attributes, _text(failed.message) if failed else None)
+    return JobSpan(JOB, JOB, None, created, new.completion_time or now, attributes, _text(failed.message) if failed else None)
 
 
 def _queued(old: TrainingJobStatus, new: TrainingJobStatus, created: datetime, now: datetime) -> Iterator[JobSpan]:
     if old.start_time is None and (new.start_time or new.phase.final):
-        end = new.start_time or new.completion_time or now
-        yield JobSpan(QUEUED, QUEUED, JOB, created, max(created, end))
+        yield JobSpan(QUEUED, QUEUED, JOB, created, new.start_time or new.completion_time or now)
 
 
 def _of_attempt(change: AttemptChange, old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobSpan]:
     record, previous = change.record, change.previous
     if change.old is None and previous and previous.end_time and previous.reason is Reason.SUSPENDED:
-        yield JobSpan(SUSPENDED, f"{SUSPENDED} {record.attempt}", JOB, previous.end_time, max(previous.end_time, record.start_time))
+        yield JobSpan(SUSPENDED, f"{SUSPENDED} {record.attempt}", JOB, previous.end_time, record.start_time)
     was_over = change.old is not None and _is_over(change.old, old)
     is_over = _is_over(record, new)
     had_all = change.old is not None and _has_all(change.old.phases)
@@ -157,9 +169,8 @@ def _attempt(record: AttemptRecord) -> JobSpan:
             "error.type": reason if failed else None,
         }
     )
-    end = max(record.start_time, record.end_time or record.start_time)
     error = _text(record.message or reason or "") if failed else None
-    return JobSpan(ATTEMPT, _attempt_key(record.attempt), JOB, record.start_time, end, attributes, error)
+    return JobSpan(ATTEMPT, _attempt_key(record.attempt), JOB, record.start_time, record.end_time or record.start_time, attributes, error)
 
 
 def _phases(record: AttemptRecord, previous: AttemptRecord | None) -> Iterator[JobSpan]:
@@ -177,9 +188,9 @@ def _phases(record: AttemptRecord, previous: AttemptRecord | None) -> Iterator[J
             "muster.failure.class": failed.failure_class.value,
             **_present({"muster.step.resumed": record.step_resumed, "muster.steps.lost": record.steps_lost}),
         }
-        yield JobSpan(RECOVERY, parent, JOB, begin, begin + _seconds(record.phases.total_seconds), attributes)
+        yield JobSpan(RECOVERY, parent, JOB, begin, _after(begin, record.phases.total_seconds), attributes)
     for name, seconds in record.phases.measured.items():
-        end = begin + _seconds(seconds)
+        end = _after(begin, seconds)
         if end > begin:
             yield JobSpan(PHASES[name], f"{PHASES[name]} {record.attempt}", parent, begin, end, attempt)
         begin = end
@@ -221,7 +232,7 @@ def _within_attempt(
     record = old.attempts[-1] if old.attempts else None
     earliest = record.start_time if record else end
     end = max(end, earliest)
-    begin = max(earliest, end - _seconds(seconds or 0.0))
+    begin = max(earliest, _after(end, -(seconds or 0.0)))
     return JobSpan(
         name, f"{name} {old.attempt} {mark}", _attempt_key(old.attempt), begin, end, {"muster.attempt": old.attempt, **attributes}
     )
@@ -231,8 +242,12 @@ def _attempt_key(attempt: int) -> str:
     return f"{ATTEMPT} {attempt}"
 
 
-def _seconds(seconds: float) -> timedelta:
-    return timedelta(seconds=min(seconds, 1e9))
+def _after(moment: datetime, seconds: float) -> datetime:
+    """So many seconds later. The moment itself if that is no time."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return moment
 
 
 def _present(attributes: Mapping[str, Value | None]) -> dict[str, Value]:

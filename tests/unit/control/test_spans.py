@@ -191,6 +191,18 @@ def test_text_of_tenants_is_escaped_and_cut() -> None:
     assert len(attempt.error) == 256
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_a_status_that_somebody_has_forged_makes_no_span_that_cannot_be_encoded(time: str) -> None:
+    forged = {"startTime": time, "completionTime": time, "phase": "Succeeded", "progress": {"step": 2**70}}
+    phases = dict.fromkeys(ALL, 1e300)
+    attempts = [broken(failedTime=time, endTime=time), {**record(2**70, 1), "startTime": time, "phases": phases}]
+    commit = {"step": 2**70, "path": "x", "committedAt": time, "seconds": 1e300}
+    found = finished({"attempts": [record(0, 1)]}, {**forged, "attempts": attempts, "checkpoint": commit})
+    assert {span.name for span in found} >= {"job", "attempt", "recovery", "save", "queued"}
+    assert all(CREATED <= span.begin <= span.end <= NOW for span in found)
+    assert all(value < 2**63 for span in found for value in span.attributes.values() if isinstance(value, int))
+
+
 def test_ids_follow_from_the_uid_and_differ_between_jobs() -> None:
     assert traceparent("u") == f"00-{trace_id('u'):032x}-{span_id('u', 'job'):016x}-01"
     assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", traceparent("u"))
