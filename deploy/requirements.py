@@ -15,6 +15,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+TELEMETRY = "telemetry"
+"""The extra that the operator's image has for traces."""
 STORAGE = "s3"
 """The extra that trainer images have for checkpoints in object stores."""
 SUPERVISOR = ("psutil",)
@@ -40,7 +42,7 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
     if image == "operator":
-        return [*project["dependencies"], *extras["operator"]]
+        return [*project["dependencies"], *extras["operator"], *extras[TELEMETRY]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
     wanted = distribution or _locks_of(framework)[0][1]

@@ -205,6 +205,7 @@ class Evaluation(Event):
 
     step: int = _step(doc="The model is the one after this step.")
     metrics: Mapping[str, float] = wire_field(max_items=MAX_ENTRIES, cut=WORD, minimum=-1e300, maximum=1e300, doc="Metrics by name.")
+    seconds: float | None = _seconds(default=None, doc="Seconds that the evaluation took.")
 
 
 @event("pace")

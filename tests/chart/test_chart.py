@@ -171,6 +171,17 @@ def test_the_operator_reaches_the_api_server_at_the_addresses_that_are_given(ren
     ]
 
 
+def test_the_operator_may_reach_a_collector_of_traces_that_the_values_name(render: Render) -> None:
+    values = {
+        "operator": {"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.monitoring.svc:4318"}},
+        "networkPolicy": {"egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": 4318}]}]},
+    }
+    manifests, plain = render(values), render({})
+    rules = only(manifests, "NetworkPolicy")["spec"]["egress"]
+    assert rules == [*only(plain, "NetworkPolicy")["spec"]["egress"], *values["networkPolicy"]["egress"]]
+    assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.monitoring.svc:4318"} in container(manifests)["env"]
+
+
 def test_a_service_monitor_scrapes_over_https_with_a_token(render: Render) -> None:
     monitors = [each for values in VARIANTS.values() for each in render(values) if each["kind"] == "ServiceMonitor"]
     assert monitors

@@ -12,6 +12,7 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts.membership import assigned, attempt_of
@@ -124,6 +125,8 @@ class World:
         self.created_for: set[int] = set()
         self.steps: dict[int, int] = {}
         self.commit = 0
+        self.spans: dict[str, str | None] = {}
+        """The key of each span of the job's trace, and that of its parent."""
 
     # what the caller sees
 
@@ -419,6 +422,7 @@ class World:
             return False
         check_root_cause(self.job.status, status, observed)
         check_written(self, self.job.status, status)
+        check_trace(self, status, observed)
         self._store(self.job.with_status(status))
         return True
 
@@ -553,6 +557,18 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         _check_books(world, new)
     if new.phase is not old.phase:
         _check_entered(world, new)
+
+
+def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> None:
+    """No span is finished twice, none ends before it begins, and in the end each parent is there."""
+    for span in spans_between(world.job, new, observed, world.now):
+        check(span.key not in world.spans, "one span", f"{span.key} is finished twice")
+        check(span.begin <= span.end, "span", f"{span.key} ends {span.begin - span.end} before it begins")
+        world.spans[span.key] = span.parent
+    if new.phase.final:
+        check(JOB in world.spans, "trace", "the job has no span")
+        alone = [key for key, parent in world.spans.items() if parent is not None and parent not in world.spans]
+        check(not alone, "trace", f"spans without their parent: {alone}")
 
 
 def _check_records(world: World, status: TrainingJobStatus) -> None:

@@ -13,6 +13,7 @@ from muster.control.cluster import Cluster, Object
 from muster.control.gangs import Gangs
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.control.tracing import Tracing
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.render.environment import Coordinator
 from muster.render.images import Images
@@ -41,3 +42,5 @@ class Dependencies:
     """Called with the manifest of each Event."""
     changed: Callable[[TrainingJobStatus, TrainingJobStatus], None] = lambda old, new: None
     """Called with the status of a job before and after each write."""
+    tracing: Tracing | None = None
+    """Sends the traces of jobs. None if nobody wants them."""

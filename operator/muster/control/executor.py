@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
 from muster.control.cluster import Child, Object, owner_of
 from muster.control.dependencies import Dependencies
@@ -155,6 +156,8 @@ class Executor:
             defaults=self._dependencies.defaults.template,
             plans=plans,
         )
+        if self._dependencies.tracing is not None:
+            _add_variables(manifest, self._dependencies.tracing.variables(job))
         name = manifest["metadata"]["name"]
         try:
             child = await self._cluster.create_pod(manifest)
@@ -175,6 +178,13 @@ class Executor:
             await self._cluster.delete_pod(job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds)
         except (NotFoundError, ConflictError):  # the pod with this uid no longer exists
             self._store.drop_child(job.key, action.uid)
+
+
+def _add_variables(pod: Object, variables: Mapping[str, str]) -> None:
+    """Adds variables to the trainer container, less those that it has."""
+    container = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
+    present = {each["name"] for each in container["env"]}
+    container["env"] += [{"name": name, "value": value} for name, value in variables.items() if name not in present]
 
 
 def _in_the_way(name: str, child: Child) -> ClusterError:

@@ -69,18 +69,19 @@ class Reconciler:
             return None
         admitted = self._with_slot(self._with_gang(self._admission.admit(obj)))
         job = admitted.job
-        cached = await self._cached(admitted)
-        decision = self._decide(admitted, cached)
-        looks_live = _needs_live_look(decision) and self._worth_a_look(job, cached)
+        observed = await self._cached(admitted)
+        decision = self._decide(admitted, observed)
+        looks_live = _needs_live_look(decision) and self._worth_a_look(job, observed)
         if looks_live:
-            decision = self._decide(admitted, await self._look_live(admitted))
+            observed = await self._look_live(admitted)
+            decision = self._decide(admitted, observed)
         status = self._pinned(job, decision.status)
         if status.phase.final:
             self._slots.release(key)
         written = status != job.status
         try:
             if written:
-                await self._write(obj, job, status)
+                await self._write(obj, job, status=status, observed=observed)
             elif looks_live and decision.actions:
                 await self._confirm(obj)
         except NotFoundError:
@@ -193,7 +194,7 @@ class Reconciler:
         default = self._dependencies.images.trainers[strategy_of(job.spec.strategy).framework.name]
         return replace(status, image=job.spec.trainer.image or image_of(job, default))
 
-    async def _write(self, obj: Object, job: TrainingJob, status: TrainingJobStatus) -> None:
+    async def _write(self, obj: Object, job: TrainingJob, *, status: TrainingJobStatus, observed: Observed) -> None:
         written = await self._dependencies.cluster.write_status(obj, status.wire())
         self._dependencies.store.put_job(written)
         if version_of(written) != version_of(obj):
@@ -202,6 +203,8 @@ class Reconciler:
         for event in events_between(job.status, status):
             self._dependencies.publish(event_of(job, event, self._dependencies.now()))
         self._dependencies.changed(job.status, status)
+        if self._dependencies.tracing is not None:
+            self._dependencies.tracing.record(job, status, observed)
 
     def recovers(self, key: str) -> bool:
         """Whether a pass over the job may be part of a recovery, because its replicas have run. Such passes go before those of new jobs."""

@@ -11,6 +11,7 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
+from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.kubernetes.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
 from muster.kubernetes.operator import assembled
 from muster.strategies.registry import REFUSED
@@ -30,17 +31,31 @@ class OneLine(logging.Formatter):
         return printable(super().format(record))
 
 
-async def _serve(configuration: Configuration) -> int:
+def _started_tracing() -> Tracing | None:
+    """Jobs run without traces if these cannot be sent."""
+    try:
+        return tracing_from(os.environ)
+    except TracingError as error:
+        logging.getLogger("muster.tracing").error("%s", error)
+        return None
+
+
+async def _serve(configuration: Configuration, tracing: Tracing | None) -> int:
     serving = asyncio.current_task()
     assert serving is not None
     # kopf handles the signal once it runs. Until then, nothing needs an orderly end.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    async with assembled(configuration, operator_pod(os.environ)) as operator:
+    async with assembled(configuration, operator_pod(os.environ), tracing=tracing) as operator:
         try:
             await operator.run()
         except asyncio.CancelledError:
             return 0
         return SUPERSEDED if operator.superseded else 0
+
+
+def _close(tracing: Tracing | None) -> None:
+    if tracing is not None and (lost := tracing.close()):
+        logging.getLogger("muster.tracing").warning("%s", lost)
 
 
 def main() -> int:
@@ -55,13 +70,16 @@ def main() -> int:
     logging.basicConfig(level=configuration.log_level.upper(), handlers=[handler])
     for reason in REFUSED:
         logging.getLogger("muster.strategies").error(reason)
+    tracing = _started_tracing()
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     try:
-        return asyncio.run(_serve(configuration))
+        return asyncio.run(_serve(configuration, tracing))
     except (OSError, ConfigException) as error:
         print(f"cannot start: {error}", file=sys.stderr)
         return MISCONFIGURED
+    finally:
+        _close(tracing)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from muster.control.queue import WorkQueue
 from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.control.tracing import Tracing
 from muster.kubernetes.certificate import Certificate, load_or_create
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, OperatorPod
@@ -43,6 +44,7 @@ class Parts:
     recorder: EventRecorder
     metrics: Metrics
     now: Callable[[], datetime]
+    tracing: Tracing | None = None
 
 
 class Leader:
@@ -74,6 +76,7 @@ class Leader:
                 again=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
+                tracing=parts.tracing,
             )
         )
         self._channel = ClusterChannel(

@@ -20,6 +20,7 @@ from muster.control.queue import WorkQueue
 from muster.control.reports import Reports
 from muster.control.resync import Resync
 from muster.control.store import Store
+from muster.control.tracing import Tracing
 from muster.kubernetes import kopf_runtime
 from muster.kubernetes.cache_updates import CacheUpdates
 from muster.kubernetes.certificate import new_certificate
@@ -155,7 +156,7 @@ class Operator:
 
 
 @asynccontextmanager
-async def assembled(configuration: Configuration, pod: OperatorPod) -> AsyncIterator[Operator]:
+async def assembled(configuration: Configuration, pod: OperatorPod, *, tracing: Tracing | None = None) -> AsyncIterator[Operator]:
     """An operator that is ready to run, connected to the API server."""
     metrics = Metrics()
     queue = WorkQueue(metrics, workers=configuration.workers)
@@ -174,6 +175,7 @@ async def assembled(configuration: Configuration, pod: OperatorPod) -> AsyncIter
             recorder=EventRecorder(gateway.create, calm=queue.calm),
             metrics=metrics,
             now=_now,
+            tracing=tracing,
         )
         parts.store.on_pod_gone(parts.reports.forget)
         yield Operator(configuration, pod, gateway, parts=parts, election=election, availability=availability)

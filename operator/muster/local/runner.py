@@ -24,6 +24,7 @@ from muster.api.job import TrainingJob
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
 from muster.control.replies import reply_to
 from muster.control.reports import Reports
+from muster.control.tracing import Tracing
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
@@ -82,17 +83,20 @@ class Settings:
 class Runner:
     """Runs one job in one run directory, from its start or resumption to its end."""
 
-    def __init__(self, job: TrainingJob, directory: RunDirectory, *, settings: Settings, display: Display) -> None:
+    def __init__(
+        self, job: TrainingJob, directory: RunDirectory, *, settings: Settings, display: Display, tracing: Tracing | None = None
+    ) -> None:
         self._job = job
         self._directory = directory
         self._settings = settings
         self._display = display
+        self._tracing = tracing
         self._host = Host(
             os.environ,
             sys.executable,
             os.cpu_count() or 1,
             code_folder(job.spec.trainer, settings.job_file),
-            defaults=loopback.interfaces(),
+            defaults={**loopback.interfaces(), **(tracing.variables(job) if tracing else {})},
             site=loopback.SITE,
         )
         self._cwd = working_directory(job.spec.trainer, cwd=settings.cwd, job_file=settings.job_file)
@@ -132,8 +136,9 @@ class Runner:
         while True:
             self._changed.clear()
             ended = [replica for replica in self._table.replicas if replica.deleting and replica.finished]
-            decision = decide(self._wanted(), self._observed(), _now(), policy=POLICY)
-            self._write_status(decision.status)
+            observed = self._observed()
+            decision = decide(self._wanted(), observed, _now(), policy=POLICY)
+            self._write_status(decision.status, observed)
             await self._carry_out(decision.actions)
             self._show_new_output()
             self._table.forget(ended)
@@ -153,11 +158,13 @@ class Runner:
     def _observed(self) -> Observed:
         return Observed(replicas=tuple(replica.view(self._reports) for replica in self._table.replicas), live=True, service=self._service)
 
-    def _write_status(self, status: TrainingJobStatus) -> None:
+    def _write_status(self, status: TrainingJobStatus, observed: Observed) -> None:
         """Writes the status and shows it. Raises StorageError if it cannot be written, so that no action follows."""
         before = self._job.status
         if status != before:
             self._directory.write_status(status)
+            if self._tracing is not None:
+                self._tracing.record(self._job, status, observed)
             self._job = self._job.with_status(status)
         for line in messages.change_lines(before, status):
             self._display.line(line)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import shlex
 import time
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from muster.admission.read import read_job
 from muster.api.job import TrainingJob
+from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks
@@ -100,4 +103,21 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
 
 
 async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
-    return await Runner(start.job, start.directory, settings=settings, display=display).run()
+    tracing = _started_tracing(display)
+    if tracing is not None and start.before is not None:
+        tracing.record(start.job.with_status(start.before), start.job.status, start.observed)
+    try:
+        return await Runner(start.job, start.directory, settings=settings, display=display, tracing=tracing).run()
+    finally:
+        if tracing is not None and (lost := tracing.close()):
+            display.line(lost)
+
+
+def _started_tracing(display: Display) -> Tracing | None:
+    """The job runs without traces if these cannot be sent. What the SDK logs would disturb the display; `Tracing.close` says the same."""
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    try:
+        return tracing_from(os.environ)
+    except TracingError as error:
+        display.line(str(error))
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,11 +24,15 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may begin. The job has its identity and status, and the directory is locked. `finished`: nothing is left to do."""
+    """A run that may begin. The job has its identity and status, and the directory is locked. `finished`: nothing is left to do.
+
+    A run that continues has the status that it had `before`, and the `observed` state that it was brought up to."""
 
     job: TrainingJob
     directory: RunDirectory
     finished: bool = False
+    before: TrainingJobStatus | None = None
+    observed: Observed = field(default_factory=Observed)
 
 
 def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, again: str, say: Callable[[str], None]) -> Start:
@@ -115,16 +119,19 @@ def _resume(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: da
     job = continued(job, run)
     if run.status.phase is Phase.SUCCEEDED and job.spec == run.spec:
         return Start(job, directory, finished=True)
-    return Start(job.with_status(reopened(_caught_up(run, directory, now))), directory)
+    status, observed = _caught_up(run, directory, now)
+    return Start(job.with_status(reopened(status)), directory, before=run.status, observed=observed)
 
 
-def _caught_up(run: TrainingJob, directory: RunDirectory, now: datetime) -> TrainingJobStatus:
-    """The status with what the last attempt did after the last write. If `muster run` was killed, supervisors have saved and ended."""
+def _caught_up(run: TrainingJob, directory: RunDirectory, now: datetime) -> tuple[TrainingJobStatus, Observed]:
+    """The status with what the last attempt did after the last write, and the traces of it. If `muster run` was killed, supervisors have
+    saved and ended."""
     if not run.status.attempts:
-        return run.status
+        return run.status, Observed()
     traces = traces_of(directory.path, run.status.attempt)
     last_event = min(now, traces.last_event or run.status.attempts[-1].start_time)
-    return caught_up(run, Observed(traces.replicas), last_event, message="muster run was ended")
+    observed = Observed(traces.replicas)
+    return caught_up(run, observed, last_event, message="muster run was ended"), observed
 
 
 def reopened(status: TrainingJobStatus) -> TrainingJobStatus:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ ADDRESS = "10.244.0.7"
 class OperatorProcess:
     """One `python -m muster.kubernetes`. Starting it again is what a kubelet does with a container that ended."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any], env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.health, self.metrics, self.coordination = free_ports(3)
         configuration = {**cluster.configuration, **settings}
@@ -44,6 +44,7 @@ class OperatorProcess:
             "POD_NAME": pod,
             "POD_NAMESPACE": RELEASE_NAMESPACE,
             "POD_IP": ADDRESS,
+            **(env or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -106,9 +107,11 @@ class OperatorProcess:
 
 
 @contextmanager
-def operating(cluster: Cluster, folder: Path, *, pod: str = "muster-0", **settings: Any) -> Iterator[OperatorProcess]:
-    """An operator that leads and is ready; `settings` go over its configuration."""
-    operator = OperatorProcess(cluster, folder, pod=pod, settings=settings)
+def operating(
+    cluster: Cluster, folder: Path, *, pod: str = "muster-0", env: Mapping[str, str] | None = None, **settings: Any
+) -> Iterator[OperatorProcess]:
+    """An operator that leads and is ready; `settings` go over its configuration, and `env` over its environment."""
+    operator = OperatorProcess(cluster, folder, pod=pod, settings=settings, env=env)
     try:
         yield operator.start().ready()
     finally:

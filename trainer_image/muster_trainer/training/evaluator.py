@@ -85,8 +85,9 @@ class Evaluator:
             return False
         assert self.task.test is not None
         self.events.phase("Evaluating")
+        began = time.monotonic()
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
-        self.events.emit(Evaluation(step=commit.step, metrics=metrics))
+        self.events.emit(Evaluation(step=commit.step, metrics=metrics, seconds=time.monotonic() - began))
         self._summarize(commit.step, {f"test/{name}": value for name, value in metrics.items()})
         shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self.events.say(f"test set at step {commit.step}: {shown}")

@@ -303,11 +303,12 @@ class Training:
         if self.task.test is None:
             return
         self.events.phase("Evaluating")
+        began = time.monotonic()
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
         if self.stalenesses:
             metrics |= {"stalenessMean": sum(self.stalenesses) / len(self.stalenesses), "stalenessMost": max(self.stalenesses)}
         if self.engine.rank == 0:
-            self.events.emit(Evaluation(step=done, metrics=metrics))
+            self.events.emit(Evaluation(step=done, metrics=metrics, seconds=time.monotonic() - began))
             self.summaries.write(done, {f"test/{name}": value for name, value in metrics.items()})
             shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             self.events.say(f"test set at step {done}: {shown}")
