@@ -132,10 +132,11 @@ CASES = [
     pytest.param("fsdp", "FSDP", read_fsdp, marks=[pytest.mark.torch, pytest.mark.chaos]),
     pytest.param("orbax", "JAX", read_orbax, marks=pytest.mark.jax),
     pytest.param("keras", "OneDevice", read_keras, marks=pytest.mark.tensorflow),
+    pytest.param("keras_loop", "MultiWorkerMirrored", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.chaos]),
     pytest.param("lightning", "DDP", read_lightning, marks=[pytest.mark.torch, pytest.mark.chaos]),
 ]
 
-LAST = {"OneDevice": "worker-0", "DDP": "worker-1", "FSDP": "worker-1", "JAX": "worker-1"}
+LAST = {"OneDevice": "worker-0", "DDP": "worker-1", "FSDP": "worker-1", "JAX": "worker-1", "MultiWorkerMirrored": "worker-1"}
 """The last worker."""
 
 
