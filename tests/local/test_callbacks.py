@@ -200,5 +200,7 @@ def test_a_fit_that_cannot_resume_is_refused(enter: Enter) -> None:
     with pytest.raises(muster.BadConfiguration, match="several processes"):
         muster.keras_callback(None, every_steps=1)
     enter()
+    with pytest.raises(muster.BadConfiguration, match="every_steps"):
+        muster.keras_callback(None, every_steps=0)
     with pytest.raises(muster.BadConfiguration, match="steps_per_epoch"):
         fit(steps_per_epoch=None)

@@ -24,6 +24,8 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, found: Checkpoint | None, every_steps: int) -> None:
         super().__init__()
+        if every_steps < 1:
+            raise BadConfiguration(f"keras_callback: every_steps is {every_steps}; write 1 or more")
         if environment().world > 1:
             raise BadConfiguration("keras_callback: fit() of Keras 3 cannot train with several processes; write a loop of your own")
         self._found = found
