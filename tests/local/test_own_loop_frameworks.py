@@ -1,10 +1,11 @@
-"""The examples of own loops with Accelerate, JAX with Orbax, and Lightning: killed, resumed, and compared with an undisturbed run."""
+"""The examples of own loops with other libraries: killed, resumed, and compared with an undisturbed run."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,27 @@ from tests.support.waiting import wait_until
 EXAMPLES = Path(__file__).parents[2] / "examples/own-loop"
 STEPS = 60
 SECONDS = 600.0
+FSDP_ON_CPUS = '''
+"""The example with FSDP. Accelerate leaves out FSDP where there is no accelerator, although PyTorch's FSDP also works on CPUs."""
+import sys
+from accelerate import state
+from accelerate.utils import DistributedType
+
+def init(self, *args, fsdp_plugin=None, **named):
+    original(self, *args, fsdp_plugin=fsdp_plugin, **named)
+    if fsdp_plugin is not None:
+        self.fsdp_plugin = fsdp_plugin
+        self.distributed_type = state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+original, state.AcceleratorState.__init__ = state.AcceleratorState.__init__, init
+sys.argv.append("--fsdp")
+import train_transformers
+train_transformers.main()
+'''
 Weights = dict[str, np.ndarray[Any, Any]]
 
 
-def read_accelerate(folder: Path) -> Weights:
+def read_safetensors(folder: Path) -> Weights:
     from safetensors.numpy import load_file
 
     return dict(load_file(folder / "model.safetensors"))
@@ -46,13 +64,35 @@ def read_orbax(folder: Path) -> Weights:
     return {str(number): value for number, value in enumerate(jax.tree.leaves(tree))}
 
 
+def read_fsdp(folder: Path) -> Weights:
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    with tempfile.TemporaryDirectory() as whole:
+        dcp_to_torch_save(folder / "pytorch_model_fsdp_0", f"{whole}/model.pt")
+        state = torch.load(f"{whole}/model.pt", weights_only=True)["model"]
+    return {name: tensor.numpy() for name, tensor in state.items()}
+
+
+def read_keras(folder: Path) -> Weights:
+    import h5py
+
+    weights: Weights = {}
+    with h5py.File(folder / "keras.weights.h5") as file:
+        file.visititems(lambda name, item: weights.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    assert [name for name in weights if name.startswith("optimizer")]
+    return weights
+
+
 def run(folder: Path, name: str, strategy: str, *, kill: str | None, number: signal.Signals = signal.SIGKILL) -> LocalJob:
     """A whole run of an example. After a commit, one process gets the signal."""
     folder.mkdir()
     program = f"train_{name}.py"
-    shutil.copy(EXAMPLES / program, folder)
+    for path in EXAMPLES.glob("*.py"):
+        shutil.copy(path, folder)
+    (folder / "train_fsdp.py").write_text(FSDP_ON_CPUS)
     local_job = LocalJob(folder)
-    local_job.write(job(trainer={"script": f"{program} {0.15 if kill else 0}"}, strategy=strategy))
+    local_job.write(job(trainer={"script": f"{program} {0.15 if kill else 0}"}, strategy=strategy, replicas=1 + int(LAST[strategy][-1])))
     with local_job.running("job.yaml") as process:
         if kill:
             local_job.wait_for_commit()
@@ -77,7 +117,8 @@ def check(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weigh
     assert second["stepResumed"] == second["stepFound"] >= 10
     assert second["stepsLost"] == first["lastStep"] - second["stepResumed"]
     calm = run(tmp_path / "calm", name, strategy, kill=None)
-    assert disturbed.losses() == calm.losses()
+    if name != "keras":  # its loss is the mean since the epoch began, or the attempt
+        assert disturbed.losses() == calm.losses()
     weights, expected = final_weights(disturbed, read), final_weights(calm, read)
     assert weights.keys() == expected.keys()
     for each, value in expected.items():
@@ -86,22 +127,29 @@ def check(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weigh
 
 
 CASES = [
-    pytest.param("accelerate", "DDP", read_accelerate, marks=pytest.mark.torch),
+    pytest.param("accelerate", "DDP", read_safetensors, marks=pytest.mark.torch),
+    pytest.param("transformers", "DDP", read_safetensors, marks=pytest.mark.torch),
+    pytest.param("fsdp", "FSDP", read_fsdp, marks=[pytest.mark.torch, pytest.mark.chaos]),
     pytest.param("orbax", "JAX", read_orbax, marks=pytest.mark.jax),
+    pytest.param("keras", "OneDevice", read_keras, marks=pytest.mark.tensorflow),
+    pytest.param("keras_loop", "MultiWorkerMirrored", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.chaos]),
     pytest.param("lightning", "DDP", read_lightning, marks=[pytest.mark.torch, pytest.mark.chaos]),
 ]
+
+LAST = {"OneDevice": "worker-0", "DDP": "worker-1", "FSDP": "worker-1", "JAX": "worker-1", "MultiWorkerMirrored": "worker-1"}
+"""The last worker."""
 
 
 @pytest.mark.parametrize(("name", "strategy", "read"), CASES)
 def test_an_example_whose_worker_is_killed_ends_with_the_weights_of_an_undisturbed_run(
     tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weights]
 ) -> None:
-    check(tmp_path, name, strategy, read, kill="worker-1")
+    check(tmp_path, name, strategy, read, kill=LAST[strategy])
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize(("name", "strategy", "read"), CASES)
 def test_an_example_that_is_asked_to_stop_loses_no_step(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weights]) -> None:
-    disturbed = check(tmp_path, name, strategy, read, kill="worker-1", number=signal.SIGTERM)
+    disturbed = check(tmp_path, name, strategy, read, kill=LAST[strategy], number=signal.SIGTERM)
     first, second = disturbed.status["attempts"]
     assert (first["class"], second["stepsLost"]) == ("Preemption", 0)

@@ -13,7 +13,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 (images of users may have an older
     raise ImportError("muster_training needs Python 3.11 or newer, and this is {}.{}".format(*sys.version_info[:2]))
 
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable, UserError
-from muster_training.callbacks import lightning_callback
+from muster_training.callbacks import keras_callback, lightning_callback, transformers_callback
 from muster_training.place import Environment
 from muster_training.saves import Checkpoint
 from muster_training.session import checkpoint, environment, latest, report, should_stop
@@ -28,8 +28,10 @@ __all__ = [
     "UserError",
     "checkpoint",
     "environment",
+    "keras_callback",
     "latest",
     "lightning_callback",
     "report",
     "should_stop",
+    "transformers_callback",
 ]

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, SupportsFloat
 from muster_contract.errors import TrainerError, UserError
 from muster_contract.events import MAX_ENTRIES, Commit, Evaluation, NoticeEvent, Pace, PhaseEvent, Resumed, Skipped, Step
 from muster_contract.notices import NoticeReason
+from muster_training.copies import copy_share
 from muster_training.place import Environment, environment_of, replica_of
 from muster_training.ranks import Alone, Ranks, meet
 from muster_training.saves import NO_STORAGE, Checkpoint, Found, Saved, Saves
@@ -88,6 +89,24 @@ def environment() -> Environment:
     return _session().environment
 
 
+def report_metrics(step: int, metrics: Mapping[str, object]) -> None:
+    """Reports figures of the model at a step that is reported by itself. Their names may be any."""
+    _session().report_metrics(step, metrics)
+
+
+def checkpoint_copy(step: int, source: Path, *, seconds: float) -> None:
+    """Makes a copy of what a library has saved below `source` one checkpoint of `step`. Every rank calls it, once it has saved.
+
+    `seconds` is the time that the library took. Without storage, and outside Muster, nothing is copied.
+    """
+    _session().checkpoint_copy(step, source, seconds)
+
+
+def phase(name: str) -> None:
+    """Reports what this process does from now on: a phase of the contract."""
+    _session().phase(name)
+
+
 class Session:
     """The state of one process."""
 
@@ -137,7 +156,7 @@ class Session:
 
     # progress
 
-    def report(self, *, step: int, total: int | None, loss: Any, samples: Any, metrics: dict[str, Any]) -> None:
+    def report(self, *, step: int, total: int | None, loss: Any, samples: Any, metrics: Mapping[str, Any]) -> None:
         if self._replica is None:
             return
         self._total = total if total is not None else self._total
@@ -162,6 +181,11 @@ class Session:
                 seconds=seconds,
             )
         )
+        self.report_metrics(step, metrics)
+
+    def report_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
+        if self._replica is None or self.environment.rank != 0 or not self.environment.in_world:
+            return
         figures = {name: number for name, value in list(metrics.items())[:MAX_ENTRIES] if (number := _number(value)) is not None}
         if finite := {name: number for name, number in figures.items() if math.isfinite(number)}:
             self.sender.send(Evaluation(step=step, metrics=finite))
@@ -227,7 +251,7 @@ class Session:
         if self.saves is None:
             return None
         if self._found is None:
-            self._phase("Restoring")
+            self.phase("Restoring")
         found = self._found = self.saves.find()
         if self.environment.rank == 0:
             for path, reason in found.skipped:
@@ -235,11 +259,19 @@ class Session:
                 self.sender.send(NoticeEvent(reason=NoticeReason.CHECKPOINT_DAMAGED, message=message))
                 self._complain(message)
         read = self.saves.read(found)
-        self._phase("Training")
+        self.phase("Training")
         return read
 
+    def checkpoint_copy(self, step: int, source: Path, seconds: float) -> None:
+        if self.saves is not None:
+            with self.checkpoint(step, shared=False, earlier=seconds) as folder:
+                copy_share(self.ranks, source, folder)
+        elif self._replica is not None:
+            self._say_once(NO_STORAGE)
+
     @contextmanager
-    def checkpoint(self, step: int, shared: bool) -> Iterator[Path]:
+    def checkpoint(self, step: int, shared: bool, *, earlier: float = 0.0) -> Iterator[Path]:
+        """`earlier` are the seconds that the save has taken before."""
         if self.saves is None:
             with self._without_storage(self.ranks if shared else Alone()) as folder:
                 yield folder
@@ -250,11 +282,11 @@ class Session:
             self._resume(step + 1)  # a program that is asked to stop before its first step saves the step that it has resumed at
         reason = "Stop" if self._stopping else "Final" if self._total is not None and step >= self._total else "Periodic"
         saved: list[Saved] = []
-        self._phase("Saving")
+        self.phase("Saving")
         with self.saves.write(step, reason, saved, shared=shared) as folder:
             yield folder
-        self._committed(step, reason, saved[0])
-        self._phase("Training")
+        self._committed(step, reason, replace(saved[0], seconds=saved[0].seconds + earlier))
+        self.phase("Training")
 
     def _committed(self, step: int, reason: str, saved: Saved) -> None:
         if self.environment.rank == 0:
@@ -282,7 +314,7 @@ class Session:
         self.sender.send(NoticeEvent(message=message))
         self._complain(message)
 
-    def _phase(self, phase: str) -> None:
+    def phase(self, phase: str) -> None:
         """Reports what this rank does from now on. While it stops, that is what it does."""
         if not self._stopping:
             self.sender.send(PhaseEvent(phase=phase))
