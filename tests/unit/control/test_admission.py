@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.admission.job_policy import JobPolicy
-from muster.control.admission import Admission, JobDefaults, readable_status
+from muster.control.admission import Admission, readable_status
+from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
