@@ -117,8 +117,8 @@ def problems_with_defaults(job: TrainingJob, written: TrainingJob) -> list[Probl
     errors, preset = problems(job), written.spec.preset
     if not errors or preset is None:
         return errors
-    own = problems(written)
-    return [each if each in own else _with_name(each, preset) for each in errors]
+    own = {each.field for each in problems(written)}
+    return [each if each.field in own else _with_name(each, preset) for each in errors]
 
 
 def _with_name(problem: Problem, preset: str) -> Problem:

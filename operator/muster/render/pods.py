@@ -149,10 +149,13 @@ def pod_of(
             for extra in (strategy.objects(job.spec, plans.whole, addresses) if strategy.objects else ())
         ],
     )
-    for each in defaults:
-        for path, template in each.templates_of(replica.role):
-            pod = _with_template(pod, template, partial(_problem_below, each.problem, path), strategy=strategy)
-    pod = _with_template(pod, role.template, partial(_problem_below, Problem, f"spec.roles.{replica.role}.template"), strategy=strategy)
+    templates = [
+        (template, partial(_problem_below, each.problem, path)) for each in defaults for path, template in each.templates_of(replica.role)
+    ]
+    templates.append((role.template, partial(_problem_below, Problem, f"spec.roles.{replica.role}.template")))
+    rendered = pod
+    for template, problem in templates:
+        pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
     return _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
 
 
@@ -211,9 +214,14 @@ def _problem_below(problem: Callable[[str, str], Problem], field: str, path: str
 
 
 def _with_template(
-    pod: dict[str, Any], template: Mapping[str, Any], problem: Callable[[str, str], Problem], *, strategy: Strategy
+    pod: dict[str, Any],
+    template: Mapping[str, Any],
+    problem: Callable[[str, str], Problem],
+    *,
+    rendered: Mapping[str, Any],
+    strategy: Strategy,
 ) -> dict[str, Any]:
-    """The pod with the template merged into it, and with the fields restored that identify this replica."""
+    """The pod with the template merged into it, and with the fields restored that identify this replica, as they were rendered."""
     if not template:
         return pod
     patch: dict[str, Any] = {part: template[part] for part in ("metadata", "spec") if template.get(part) is not None}
@@ -221,10 +229,10 @@ def _with_template(
         merged = strategic_merge(pod, patch)
     except MergeError as error:
         raise InvalidJobError([problem(error.path, error.message)]) from None
-    return _fixed(merged, pod, problem, strategy=strategy)
+    return _fixed(merged, rendered, problem, strategy=strategy)
 
 
-def _fixed(merged: dict[str, Any], pod: dict[str, Any], problem: Callable[[str, str], Problem], *, strategy: Strategy) -> dict[str, Any]:
+def _fixed(merged: dict[str, Any], pod: Mapping[str, Any], problem: Callable[[str, str], Problem], *, strategy: Strategy) -> dict[str, Any]:
     spec, metadata = merged.get("spec", {}), merged.setdefault("metadata", {})
     trainers = [container for container in spec.get("containers", ()) if container["name"] == TRAINER_CONTAINER]
     if not trainers:
