@@ -49,12 +49,15 @@ class Presets:
         before = self._entries
         sources = {str(obj["metadata"]["name"]): _source_of(obj) for obj in objects}
         unchanged = {name: entry for name, entry in before.items() if sources.get(name) == entry.source}
+        if len(unchanged) == len(before) == len(sources):
+            return False
         self._entries = {name: unchanged.get(name) or _entry(name, source) for name, source in sources.items()}
-        return len(unchanged) != len(before) or len(unchanged) != len(sources)
+        return True
 
     def version_of(self, name: str | None) -> object:
-        """Something that is another object when the preset has changed. None if there is no such preset."""
-        return self._entries.get(name) if name else None
+        """Something that is another object when the preset has changed. If there is no such preset, when any has changed, because messages
+        list them."""
+        return self._entries.get(name, self._entries) if name else None
 
     def of(self, name: str) -> tuple[JobDefaults | None, list[Problem]]:
         """The defaults of a preset, or the problems of a job that names it."""

@@ -43,6 +43,11 @@ def test_a_preset_that_does_not_exist_is_named_with_those_that_do() -> None:
     judge = admission(Presets([preset("h100-8"), preset("a100-8")]))
     text = "spec.preset: there is no preset h100-9; there are a100-8, h100-8"
     assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
+    grown = Presets([preset("h100-8")])
+    judge = admission(grown)
+    judge.admit(obj({**GOOD, "preset": "h100-9"}))
+    grown.update([preset("h100-8"), preset("a100-8")])
+    assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
     [none] = messages(admission(Presets()).admit(obj(NAMED)))
     assert none.startswith("spec.preset: there is no preset h100-8; there is none: the owners of the cluster create them")
     many = admission(Presets([preset(f"p{number}") for number in range(30)])).admit(obj(NAMED))
