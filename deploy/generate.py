@@ -1,6 +1,6 @@
 """Writes generated files, or with --check prints which are stale and returns 1: `deploy/generate.py [--check]`.
 
-charts/muster/files/muster.dev_trainingjobs.yaml   from crds/
+charts/muster/files/muster.dev_*.yaml              from crds/
 charts/muster/README.md, the table of values       from charts/muster/values.yaml
 charts/muster/files/dashboards/*.json              from deploy/dashboards.py
 deploy/install.yaml                                from charts/muster, by helm (the one of $HELM, else of PATH)
@@ -18,7 +18,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "muster"
-CRD = Path("muster.dev_trainingjobs.yaml")
+CRDS = ("muster.dev_trainingjobs.yaml", "muster.dev_trainingpresets.yaml")
 NAMESPACE = "muster-system"
 KUBERNETES = "1.30.0"
 BEGIN, END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
@@ -35,7 +35,7 @@ metadata:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks all of them, in this order, because the chart contains the CRD, and install.yaml the chart."""
+    """Writes or checks all of them, in this order, because the chart contains the CRDs, and install.yaml the chart."""
     check = "--check" in arguments
     stale = []
     for path, text in _generated():
@@ -52,7 +52,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _generated() -> Iterator[tuple[Path, str]]:
-    yield CHART / "files" / CRD, (ROOT / "crds" / CRD).read_text()
+    for name in CRDS:
+        yield CHART / "files" / name, (ROOT / "crds" / name).read_text()
     readme = CHART / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     yield readme, before + BEGIN + values_table((CHART / "values.yaml").read_text()) + END + rest.partition(END)[2]

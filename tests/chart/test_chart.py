@@ -59,15 +59,17 @@ def test_every_object_has_a_name_of_its_own_and_the_labels_to_find_it(render: Re
         assert all(len(label) <= 63 for label in labels.values())
 
 
-def test_the_definition_is_the_one_of_the_types_and_outlives_the_release(render: Render) -> None:
-    definition = only(render(), "CustomResourceDefinition")
-    source = yaml.safe_load((ROOT / "crds" / "muster.dev_trainingjobs.yaml").read_text())
+@pytest.mark.parametrize("plural", ["trainingjobs", "trainingpresets"])
+def test_the_definitions_are_those_of_the_types_and_outlive_the_release(render: Render, plural: str) -> None:
+    definition = only(render(), "CustomResourceDefinition", f"{plural}.muster.dev")
+    source = yaml.safe_load((ROOT / "crds" / f"muster.dev_{plural}.yaml").read_text())
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert definition["spec"] == source["spec"]
 
 
-def test_the_definition_goes_with_the_release_or_is_left_out_where_so_wished(render: Render) -> None:
-    assert "annotations" not in only(render({"crds": {"keep": False}}), "CustomResourceDefinition")["metadata"]
+def test_the_definitions_go_with_the_release_or_are_left_out_where_so_wished(render: Render) -> None:
+    kept = [each for each in render({"crds": {"keep": False}}) if each["kind"] == "CustomResourceDefinition"]
+    assert ["annotations" in each["metadata"] for each in kept] == [False, False]
     assert "CustomResourceDefinition" not in kinds(render({"crds": {"enabled": False}}))
 
 

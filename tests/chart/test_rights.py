@@ -22,6 +22,7 @@ JOBS = {
     ("scheduling.k8s.io", "podgroups"): {"get", "create", "update"},
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
+PRESETS = {("muster.dev", "trainingpresets"): {"get", "list", "watch"}}
 LEADER = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
     ("discovery.k8s.io", "endpointslices"): {"create", "get", "update", "patch", "delete"},
@@ -47,11 +48,11 @@ def granted(manifests: list[Manifest], account: str = "muster") -> dict[str | No
 
 
 def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> None:
-    assert granted(render()) == {None: {**JOBS, **TOKENS}, "muster-system": LEADER}
+    assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others(render: Render) -> None:
-    assert granted(render(VARIANTS["a team"])) == {None: TOKENS, "team-a": JOBS, "team-b": JOBS, "muster-system": LEADER}
+    assert granted(render(VARIANTS["a team"])) == {None: {**TOKENS, **PRESETS}, "team-a": JOBS, "team-b": JOBS, "muster-system": LEADER}
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
@@ -69,6 +70,17 @@ def test_only_the_role_for_readers_of_metrics_names_a_url_and_nobody_is_bound_to
     [reader] = [each for each in manifests if any("nonResourceURLs" in rule for rule in each.get("rules") or ())]
     assert (reader["metadata"]["name"], reader["rules"]) == ("muster-metrics-reader", [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])
     assert not any(each.get("roleRef", {}).get("name") == reader["metadata"]["name"] for each in manifests)
+
+
+def test_every_user_may_read_presets_and_do_nothing_else_unless_the_values_say_no(render: Render) -> None:
+    def readers(manifests: list[Manifest]) -> list[str]:
+        [binding] = [each for each in manifests if each["kind"] == "ClusterRoleBinding" and each["metadata"]["name"] == "muster-presets"]
+        return [each["name"] for each in binding["subjects"]]
+
+    assert readers(render()) == ["muster", "system:authenticated"]
+    assert readers(render({"rbac": {"readPresets": False}})) == ["muster"]
+    [role] = [each for each in render() if each["kind"] == "ClusterRole" and each["metadata"]["name"] == "muster-presets"]
+    assert role["rules"] == [{"apiGroups": ["muster.dev"], "resources": ["trainingpresets"], "verbs": ["get", "list", "watch"]}]
 
 
 def test_the_test_hook_may_touch_its_own_job_only(render: Render) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.local_jobs import LocalJob, job
+from tests.support.presets import preset
 
 DUMP = """
 import json, os, sys
@@ -130,3 +131,17 @@ def test_the_last_words_of_a_torchrun_are_the_error_of_its_worker(local_job: Loc
     assert code == 10, output
     (attempt,) = local_job.status["attempts"]
     assert attempt["message"].endswith("rank 1: boom: the data is not there")
+
+
+def test_a_program_gets_the_variables_and_the_processes_of_its_preset(local_job: LocalJob) -> None:
+    env = [{"name": "NCCL_DEBUG", "value": "INFO"}]
+    small = preset(
+        "small",
+        template={"spec": {"containers": [{"name": "trainer", "env": env}]}},
+        roles={"worker": {"resources": {"limits": {"nvidia.com/gpu": 2}}}},
+    )
+    local_job.write(small, "small.yaml")
+    local_job.write(job(replicas=1, preset="small", trainer={"command": ["sh", "-c", "echo $NCCL_DEBUG $PET_NPROC_PER_NODE > given"]}))
+    code, output = local_job.muster_run("job.yaml", "--presets", "small.yaml")
+    assert code == 0, output
+    assert (local_job.folder / "given").read_text() == "INFO 2\n"

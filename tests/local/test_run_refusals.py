@@ -36,6 +36,7 @@ REFUSED = {
         job(checkpoint={"storage": {"uri": "gs://b/c"}}),
         "must be file:///path, with three slashes, or s3://bucket/prefix",
     ),
+    "preset of a cluster": (job(preset="h100-8"), "job.yaml: spec.preset: h100-8 is a preset of a cluster, and is needed here"),
     "no YAML": ("spec: [", "is not YAML"),
     "several documents": ("a: 1\n---\nb: 2\n", "holds 2 documents"),
 }

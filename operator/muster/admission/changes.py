@@ -16,6 +16,7 @@ ROLE_NAMES = "roles.*"
 REPLICAS = "roles.*.replicas"
 """Fixed only if the job is not elastic."""
 HELD: Mapping[str, str] = {
+    "preset": "",
     "trainer": "",
     "options": "",
     "batch": "",

@@ -1,6 +1,7 @@
-"""The CustomResourceDefinition, generated from the API types: `python -m muster.admission.crd [--check] [FILE]`.
+"""The CustomResourceDefinitions, generated from the API types: `python -m muster.admission.crd [--check] [FILE]`.
 
-Without FILE, the command also writes or checks the JSON schema for editors (`job_schema.py`).
+FILE is that of the TrainingJob. Without FILE, the command also writes or checks that of the TrainingPreset, and the JSON schema for
+editors (`job_schema.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from typing import Any
 import yaml
 
 from muster.admission import cel
+from muster.admission.preset import PRESET_NAME
 from muster.admission.structural import Schema, structural_schema
 from muster.admission.template import template_schema
-from muster.api.constants import GROUP, KIND, PLURAL, SHORT_NAME, VERSION
+from muster.api.constants import GROUP, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL, PRESET_SHORT_NAME, SHORT_NAME, VERSION
+from muster.api.preset import Defaults
 from muster.api.spec import WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus, described
 
 DEFAULT_FILE = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
+PRESET_FILE = Path("crds") / f"{GROUP}_{PRESET_PLURAL}.yaml"
 HEADER = "# Generated from operator/muster/api by `python -m muster.admission.crd`; do not edit.\n"
 
 _COLUMNS = (
@@ -35,6 +39,13 @@ _COLUMNS = (
     ("GOODPUT", "number", ".status.goodput.ratio", "Productive share of the wall-clock time.", 1),
     ("CHECKPOINT", "integer", ".status.checkpoint.step", "Step of the newest commit.", 1),
     ("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
+)
+
+_PRESET_COLUMNS = (
+    ("CLAIM", "string", ".spec.checkpoint.storage.persistentVolumeClaim.claimName", "Claim for checkpoints.", 0),
+    ("STORAGE", "string", ".spec.checkpoint.storage.uri", "URI for checkpoints.", 0),
+    ("WORKER", "string", ".spec.roles.worker.resources.limits", "Resources of a worker.", 0),
+    ("AGE", "date", ".metadata.creationTimestamp", "Time since the preset was created.", 0),
 )
 
 
@@ -76,6 +87,56 @@ def definition() -> dict[str, Any]:
     }
 
 
+def preset_definition() -> dict[str, Any]:
+    """The CustomResourceDefinition of presets. They are cluster-scoped: one name means the same in all namespaces."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PRESET_PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Cluster",
+            "names": {
+                "kind": PRESET_KIND,
+                "listKind": f"{PRESET_KIND}List",
+                "plural": PRESET_PLURAL,
+                "singular": PRESET_KIND.lower(),
+                "shortNames": [PRESET_SHORT_NAME],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [_column(*column) for column in _PRESET_COLUMNS],
+                    "schema": {"openAPIV3Schema": preset_schema()},
+                }
+            ],
+        },
+    }
+
+
+def preset_schema() -> Schema:
+    """The structural schema of a TrainingPreset."""
+    spec = structural_schema(Defaults, defaults=False)
+    role = spec["properties"]["roles"]["additionalProperties"]["properties"]
+    for properties in (spec["properties"], role):
+        properties["template"] = template_schema(properties["template"]["description"])
+    name = {"rule": f"self.metadata.name.matches('^{PRESET_NAME}$') && self.metadata.name.size() <= 63"}
+    return {
+        "description": "Defaults for training jobs that name it in spec.preset, in all namespaces.",
+        "type": "object",
+        "required": ["metadata", "spec"],
+        "properties": {
+            "apiVersion": {"description": f"{GROUP}/{VERSION}", "type": "string"},
+            "kind": {"description": PRESET_KIND, "type": "string"},
+            "metadata": {"type": "object"},
+            "spec": {**spec, "description": "What the jobs get where they set nothing themselves."},
+        },
+        "x-kubernetes-validations": [{**name, "message": "metadata.name: must have at most 63 characters, so that a job can name it"}],
+    }
+
+
 def schema() -> Schema:
     """The structural schema of a TrainingJob with its rules."""
     whole = {
@@ -96,8 +157,17 @@ def schema() -> Schema:
 
 
 def text() -> str:
-    """The file, with its header."""
-    return HEADER + yaml.dump(definition(), sort_keys=False, width=140, allow_unicode=True, Dumper=_PlainDumper)
+    """The file of the TrainingJob, with its header."""
+    return _text(definition())
+
+
+def preset_text() -> str:
+    """The file of the TrainingPreset, with its header."""
+    return _text(preset_definition())
+
+
+def _text(made: dict[str, Any]) -> str:
+    return HEADER + yaml.dump(made, sort_keys=False, width=140, allow_unicode=True, Dumper=_PlainDumper)
 
 
 def main(arguments: list[str]) -> int:
@@ -106,7 +176,7 @@ def main(arguments: list[str]) -> int:
 
     check = "--check" in arguments
     names = [argument for argument in arguments if argument != "--check"]
-    files = {Path(names[0]): text} if names else {DEFAULT_FILE: text, job_schema.DEFAULT_FILE: job_schema.text}
+    files = {Path(names[0]): text} if names else {DEFAULT_FILE: text, PRESET_FILE: preset_text, job_schema.DEFAULT_FILE: job_schema.text}
     if check:
         return max(_check(file, generated()) for file, generated in files.items())
     for file, generated in files.items():

@@ -424,6 +424,13 @@ class TrainingJobSpec(ApiModel):
         pattern=r"^[A-Za-z][A-Za-z0-9]*$",
         description="Name of the strategy, which says how the training is distributed. Immutable.",
     )
+    preset: str | None = Field(
+        default=None,
+        max_length=63,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        description="Name of a TrainingPreset, such as h100-8: lower-case letters, digits, '-' and '.'. The job gets its defaults for "
+        "images, resources, pod templates and storage. The job's own fields override them.",
+    )
     trainer: Trainer = Field(description="What to train. Exactly one of task, module, script and command is required.")
     roles: dict[RoleKey, Role] = Field(
         default_factory=dict,

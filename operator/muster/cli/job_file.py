@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from muster.api.job import TrainingJob
 
+presets_option = click.option(
+    "--presets",
+    envvar="MUSTER_PRESETS",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="File with the preset that the job names, as `kubectl get trainingpresets -o yaml` prints them (- for standard input). "
+    "Default: $MUSTER_PRESETS.",
+)
 
-def rendered(path: str, *, namespace: str | None = None, attempt: int = 0) -> tuple[TrainingJob, list[dict[str, Any]]]:
-    """The job in the file, in `namespace` where one is given, and its manifests. Raises InvalidJobError with the problems and the file."""
+
+def rendered(
+    path: str, *, namespace: str | None = None, attempt: int = 0, presets: Path | None = None
+) -> tuple[TrainingJob, list[dict[str, Any]]]:
+    """The job in the file, in `namespace` where one is given, and its manifests. `presets` is a file with the preset that it names.
+
+    Raises InvalidJobError with the problems and the file.
+    """
     from muster.admission.read import InvalidJobFileError, read_job
     from muster.api.problems import InvalidJobError
+    from muster.control.presets import with_preset
     from muster.render.addresses import ClusterAddresses
     from muster.render.images import default_images
     from muster.render.manifests import render
@@ -21,7 +39,8 @@ def rendered(path: str, *, namespace: str | None = None, attempt: int = 0) -> tu
         if namespace is not None:
             job = _moved(job, namespace)
         addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
-        return job, render(job, attempt=attempt, addresses=addresses, images=default_images())
+        job, defaults = with_preset(job, presets)
+        return job, render(job, attempt=attempt, addresses=addresses, images=default_images(), defaults=defaults)
     except InvalidJobError as error:
         raise InvalidJobFileError(path, error.problems) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,9 +17,10 @@ from muster.cli import job_file
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format.")
 @click.option("--attempt", type=click.IntRange(min=0), default=0, show_default=True, help="The attempt to render the pods of.")
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
-def render(job: str, output: str, attempt: int, namespace: str | None) -> None:
+@job_file.presets_option
+def render(*, job: str, output: str, attempt: int, namespace: str | None, presets: Path | None) -> None:
     """Prints every manifest that the job in JOB.YAML (- for standard input) would run as: the headless service, then the pods."""
-    _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt)
+    _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt, presets=presets)
     click.echo(as_json(manifests) if output == "json" else as_yaml(manifests), nl=False)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from muster.cli.job_file import presets_option
 from muster.cli.refusal import RefusalError
 
 STOPPED = 21
@@ -19,6 +20,7 @@ STOPPED = 21
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<job name>.")
 @click.option("--ports", metavar="FIRST-LAST", help="Use only ports of this range; default: any that are free.")
 @click.option("--set", "settings", metavar="FIELD=VALUE", multiple=True, help="Set a field of the job: spec.trainer.config.epochs=3.")
+@presets_option
 @click.option("--logs", "--verbose", "-v", "logs", is_flag=True, help="Show what the replicas print.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress; only what happened.")
 def run(
@@ -29,6 +31,7 @@ def run(
     run_dir: Path | None,
     ports: str | None,
     settings: tuple[str, ...],
+    presets: Path | None,
     logs: bool,
     quiet: bool,
 ) -> int:
@@ -47,7 +50,7 @@ def run(
 
     if resume and fresh:
         raise click.UsageError("--resume continues a run, and --fresh starts over; give one of them")
-    request = RunRequest(job, resume, fresh, run_dir, ports, settings, logs, quiet)
+    request = RunRequest(job, resume, fresh, run_dir, ports, settings, logs, quiet, presets)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run handles both signals itself
     try:
         return run_file(request)

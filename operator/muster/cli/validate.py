@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
-def validate(job: str, namespace: str | None) -> None:
+@job_file.presets_option
+def validate(*, job: str, namespace: str | None, presets: Path | None) -> None:
     """Says what is wrong with the job in JOB.YAML (- for standard input), or that it is valid and what world it makes."""
-    read, _ = job_file.rendered(job, namespace=namespace)
+    read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
     click.echo(f"{job}: {read.key} is valid: {describe(read.spec)}.")
 
 

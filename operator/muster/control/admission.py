@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,15 +17,17 @@ from muster.admission.bounds import bounded, left_out
 from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
-from muster.admission.validate import problems, strategy_problems
-from muster.api.constants import CONTROLLER
+from muster.admission.validate import strategy_problems
+from muster.api.constants import CONTROLLER, TRAINER_CONTAINER
 from muster.api.job import Metadata, TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import Storage, Trainer, TrainingJobSpec
+from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
 from muster.control.cluster import Object
+from muster.control.presets import Presets, problems_with_defaults
 from muster.lifecycle.state import is_open
 from muster.render.addresses import ClusterAddresses
+from muster.render.defaults import JobDefaults, images_with
 from muster.render.form import form_of
 from muster.render.images import Images
 from muster.render.manifests import render_replica
@@ -43,28 +45,46 @@ class Admitted:
 
     job: TrainingJob
     problems: tuple[Problem, ...]
+    defaults: tuple[JobDefaults, ...]
+    """What its pods are made of, besides its spec: the defaults of the installation, then those of its preset."""
+    images: Images
+
     form: str
     """The digest of what its pods are made of (`render.form`)."""
 
 
 @dataclass(frozen=True)
+class _Version:
+    """A spec, as it was written and with its defaults."""
+
+    written: TrainingJobSpec
+    spec: TrainingJobSpec
+    defaults: tuple[JobDefaults, ...]
+
+
+@dataclass(frozen=True)
 class _Result:
     generation: int
-    spec: TrainingJobSpec
-    """The spec to decide on."""
+    chosen: _Version
+    """The version to decide on."""
     problems: tuple[Problem, ...]
-    valid: TrainingJobSpec | None
-    """The last valid spec."""
+    valid: _Version | None
+    """The last valid version."""
+    preset: str | None
+    """The preset that the current spec names."""
+    preset_version: object
+    """`Presets.version_of` when the spec was checked."""
     form: str
 
 
 class Admission:
-    """Checks each version of a spec once, and remembers the last valid one of each job."""
+    """Checks each version of a spec once, and again when its preset has changed. Remembers the last valid version of each job."""
 
-    def __init__(self, images: Images, defaults: JobDefaults, policy: JobPolicy = UNLIMITED) -> None:
+    def __init__(self, images: Images, defaults: JobDefaults, policy: JobPolicy = UNLIMITED, *, presets: Presets | None = None) -> None:
         self._images = images
         self._defaults = defaults
         self._policy = policy
+        self._presets = presets or Presets()
         self._results: dict[str, _Result] = {}
 
     def admit(self, obj: Object) -> Admitted:
@@ -72,60 +92,96 @@ class Admission:
         metadata = Metadata.model_validate(obj["metadata"])
         status = readable_status(obj.get("status"))
         result = self._results.get(metadata.uid)
-        if result is None or result.generation != metadata.generation:
+        if result is None or result.generation != metadata.generation or self._is_outdated(result, status):
             result = self._results[metadata.uid] = self._result(obj, metadata, status, last=result)
-        return Admitted(TrainingJob(metadata=metadata, spec=result.spec, status=status), result.problems, result.form)
+        chosen = result.chosen
+        job = TrainingJob(metadata=metadata, spec=chosen.spec, status=status)
+        return Admitted(job, result.problems, chosen.defaults, images_with(self._images, chosen.defaults), result.form)
 
     def forget(self, uid: str) -> None:
         """Drops the state of a job that is gone."""
         self._results.pop(uid, None)
 
+    def _is_outdated(self, result: _Result, status: TrainingJobStatus) -> bool:
+        """Whether the job's preset has changed. A world that is being started keeps the preset as it was, so that all pods are alike."""
+        is_starting = is_open(status) and status.world is not None and status.world.ready_time is None
+        return self._presets.version_of(result.preset) is not result.preset_version and not (is_starting and result.valid)
+
     def _result(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Result | None) -> _Result:
         """The result for this version. A job on which a check itself fails is invalid, and its user sees why."""
+        valid = last.valid if last else None
+        written: TrainingJobSpec | None = None
+        version: _Version | None = None
         try:
-            return self._check(obj, metadata, status, last=last)
+            written, errors = self._read_spec(obj.get("spec"))
+            if written is not None:
+                version, errors = self._with_defaults(written)
+            if version is not None and not errors:
+                errors = self._problems(version, metadata, status, valid=valid)
         except Exception as error:
             log.exception("%s/%s cannot be read", metadata.namespace, metadata.name)
-            valid = last.valid if last else None
-            chosen = (valid if is_open(status) else None) or _placeholder(obj.get("spec"))
             message = f"cannot be read ({type(error).__name__}): simplify it; the operator's log has the details"
-            return _Result(metadata.generation, chosen, (Problem("spec", message),), valid=valid, form=self._form(chosen))
+            version, errors = None, [Problem("spec", message)]
+        if version is not None and not errors:
+            valid = chosen = version
+        else:
+            chosen = (valid if is_open(status) else None) or version or self._plain(written or _placeholder(obj.get("spec")))
+        preset = written.preset if written else None
+        form = form_of(chosen.spec, chosen.defaults)
+        return _Result(
+            metadata.generation,
+            chosen,
+            tuple(errors),
+            valid=valid,
+            preset=preset,
+            preset_version=self._presets.version_of(preset),
+            form=form,
+        )
 
-    def _check(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Result | None) -> _Result:
-        valid = last.valid if last else None
-        spec, errors = self._read_spec(obj.get("spec"))
-        if spec is not None:
-            job = TrainingJob(metadata=metadata, spec=spec, status=status)
-            errors = problems(job) or self._unrenderable(job) or self._forbidden(job)
-            if not errors and valid is not None and is_open(status):
-                errors = changes(job.model_copy(update={"spec": valid}), job)
-        if not errors:
-            assert spec is not None
-            return _Result(metadata.generation, spec, (), valid=spec, form=self._form(spec))
-        chosen = (valid if is_open(status) else None) or spec or _placeholder(obj.get("spec"))
-        return _Result(metadata.generation, chosen, tuple(errors), valid=valid, form=self._form(chosen))
+    def _plain(self, spec: TrainingJobSpec) -> _Version:
+        return _Version(spec, spec, (self._defaults,))
 
-    def _form(self, spec: TrainingJobSpec) -> str:
-        return form_of(spec, self._defaults.template)
+    def _with_defaults(self, written: TrainingJobSpec) -> tuple[_Version | None, list[Problem]]:
+        """The spec with the defaults of its preset, and then with those of the installation. Problems if it cannot have its preset."""
+        layers: tuple[JobDefaults, ...] = (self._defaults,)
+        if written.preset is not None:
+            preset, errors = self._presets.of(written.preset)
+            if preset is None:
+                return None, errors
+            layers = (self._defaults, preset)
+        spec = written
+        for defaults in reversed(layers):
+            spec = defaults.applied(spec)
+        return _Version(written, spec, layers), []
+
+    def _problems(self, version: _Version, metadata: Metadata, status: TrainingJobStatus, *, valid: _Version | None) -> list[Problem]:
+        job = TrainingJob(metadata=metadata, spec=version.spec, status=status)
+        written = job.model_copy(update={"spec": version.written})
+        if errors := problems_with_defaults(job, written):
+            return errors
+        errors = self._unrenderable(job, version.defaults) or _taken_names(version) or self._forbidden(written)
+        if not errors and valid is not None and is_open(status):
+            errors = changes(job.model_copy(update={"spec": valid.written}), written)
+        return errors
 
     def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
         raw = bounded(raw)
         if errors := left_out(raw):
             return None, errors
         try:
-            spec = self._defaults.applied(TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False))
+            spec = TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False)
         except ValidationError as error:
             details = error.errors(include_url=False)
             return None, [problem_of({**detail, "loc": ("spec", *detail["loc"])}) for detail in details]
         errors = strategy_problems(spec.strategy)
         return (None if errors else spec), errors
 
-    def _unrenderable(self, job: TrainingJob) -> list[Problem]:
+    def _unrenderable(self, job: TrainingJob, defaults: tuple[JobDefaults, ...]) -> list[Problem]:
         """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails."""
         strategy = strategy_of(job.spec.strategy)
         plan = strategy.plan(job.spec)
         addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
-        defaults, errors = self._defaults.template, []
+        errors: list[Problem] = []
         try:
             for role in dict.fromkeys(replica.role for replica in plan.replicas):
                 pod = render_replica(job, role, index=0, attempt=0, addresses=addresses, images=self._images, defaults=defaults)
@@ -137,12 +193,37 @@ class Admission:
         return errors
 
     def _forbidden(self, job: TrainingJob) -> list[Problem]:
-        """Violations of the installation's policy. A spec that was accepted before is not checked again, so a stricter policy does not stop
-        running jobs. The installation's defaults are always allowed."""
+        """Violations of the installation's policy by a job as it was written. A spec that was accepted before is not checked again, so a
+        stricter policy does not stop running jobs. The defaults of the installation and of presets are always allowed."""
         condition = job.status.condition(ConditionType.VALID)
         if condition is not None and condition.status == "True" and condition.observed_generation == job.metadata.generation:
             return []
         return violations(self._policy, self._defaults.removed(job.spec))
+
+
+def _taken_names(version: _Version) -> list[Problem]:
+    """Containers and volumes of a preset that the job would change. They may have rights that the job's author has not: a side-car with
+    another image would have them, too."""
+    errors = []
+    for role, given in version.written.roles.items():
+        own = _names(given.template)
+        for defaults in version.defaults:
+            for _, template in defaults.templates_of(role) if defaults.preset else ():
+                for kind, name in sorted(own & _names(template)):
+                    message = f"{name} is one of preset {defaults.preset}, which a job may not change; write another name"
+                    errors.append(Problem(f"spec.roles.{role}.template.spec.{kind}", message))
+    return list(dict.fromkeys(errors))
+
+
+def _names(template: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """The containers and volumes of a template, except the trainer."""
+    spec = template.get("spec")
+    parts = ((kind, each) for kind in ("containers", "initContainers", "volumes") for each in _objects(_get(spec, kind)))
+    return {(kind, str(each.get("name"))) for kind, each in parts if each.get("name") != TRAINER_CONTAINER}
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:
@@ -200,23 +281,3 @@ def _has(value: Any, step: int | str) -> bool:
     if isinstance(value, dict):
         return step in value
     return isinstance(value, list) and isinstance(step, int) and step < len(value)
-
-
-@dataclass(frozen=True)
-class JobDefaults:
-    """`template` is a pod template for every replica, which the job's template overrides. `storage` is for checkpoints."""
-
-    template: Mapping[str, Any] = field(default_factory=dict)
-    storage: Storage | None = None
-
-    def applied(self, spec: TrainingJobSpec) -> TrainingJobSpec:
-        """The spec with the default storage, if it has none. The template is merged when pods are rendered."""
-        if self.storage is None or spec.checkpoint.storage is not None:
-            return spec
-        return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"storage": self.storage})})
-
-    def removed(self, spec: TrainingJobSpec) -> TrainingJobSpec:
-        """The spec without the storage, if it equals the default."""
-        if self.storage is None or spec.checkpoint.storage != self.storage:
-            return spec
-        return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"storage": None})})

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.status import TrainingJobStatus
-from muster.control.admission import JobDefaults
 from muster.control.cluster import Cluster, Object
 from muster.control.gangs import Gangs
+from muster.control.presets import Presets
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.control.tracing import Tracing
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.render.defaults import JobDefaults
 from muster.render.environment import Coordinator
 from muster.render.images import Images
 
@@ -30,6 +31,7 @@ class Dependencies:
     images: Images
     now: Callable[[], datetime]
     defaults: JobDefaults = field(default_factory=JobDefaults)
+    presets: Presets = field(default_factory=Presets)
     coordinator: Coordinator | None = None
     job_policy: JobPolicy = UNLIMITED
     policies: bool = False

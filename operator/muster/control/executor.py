@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
+from muster.control.admission import Admitted
 from muster.control.cluster import Child, Object, owner_of
 from muster.control.dependencies import Dependencies
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
@@ -54,11 +55,12 @@ class Executor:
         self._store = dependencies.store
         self._slots = Slots(AT_ONCE)
 
-    async def carry_out(self, job: TrainingJob, actions: Sequence[Action]) -> Created:
+    async def carry_out(self, admitted: Admitted, actions: Sequence[Action]) -> Created:
         """Carries out the actions concurrently, but creates the service before the pods.
 
         After all actions have ended, raises the first RefusedError in their order, or else the first other error.
         """
+        job = admitted.job
         creations = [action for action in actions if isinstance(action, CreateReplica)]
         others = [action for action in actions if not isinstance(action, CreateReplica | LookLive)]
         _raise_worst(await self._all(job, others, lambda action: self._do(job, action)))
@@ -68,7 +70,7 @@ class Executor:
         await self._ensure_objects(job, plans)
         await self._ensure_pod_group(job)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
-        _raise_worst(await self._all(job, batch, lambda action: self._create(job, action, plans)))
+        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans)))
         return Created(len(batch), left=len(creations) - len(batch))
 
     async def _all(
@@ -143,17 +145,18 @@ class Executor:
             raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
         return existing
 
-    async def _create(self, job: TrainingJob, action: CreateReplica, plans: Plans) -> None:
+    async def _create(self, admitted: Admitted, action: CreateReplica, plans: Plans) -> None:
+        job = admitted.job
         manifest = render_replica(
             job,
             action.role,
             index=action.index,
             attempt=action.attempt,
             addresses=addresses_of(job, action.attempt),
-            images=self._dependencies.images,
+            images=admitted.images,
             coordinator=self._dependencies.coordinator,
             standby=action.standby,
-            defaults=self._dependencies.defaults.template,
+            defaults=admitted.defaults,
             plans=plans,
         )
         if self._dependencies.tracing is not None:

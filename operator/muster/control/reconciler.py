@@ -47,7 +47,7 @@ class Reconciler:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
-        self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy)
+        self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy, presets=dependencies.presets)
         self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.again)
         self._executor = Executor(dependencies)
         self._listed_at: dict[str, datetime] = {}
@@ -75,7 +75,7 @@ class Reconciler:
         if looks_live:
             observed = await self._look_live(admitted)
             decision = self._decide(admitted, observed)
-        status = self._pinned(job, decision.status)
+        status = self._pinned(admitted, decision.status)
         if status.phase.final:
             self._slots.release(key)
         written = status != job.status
@@ -87,7 +87,7 @@ class Reconciler:
         except NotFoundError:
             self._dependencies.store.drop_job(obj)
             return None
-        created = await self._carry_out(job.with_status(status), decision)
+        created = await self._carry_out(replace(admitted, job=job.with_status(status)), decision)
         return self._later(decision, created=created, written=written)
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
@@ -182,16 +182,17 @@ class Reconciler:
 
     # writing
 
-    def _pinned(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
+    def _pinned(self, admitted: Admitted, status: TrainingJobStatus) -> TrainingJobStatus:
         """The status with the job's gang scheduler, and with the trainer image of the job's admission. A newer default of the installation
-        does not change the image."""
+        or of the preset does not change the image."""
+        job = admitted.job
         if status.admitted_time is None:
             return status
         has_pods = any(child.owner == job.metadata.uid for child in self._dependencies.store.children(job.key))
         status = replace(status, gang_scheduler=self._dependencies.gangs.scheduler_of(job, has_pods=has_pods))
         if status.image and not job.spec.trainer.image:
             return status
-        default = self._dependencies.images.trainers[strategy_of(job.spec.strategy).framework.name]
+        default = admitted.images.trainers[strategy_of(job.spec.strategy).framework.name]
         return replace(status, image=job.spec.trainer.image or image_of(job, default))
 
     async def _write(self, obj: Object, job: TrainingJob, *, status: TrainingJobStatus, observed: Observed) -> None:
@@ -210,11 +211,11 @@ class Reconciler:
         """Whether a pass over the job may be part of a recovery, because its replicas have run. Such passes go before those of new jobs."""
         return bool(((self._dependencies.store.job(key) or {}).get("status") or {}).get("startTime"))
 
-    async def _carry_out(self, job: TrainingJob, decision: Decision) -> Created:
+    async def _carry_out(self, admitted: Admitted, decision: Decision) -> Created:
         """Carries out the actions. Raises the first ClusterError after all of them have ended."""
-        uid = job.metadata.uid
+        uid = admitted.job.metadata.uid
         try:
-            created = await self._executor.carry_out(job, decision.actions)
+            created = await self._executor.carry_out(admitted, decision.actions)
         except (RefusedError, InvalidJobError) as error:  # the latter from a strategy that fails for a later replica
             self._refused[uid] = str(error)
             raise

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import Field, ValidationError
@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.base import ApiModel
 from muster.api.constants import CONTROLLER
-from muster.api.spec import Storage
-from muster.control.admission import JobDefaults
+from muster.api.preset import Defaults
+from muster.render.defaults import JobDefaults
 from muster.render.images import Images, default_images
 
 FILE_VARIABLE = "MUSTER_CONFIG"
@@ -58,15 +58,6 @@ class Supervisor(ApiModel):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(default=None, description="Pull policy of that image.")
 
 
-class CheckpointDefaults(ApiModel):
-    storage: Storage | None = Field(default=None, description="Storage of jobs without `spec.checkpoint.storage`.")
-
-
-class Defaults(ApiModel):
-    template: dict[str, Any] = Field(default_factory=dict, description="Pod template of every replica. The template of a job overrides it.")
-    checkpoint: CheckpointDefaults = Field(default_factory=CheckpointDefaults, description="Defaults for checkpoints.")
-
-
 class Configuration(ApiModel):
     """operator.yaml"""
 
@@ -95,7 +86,7 @@ class Configuration(ApiModel):
         return Images({**ours.trainers, **self.images}, supervisor.image or ours.supervisor, supervisor.pull_policy)
 
     def defaults(self) -> JobDefaults:
-        return JobDefaults(self.job_defaults.template, self.job_defaults.checkpoint.storage)
+        return JobDefaults.of(self.job_defaults)
 
 
 class OperatorPod(ApiModel):

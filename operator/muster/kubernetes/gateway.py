@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio import client
 
-from muster.api.constants import GROUP, JOB_NAME_LABEL, KIND, PLURAL, VERSION
+from muster.api.constants import GROUP, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL, VERSION
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 from muster.control.errors import NotFoundError, RefusedError, UnavailableError
 from muster.control.store import key_of, slim
@@ -46,6 +46,7 @@ _PLURALS = {
     "Pod": "pods",
     "PodGroup": "podgroups",
     KIND: PLURAL,
+    PRESET_KIND: PRESET_PLURAL,
 }
 _KINDS = {plural: kind for kind, plural in _PLURALS.items()}
 
@@ -93,6 +94,17 @@ class Gateway:
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._write("DELETE", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}", options)
+
+    async def list_presets(self) -> list[Object]:
+        """All presets of the cluster. None if it has no definition of presets. Presets that cannot be parsed are left out."""
+        unreadable: list[Unreadable] = []
+        try:
+            presets = [preset async for preset in self._pages(f"{_JOBS}/{PRESET_PLURAL}", unreadable)]
+        except NotFoundError:
+            return []
+        for each in unreadable:
+            log.error("preset %s cannot be read: %s", each.name, each.reason)
+        return presets
 
     # pods and services
 

@@ -12,6 +12,7 @@ from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, RefusedError
 from muster.control.event_recorder import EventRecorder
 from muster.control.gangs import Gangs
+from muster.control.presets import Presets
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
@@ -29,6 +30,8 @@ from muster.render.environment import Coordinator
 REPOINT_SECONDS = 60.0
 CERTIFICATE_RETRY_SECONDS = 2.0
 DISCOVERY_RETRY_SECONDS = 1.0
+PRESETS_SECONDS = 10.0
+"""How often the presets are listed. A change has an effect at the next start of a world, so a watch would not make it faster."""
 
 log = logging.getLogger("muster.operator")
 
@@ -59,6 +62,7 @@ class Leader:
         self._parts = parts
         self._certificate = certificate
         self._gangs = Gangs()
+        self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
             Dependencies(
@@ -68,6 +72,7 @@ class Leader:
                 images=configuration.all_images(),
                 now=parts.now,
                 defaults=configuration.defaults(),
+                presets=self._presets,
                 coordinator=Coordinator(url, certificate.certificate) if certificate else None,
                 job_policy=configuration.job_policy,
                 policies=configuration.network_policy.enabled,
@@ -100,6 +105,7 @@ class Leader:
         if self._certificate is not None:
             await self._channel.start(self._configuration.coordination.port, self._certificate.context())
         await self._discover()  # jobs that started before would have no gang
+        await self._list_presets()  # jobs that name one would not be valid
         for key in store.keys:
             queue.add(key)
         queue.start(self._reconciler.reconcile)
@@ -108,6 +114,7 @@ class Leader:
                 tasks.create_task(self._stay_reachable())
             tasks.create_task(self._parts.recorder.run())
             tasks.create_task(self._keep_discovering())
+            tasks.create_task(self._keep_listing_presets())
 
     async def stop(self) -> None:
         await self._channel.stop()
@@ -134,6 +141,28 @@ class Leader:
         while self._configuration.gang_scheduling.api_groups:
             await asyncio.sleep(self._configuration.resync_seconds)
             await self._discover()
+
+    async def _list_presets(self) -> None:
+        """Lists the presets of the cluster. Waits until the API server answers. Jobs get a pass if something has changed."""
+        while True:
+            try:
+                changed = self._presets.update(await self._gateway.list_presets())
+                break
+            except RefusedError as error:
+                log.warning("jobs cannot name presets, because the operator may not list them: %s", error)
+                changed = False
+                break
+            except ClusterError as error:
+                log.warning("the presets of the cluster cannot be read: %s", error)
+                await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
+        if changed:
+            for key in self._parts.store.keys:
+                self._parts.queue.add(key)
+
+    async def _keep_listing_presets(self) -> None:
+        while True:
+            await asyncio.sleep(PRESETS_SECONDS)
+            await self._list_presets()
 
     async def _stay_reachable(self) -> None:
         """Points the Service of the channel at this pod, again and again, in case somebody changes it."""

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from muster.admission.read import read_job
+from muster.admission.read import InvalidJobFileError, read_job
 from muster.api.job import TrainingJob
+from muster.api.problems import InvalidJobError
+from muster.control.presets import with_preset_written_out
 from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
@@ -36,12 +38,14 @@ class RunRequest:
     overrides: tuple[str, ...] = ()
     show_logs: bool = False
     quiet: bool = False
+    presets: Path | None = None
 
     @property
     def command(self) -> str:
         """The command line of this run, without --resume and --fresh."""
         options = [
             *(["--run-dir", str(self.run_dir)] if self.run_dir else []),
+            *(["--presets", str(self.presets)] if self.presets else []),
             *(["--ports", self.ports] if self.ports else []),
             *(word for override in self.overrides for word in ("--set", override)),
         ]
@@ -58,7 +62,7 @@ def run_file(request: RunRequest) -> ExitCode:
 
 def _run_file(request: RunRequest) -> ExitCode:
     allowed = PortRange.parse(request.ports) if request.ports else None
-    job = overridden(read_job(request.job_file), request.overrides)
+    job = _with_preset(overridden(read_job(request.job_file), request.overrides), request)
     display = make_display(quiet=request.quiet, clock=time.monotonic)
     settings = Settings(
         cwd=Path.cwd(),
@@ -77,6 +81,15 @@ def _run_file(request: RunRequest) -> ExitCode:
         say=display.line,
     )
     return _run_started(start, settings, display)
+
+
+def _with_preset(job: TrainingJob, request: RunRequest) -> TrainingJob:
+    try:
+        return with_preset_written_out(job, request.presets)
+    except InvalidJobFileError:
+        raise
+    except InvalidJobError as error:
+        raise InvalidJobFileError(request.job_file, error.problems) from None
 
 
 def run_job(

@@ -10,6 +10,7 @@ from pathlib import Path
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Restarts, TrainingJobStatus
+from muster.control.presets import no_file_for
 from muster.lifecycle.decide import caught_up
 from muster.lifecycle.observed import Observed
 from muster.local.errors import ConfigurationError, FieldError
@@ -41,6 +42,8 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
     Raises ConfigurationError if the directory has a run and neither `resume` nor `fresh` is set, if it has none and `resume` is set, or if
     another `muster run` uses it. `again` is the command line without these two options.
     """
+    if job.spec.preset is not None:
+        raise FieldError(f"spec.preset: {no_file_for(job.spec.preset)}")
     if resume and not has_run(path):
         raise ConfigurationError(
             f"{path}: {'has' if path.is_dir() else 'does not exist, so it has'} no run to resume; {_choices(path, again)}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
+from muster.render.defaults import JobDefaults, images_with
 from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
 from muster.render.gang import SCHEDULERS, joined
@@ -29,6 +29,7 @@ def render(
     addresses: Addresses,
     images: Images,
     coordinator: Coordinator | None = None,
+    defaults: Sequence[JobDefaults] = (),
 ) -> list[Manifest]:
     """The objects of the strategy, the service, then the pods in the order of their ranks. The same arguments give the same manifests.
 
@@ -36,9 +37,19 @@ def render(
     """
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
-    plans = Plans(whole=plan, world=plan)
+    plans, images = Plans(whole=plan, world=plan), images_with(images, defaults)
     pods = [
-        pod_of(job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, images=images, coordinator=coordinator)
+        pod_of(
+            job,
+            replica,
+            strategy=strategy,
+            plans=plans,
+            attempt=attempt,
+            addresses=addresses,
+            images=images,
+            coordinator=coordinator,
+            defaults=defaults,
+        )
         for replica in plan.replicas
     ]
     return [*render_objects(job, plan, addresses), render_service(job, addresses), *pods]
@@ -53,14 +64,15 @@ def render_replica(
     addresses: Addresses,
     images: Images,
     coordinator: Coordinator | None = None,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    defaults: Sequence[JobDefaults] = (),
     standby: bool = False,
     plans: Plans | None = None,
 ) -> Manifest:
     """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
 
-    `defaults` is a pod template that the job's template overrides. Pass `plans` when you render many replicas, because their cost grows
-    with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be merged.
+    `defaults` have pod templates and images that the job's own override. Pass `plans` when you render many replicas, because their cost
+    grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
+    merged.
     """
     strategy = strategy_of(job.spec.strategy)
     plans = plans or plans_of(job)
@@ -72,7 +84,7 @@ def render_replica(
         plans=plans,
         attempt=attempt,
         addresses=addresses,
-        images=images,
+        images=images_with(images, defaults),
         coordinator=coordinator,
         defaults=defaults,
         standby=standby,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from muster.api import grace
@@ -22,6 +22,7 @@ from muster.api.constants import (
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Role, RoleName
+from muster.render.defaults import JobDefaults
 from muster.render.environment import (
     CLAIM_PATH,
     CODE_PATH,
@@ -95,10 +96,10 @@ def pod_of(
     addresses: Addresses,
     images: Images,
     coordinator: Coordinator | None,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    defaults: Sequence[JobDefaults] = (),
     standby: bool = False,
 ) -> dict[str, Any]:
-    """The manifest of one replica's pod. The installation's template (`defaults`) is merged into it, and then the user's.
+    """The manifest of one replica's pod. The templates of the `defaults` are merged into it in their order, and then the user's.
 
     Raises InvalidJobError if a template cannot be merged.
     """
@@ -148,8 +149,13 @@ def pod_of(
             for extra in (strategy.objects(job.spec, plans.whole, addresses) if strategy.objects else ())
         ],
     )
-    for template, field in ((defaults, "jobDefaults.template"), (role.template, f"spec.roles.{replica.role}.template")):
-        pod = _with_template(pod, template, field, strategy=strategy)
+    templates = [
+        (template, partial(_problem_below, each.problem, path)) for each in defaults for path, template in each.templates_of(replica.role)
+    ]
+    templates.append((role.template, partial(_problem_below, Problem, f"spec.roles.{replica.role}.template")))
+    rendered = pod
+    for template, problem in templates:
+        pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
     return _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
 
 
@@ -203,24 +209,35 @@ def _resources(role: Role, placement: Placement) -> dict[str, dict[str, str]]:
     return {key: values for key, values in (("limits", limits), ("requests", requests)) if values}
 
 
-def _with_template(pod: dict[str, Any], template: Mapping[str, Any], field: str, *, strategy: Strategy) -> dict[str, Any]:
-    """The pod with the template merged into it, and with the fields restored that identify this replica."""
+def _problem_below(problem: Callable[[str, str], Problem], field: str, path: str, message: str) -> Problem:
+    return problem(f"{field}.{path}" if path else field, message)
+
+
+def _with_template(
+    pod: dict[str, Any],
+    template: Mapping[str, Any],
+    problem: Callable[[str, str], Problem],
+    *,
+    rendered: Mapping[str, Any],
+    strategy: Strategy,
+) -> dict[str, Any]:
+    """The pod with the template merged into it, and with the fields restored that identify this replica, as they were rendered."""
     if not template:
         return pod
     patch: dict[str, Any] = {part: template[part] for part in ("metadata", "spec") if template.get(part) is not None}
     try:
         merged = strategic_merge(pod, patch)
     except MergeError as error:
-        raise InvalidJobError([Problem(f"{field}.{error.path}" if error.path else field, error.message)]) from None
-    return _fixed(merged, pod, field, strategy=strategy)
+        raise InvalidJobError([problem(error.path, error.message)]) from None
+    return _fixed(merged, rendered, problem, strategy=strategy)
 
 
-def _fixed(merged: dict[str, Any], pod: dict[str, Any], field: str, *, strategy: Strategy) -> dict[str, Any]:
+def _fixed(merged: dict[str, Any], pod: Mapping[str, Any], problem: Callable[[str, str], Problem], *, strategy: Strategy) -> dict[str, Any]:
     spec, metadata = merged.get("spec", {}), merged.setdefault("metadata", {})
     trainers = [container for container in spec.get("containers", ()) if container["name"] == TRAINER_CONTAINER]
     if not trainers:
         message = f"takes the {TRAINER_CONTAINER} container away, and nothing would train; remove the $patch that does it"
-        raise InvalidJobError([Problem(field, message)])
+        raise InvalidJobError([problem("", message)])
     metadata |= {key: pod["metadata"][key] for key in _FIXED_METADATA if key in pod["metadata"]}
     metadata["labels"] = {**metadata.get("labels", {}), **pod["metadata"]["labels"]}
     spec |= {key: pod["spec"][key] for key in _FIXED_SPEC}

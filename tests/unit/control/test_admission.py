@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.admission.job_policy import JobPolicy
-from muster.control.admission import Admission, JobDefaults, readable_status
+from muster.control.admission import Admission, readable_status
+from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
@@ -115,12 +116,12 @@ def test_a_configuration_out_of_bounds_is_refused_by_name_before_anything_walks_
 
 
 def test_a_job_that_a_check_breaks_on_is_not_valid_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(_: Any) -> Any:
+    def breaks(*_: Any) -> Any:
         raise RecursionError("maximum recursion depth exceeded")
 
     judge = admission()
     assert judge.admit(obj(GOOD)).problems == ()
-    monkeypatch.setattr("muster.control.admission.problems", breaks)
+    monkeypatch.setattr("muster.control.admission.problems_with_defaults", breaks)
     [problem] = judge.admit(obj(GOOD, generation=2)).problems
     assert problem.field == "spec"
     assert "cannot be read (RecursionError)" in problem.message

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from muster.control.admission import JobDefaults
 from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
@@ -19,6 +18,7 @@ from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.views import child_of
+from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.strategies.registry import strategy_of
 from muster_contract.reports import Report

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from muster.control import coordination
-from muster.control.admission import Admission, JobDefaults
+from muster.control.admission import Admission
 from muster.control.cluster import Object
 from muster.control.queue import WorkQueue
 from muster.control.rate_limits import REPORTS_PER_POD
@@ -28,6 +28,7 @@ from muster.control.store import Store
 from muster.kubernetes.certificate import new_certificate
 from muster.kubernetes.channel import ClusterChannel
 from muster.kubernetes.views import child_of
+from muster.render.defaults import JobDefaults
 from muster.render.images import default_images
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.events import Commit, Evaluation, Fingerprint, Pace, Resumed

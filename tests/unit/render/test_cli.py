@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from muster.cli import main as command_line
+from tests.support.presets import preset
 
 JOB = """\
 apiVersion: muster.dev/v1alpha1
@@ -166,3 +167,29 @@ def test_a_command_whose_module_is_missing_does_not_break_the_others(
         command_line.main(["fly"])
     assert ended.value.code == 2
     assert "No such command 'fly'" in capsys.readouterr().err
+
+
+def test_render_and_validate_show_what_a_preset_of_the_cluster_gives(
+    job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def says(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(arguments)
+        return ended.value.code, *capsys.readouterr()
+
+    job_file.write_text(JOB.replace("  strategy: DDP\n", "  strategy: DDP\n  preset: h100-8\n"))
+    presets = tmp_path / "presets.yaml"
+    presets.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [preset(), preset("a100-8")]}))
+    code, out, err = says("render", str(job_file), "--presets", str(presets))
+    [_, pod, _] = list(yaml.safe_load_all(out))
+    [trainer] = pod["spec"]["containers"]
+    assert (code, err) == (0, "")
+    assert (trainer["image"], trainer["resources"]["limits"]["nvidia.com/gpu"]) == ("registry.example.com/torch:cu128", "8")
+    assert {"name": "NCCL_IB_HCA", "value": "mlx5"} in trainer["env"]
+    code, out, err = says("render", str(job_file))
+    assert (code, out) == (11, "")
+    assert err.startswith(f"{job_file}: spec.preset: h100-8 is a preset of a cluster, and is needed here")
+    monkeypatch.setenv("MUSTER_PRESETS", str(presets))
+    assert "a world of 16 processes" in says("validate", str(job_file))[1]
+    job_file.write_text(job_file.read_text().replace("preset: h100-8", "preset: h100-9"))
+    assert "spec.preset: there is no preset h100-9; there are a100-8, h100-8" in says("render", str(job_file))[2]

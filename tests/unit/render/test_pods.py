@@ -11,6 +11,7 @@ from muster.api.problems import InvalidJobError
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, RoleName, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
+from muster.render.defaults import JobDefaults
 from muster.render.form import form_of
 from muster.render.manifests import render_replica
 from muster.strategies.registry import strategy_of
@@ -60,7 +61,7 @@ def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
         "muster.dev/role": "worker",
         "muster.dev/index": "1",
         "muster.dev/attempt": "2",
-        "muster.dev/form": form_of(job_of(JOBS["parameter-server"]).spec, {}),
+        "muster.dev/form": form_of(job_of(JOBS["parameter-server"]).spec, ()),
         "app.kubernetes.io/name": "muster-training",
         "app.kubernetes.io/instance": "job",
         "app.kubernetes.io/component": "worker",
@@ -82,8 +83,8 @@ def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
 )
 def test_pods_of_a_world_have_one_form(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
     plain = {"strategy": "DDP", "trainer": {"task": "digits"}}
-    form = form_of(TrainingJobSpec.model_validate({**plain, **spec}), defaults)
-    assert (form == form_of(TrainingJobSpec.model_validate(plain), {})) is alike
+    form = form_of(TrainingJobSpec.model_validate({**plain, **spec}), (JobDefaults(template=defaults),))
+    assert (form == form_of(TrainingJobSpec.model_validate(plain), ())) is alike
 
 
 def test_every_address_is_the_host_name_of_a_pod() -> None:

@@ -13,8 +13,9 @@ from muster.admission import validate
 from muster.admission.validate import problems
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.control.admission import Admission, JobDefaults
+from muster.control.admission import Admission
 from muster.render.addresses import ClusterAddresses
+from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.render.manifests import render
 from muster.strategies.base import ExtraObject, RoleRule, Strategy

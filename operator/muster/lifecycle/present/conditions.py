@@ -53,7 +53,8 @@ def _condition(kind: ConditionType, value: Value, old: Condition | None, facts: 
 def _valid(facts: Facts) -> Value:
     if facts.problems:
         return Value(False, Reason(facts.problems[0].reason), "; ".join(map(str, facts.problems)))
-    return Value(True, Reason.ACCEPTED)
+    preset = facts.spec.preset
+    return Value(True, Reason.ACCEPTED, f"with the defaults of preset {preset}" if preset else "")
 
 
 def _resume_regression(status: TrainingJobStatus, old: TrainingJobStatus) -> Value | None:

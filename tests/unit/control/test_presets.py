@@ -1,0 +1,256 @@
+"""Which preset does a job get, when, and what if it cannot have it?"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.admission.job_policy import JobPolicy, Templates
+from muster.admission.read import InvalidJobFileError, parse_job
+from muster.api.problems import InvalidJobError
+from muster.control.admission import Admission, Admitted
+from muster.control.presets import Presets, read_presets, with_preset, with_preset_written_out
+from muster.render.defaults import JobDefaults
+from tests.support.presets import H100_8, preset
+from tests.unit.control.test_admission import GOOD, IMAGES, RUNNING, obj
+from tests.unit.control.test_reconciler import KEY, World
+
+NAMED = {**GOOD, "preset": "h100-8"}
+WORLD = {"attempt": 0, "size": 4, "createdTime": "2026-11-21T12:00:00Z"}
+READY = {**RUNNING, "world": {**WORLD, "readyTime": "2026-11-21T12:00:00Z"}}
+STARTING = {**RUNNING, "world": WORLD}
+SMALL = preset(roles={"worker": {"resources": {"limits": {"nvidia.com/gpu": 2}}}})
+
+
+def admission(presets: Presets, **policy: Any) -> Admission:
+    return Admission(IMAGES, JobDefaults(), JobPolicy(**policy), presets=presets)
+
+
+def gpus(admitted: Admitted) -> str:
+    return str(admitted.job.spec.roles["worker"].resources.limits.get("nvidia.com/gpu"))
+
+
+def messages(admitted: Admitted) -> list[str]:
+    return [str(problem) for problem in admitted.problems]
+
+
+def test_a_preset_that_does_not_exist_is_named_with_those_that_do() -> None:
+    judge = admission(Presets([preset("h100-8"), preset("a100-8")]))
+    text = "spec.preset: there is no preset h100-9; there are a100-8, h100-8"
+    assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
+    grown = Presets([preset("h100-8")])
+    judge = admission(grown)
+    judge.admit(obj({**GOOD, "preset": "h100-9"}))
+    grown.update([preset("h100-8"), preset("a100-8")])
+    assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
+    [none] = messages(admission(Presets()).admit(obj(NAMED)))
+    assert none.startswith("spec.preset: there is no preset h100-8; there is none: the owners of the cluster create them")
+    many = admission(Presets([preset(f"p{number}") for number in range(30)])).admit(obj(NAMED))
+    assert messages(many)[0].endswith(" and 18 more")
+
+
+@pytest.mark.parametrize("name", ["H100", "a" * 64, "-x", "x\x1b[31m", "", 8, ["h100-8"]])
+def test_a_name_that_no_preset_has_is_refused_by_its_form(name: Any) -> None:
+    [problem] = admission(Presets()).admit(obj({**GOOD, "preset": name})).problems
+    assert problem.field == "spec.preset"
+    assert len(problem.message) < 400
+    assert "\x1b" not in problem.message
+
+
+def test_a_job_waits_for_its_preset_and_starts_when_it_is_there() -> None:
+    presets = Presets()
+    world = World(presets=presets)
+    world.submit(preset="h100-8")
+    world.look()
+    assert not world.cluster.of("Pod")
+    assert presets.update([SMALL])
+    world.look()
+    assert len(world.cluster.of("Pod")) == 2
+    assert [each["message"] for each in world.status()["conditions"] if each["type"] == "Valid"] == ["with the defaults of preset h100-8"]
+
+
+def test_a_preset_that_is_not_valid_is_named_with_the_field() -> None:
+    broken = preset(template={"spec": {"containers": [{"name": "trainer", "env": [{"name": "MUSTER_JOB", "value": "x"}]}]}})
+    [text] = messages(admission(Presets([broken])).admit(obj(NAMED)))
+    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.template.spec.containers[0].env[0].name: ")
+    [text] = messages(admission(Presets([preset(template=3)])).admit(obj(NAMED)))
+    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.template: must be a mapping")
+    many = preset(roles={"worker": {"resources": {"limits": {"nvidia.com/gpu": "many!"}}}})
+    [text] = messages(admission(Presets([many])).admit(obj(NAMED)))
+    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.roles.worker.resources.limits[nvidia.com/gpu]: ")
+    [text] = messages(admission(Presets([{**preset(), "spec": None}])).admit(obj(NAMED)))
+    assert text.startswith("spec.preset: preset h100-8 is not valid: spec: ")
+
+
+def test_a_job_that_is_not_valid_with_its_preset_only_says_so_with_preset_and_field() -> None:
+    judge = admission(Presets([SMALL]))
+    assert judge.admit(obj({**GOOD, "batch": {"globalSize": 3}})).problems == ()
+    [text] = messages(judge.admit(obj({**NAMED, "batch": {"globalSize": 3}}, generation=2)))
+    assert text.startswith("spec.preset: with preset h100-8, spec.batch.globalSize is not possible: 3 samples")
+    merging = preset(template={"spec": {"securityContext": []}})
+    [text] = messages(admission(Presets([merging])).admit(obj(NAMED)))
+    assert text.startswith("spec.preset: preset h100-8: template.spec.securityContext: must be an object")
+    own = {**NAMED, "batch": {"globalSize": 1}}
+    assert [each.field for each in judge.admit(obj(own, generation=3)).problems] == ["spec.batch.globalSize"]
+
+
+def test_a_changed_preset_reaches_a_running_job_and_its_pods_get_another_form() -> None:
+    presets = Presets([SMALL])
+    judge = admission(presets)
+    before = judge.admit(obj(NAMED))
+    assert gpus(before) == "2"
+    assert not presets.update([copy.deepcopy(SMALL)]), "nothing has changed"
+    assert judge.admit(obj(NAMED, status=READY)).job.spec is before.job.spec
+    assert presets.update([preset()])
+    after = judge.admit(obj(NAMED, status=READY))
+    assert (gpus(after), after.problems) == ("8", ())
+    assert after.form != before.form
+
+
+def test_a_world_that_is_being_started_keeps_the_preset_as_it_was() -> None:
+    presets = Presets([SMALL])
+    judge = admission(presets)
+    before = judge.admit(obj(NAMED))
+    for objects in ([preset()], []):
+        presets.update(objects)
+        same = judge.admit(obj(NAMED, status=STARTING))
+        assert (same.form, same.defaults, same.problems) == (before.form, before.defaults, ())
+    presets.update([preset()])
+    assert gpus(judge.admit(obj(NAMED, status=READY))) == "8"
+
+
+def test_a_running_job_whose_preset_is_deleted_goes_on_as_it_was_and_says_so() -> None:
+    presets = Presets([SMALL])
+    judge = admission(presets)
+    before = judge.admit(obj(NAMED))
+    presets.update([])
+    after = judge.admit(obj(NAMED, status=READY))
+    assert (gpus(after), after.form) == ("2", before.form)
+    assert messages(after)[0].startswith("spec.preset: there is no preset h100-8")
+    again = admission(presets).admit(obj(NAMED, status=READY))
+    assert again.problems, "an operator that has never seen the preset starts nothing without it"
+    presets.update([SMALL])
+    assert judge.admit(obj(NAMED, status=READY)).problems == ()
+
+
+def test_a_job_changes_its_preset_only_while_it_is_suspended() -> None:
+    judge = admission(Presets([SMALL, preset("other")]))
+    judge.admit(obj(NAMED))
+    changed = {**NAMED, "preset": "other"}
+    [problem] = judge.admit(obj(changed, generation=2, status=READY)).problems
+    assert (problem.field, problem.message[:40]) == ("spec.preset", "cannot be changed while the job runs: se")
+    assert judge.admit(obj({**changed, "suspend": True}, generation=3, status=READY)).problems == ()
+
+
+def test_all_pods_of_a_new_world_have_the_changed_preset_and_the_image_stays() -> None:
+    presets = Presets([preset()])
+    world = World(presets=presets)
+    world.submit(preset="h100-8")
+    world.look()
+    world.look()
+    for index in (0, 1):
+        world.pod(index, running={"startedAt": "2026-11-21T12:00:00Z"})
+    changed = copy.deepcopy(H100_8)
+    changed["images"]["PyTorch"] = "newer"
+    changed["roles"]["worker"]["template"]["spec"]["nodeSelector"] = {"node": "h200-8"}
+    world.look()
+    presets.update([preset(**changed)])
+    world.look()
+    assert {pod["spec"]["nodeSelector"]["node"] for pod in world.cluster.of("Pod")} == {"h100-8"}, "a running world is left alone"
+    world.pod(1, terminated={"exitCode": 137, "finishedAt": "2026-11-21T12:00:01Z"})
+    for _ in range(4):
+        asyncio.run(world.reconciler.reconcile(KEY))
+        alive = {pod["metadata"]["uid"] for pod in world.cluster.of("Pod")}
+        for child in world.store.children(KEY):
+            if child.view.uid not in alive:
+                world.store.drop_child(KEY, child.view.uid)
+    pods = world.cluster.of("Pod")
+    assert [pod["metadata"]["labels"]["muster.dev/attempt"] for pod in pods] == ["1", "1"]
+    assert {pod["spec"]["nodeSelector"]["node"] for pod in pods} == {"h200-8"}
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"registry.example.com/torch:cu128"}
+
+
+def test_the_policy_is_for_what_the_job_asks_for_and_not_for_what_its_preset_gives() -> None:
+    strict = {"templates": Templates.RESTRICTED, "volumes": [], "max_replicas_per_job": 2}
+    judge = admission(Presets([preset()]), **strict)
+    assert judge.admit(obj(NAMED)).problems == ()
+    tolerating = {"spec": {"tolerations": [{"operator": "Exists"}]}}
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": tolerating}}}
+    assert [each.field for each in judge.admit(obj(own, generation=2)).problems] == ["spec.roles.worker.template.spec.tolerations"]
+    many = {**NAMED, "roles": {"worker": {"replicas": 3}}}
+    assert [each.field for each in judge.admit(obj(many, generation=3)).problems] == ["spec.roles"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "item"),
+    [
+        ("containers", {"name": "agent", "image": "evil"}),
+        ("initContainers", {"name": "tune", "command": ["evil"]}),
+        ("volumes", {"name": "keys", "emptyDir": {}}),
+    ],
+)
+def test_a_job_does_not_change_a_side_car_or_a_volume_of_its_preset(kind: str, item: dict[str, Any]) -> None:
+    spec = {
+        "containers": [{"name": "agent", "image": "agent:1", "securityContext": {"privileged": True}}],
+        "initContainers": [{"name": "tune", "image": "tune:1", "securityContext": {"privileged": True}}],
+        "volumes": [{"name": "keys", "secret": {"secretName": "keys"}}],
+    }
+    judge = admission(Presets([preset(template={"spec": spec})]))
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": {kind: [item]}}}}}
+    [text] = messages(judge.admit(obj(own)))
+    assert text == (
+        f"spec.roles.worker.template.spec.{kind}: {item['name']} is one of preset h100-8, which a job may not change; write another name"
+    )
+    other = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": {kind: [{**item, "name": "mine", "image": "mine"}]}}}}}
+    assert kind == "volumes" or judge.admit(obj(other, generation=2)).problems == ()
+
+
+JOB = """\
+apiVersion: muster.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: digits}
+spec: {strategy: DDP, preset: h100-8, trainer: {task: digits}}
+"""
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_file_has_one_preset_or_a_list_as_kubectl_prints_it(tmp_path: Path, many: bool) -> None:
+    file = tmp_path / "presets.yaml"
+    printed = {**preset(), "metadata": {"name": "h100-8", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-11-21T12:00:00Z"}}
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [printed, preset("other")]} if many else printed))
+    job = parse_job(JOB, source="job.yaml")
+    applied, [defaults] = with_preset(job, file)
+    assert (applied.spec.preset, defaults.preset) == ("h100-8", "h100-8")
+    out = with_preset_written_out(job, file).spec
+    assert out.preset is None
+    assert out.roles["worker"].template["spec"]["nodeSelector"] == {"node": "h100-8"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "is no preset"),
+        ("kind: Pod\nmetadata: {name: h100-8}\n", "is no preset"),
+        ("kind: List\nitems: 3\n", "is no preset"),
+        ("kind: List\nitems: [{kind: TrainingPreset}]\n", "is no preset"),
+        ("a: &a [*a, *a]\n", "presets.yaml"),
+        ("\x00", "presets.yaml"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "presets.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidJobFileError, match=message):
+        read_presets(file)
+
+
+def test_without_a_file_the_message_says_where_to_get_one() -> None:
+    job = parse_job(JOB, source="job.yaml")
+    for take in (with_preset, with_preset_written_out):
+        with pytest.raises(InvalidJobError, match="kubectl get trainingpreset h100-8 -o yaml"):
+            take(job, None)
