@@ -24,7 +24,11 @@ class FileSet(ABC):
         for number in range(len(files)):
             first, last = int(self._begins[number]), int(self._begins[number + 1]) - 1
             if first <= last:
-                self.batch([first, last])  # raises an error now if the samples do not fit
+                self._try(first, last)
+
+    def _try(self, first: int, last: int) -> None:
+        """Reads samples of a file, from its first to its last one, to raise an error now if they do not fit."""
+        self.batch([first, last])
 
     def __len__(self) -> int:
         return int(self._begins[-1])
