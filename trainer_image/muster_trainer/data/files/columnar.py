@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,8 +28,8 @@ _CHUNK = 4 << 20  # bytes of decoded rows that are kept or dropped together
 _READERS = 16  # files whose footers a process keeps
 _ROWS_PER_BYTE = 1024  # compression makes no file smaller than that
 
-Key = tuple[int, int, int]
-"""The number of a file, of a group of rows in it, and of a chunk in the group."""
+Key = tuple[int, int]
+"""The number of a group, over all files, and of a chunk in it."""
 
 
 class Reader(ABC):
@@ -59,7 +60,9 @@ class Columnar(FileSet):
         self._sources: list[list[str]] = []
         self._widths: list[list[int]] = []
         self._chunk_rows = 0
-        self._groups: list[np.ndarray] = []
+        self._groups: list[tuple[int, int, int]] = []
+        """The number of the file, the number of the group in it, and its rows."""
+        self._indexed = 0
         self._lock = threading.Lock()
         self._forget()
         super().__init__(files, parts)
@@ -76,16 +79,16 @@ class Columnar(FileSet):
         self.batch([first])  # the last one would be behind all others of its group
 
     def _index(self, file: OpenFile) -> int:
-        number = len(self._groups)
         with self._words(file):
-            reader = self._reader(number)
+            reader = self._reader(self._indexed)
             row_bytes = self._fit(file, reader.schema)
             rows = reader.group_rows(self._all_sources, row_bytes)
         if sum(rows) > file.size * _ROWS_PER_BYTE or min(rows, default=0) < 0:
             raise BadConfiguration(
                 f"data file {file.path} is damaged: it cannot have {sum(rows)} rows in {file.size} bytes; write it again"
             )
-        self._groups.append(np.concatenate([[0], np.cumsum(rows, dtype=np.int64)]))
+        self._groups += [(self._indexed, group, count) for group, count in enumerate(rows)]
+        self._indexed += 1
         return sum(rows)
 
     @property
@@ -126,27 +129,32 @@ class Columnar(FileSet):
         return max(row_bytes, 1)
 
     def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
-        places: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-        for position, (number, row) in enumerate(self._located(indices)):
-            group = int(np.searchsorted(self._groups[number], row, side="right")) - 1
-            chunk, place = divmod(row - int(self._groups[number][group]), self._chunk_rows)
-            places[number, group, chunk].append((position, place))
+        self._check_bounds(indices)
+        groups = np.searchsorted(self._group_begins, indices, side="right") - 1
+        chunks, rows = np.divmod(indices - self._group_begins[groups], self._chunk_rows)
+        keys, owners = np.unique(np.stack([groups, chunks]), axis=1, return_inverse=True)
         arrays = [np.empty((len(indices), *column.shape), dtype=column.type) for column in self.columns]
         with self._lock:
-            for key in sorted(places):
-                positions, rows = map(list, zip(*places[key], strict=True))
-                for array, source in zip(arrays, self._chunk(key), strict=True):
-                    array[positions] = source[rows]
+            for number, (group, chunk) in enumerate(keys.T.tolist()):
+                own = np.flatnonzero(owners.ravel() == number)
+                for array, source in zip(arrays, self._chunk((group, chunk)), strict=True):
+                    array[own] = source[rows[own]]
         return arrays
+
+    @cached_property
+    def _group_begins(self) -> np.ndarray:
+        """The number of the first sample of each group, over all files, then the number of all samples."""
+        return np.concatenate([[0], np.cumsum([rows for _, _, rows in self._groups], dtype=np.int64)])
 
     def _chunk(self, key: Key) -> list[np.ndarray]:
         if key in self._chunks:
             self._chunks.move_to_end(key)
             return self._chunks[key]
-        number, group, chunk = key
+        group, chunk = key
+        number, _, in_group = self._groups[group]
         file = self.files[number]
-        begin = int(self._groups[number][group]) + chunk * self._chunk_rows
-        rows = min(self._chunk_rows, int(self._groups[number][group + 1]) - begin)
+        rows = min(self._chunk_rows, in_group - chunk * self._chunk_rows)
+        begin = int(self._group_begins[group] - self._begins[number]) + chunk * self._chunk_rows
         with self._words(file):
             batch = self._next(key)
             if batch is None or batch.num_rows != rows:
@@ -162,15 +170,15 @@ class Columnar(FileSet):
 
     def _next(self, key: Key) -> Any:
         """Reads a group up to that chunk, from where it is being read if it can."""
-        number, group, chunk = key
-        at, batches = self._cursor or (key, iter(()))
-        if self._cursor is None or at[:2] != key[:2] or at[2] > chunk:
-            at, batches = (number, group, 0), self._reader(number).slices(group, self._all_sources, self._chunk_rows)
-        self._cursor = None
-        batch = None
-        for _ in range(at[2], chunk + 1):
+        group, chunk = key
+        if self._cursor is None or self._cursor[0][0] != group or self._cursor[0][1] > chunk:
+            number, in_file, _ = self._groups[group]
+            self._cursor = (group, 0), self._reader(number).slices(in_file, self._all_sources, self._chunk_rows)
+        (_, at), batches = self._cursor
+        self._cursor = batch = None  # an error ends the reading of the group
+        for _ in range(at, chunk + 1):
             batch = next(batches, None)
-        self._cursor = (number, group, chunk + 1), batches
+        self._cursor = (group, chunk + 1), batches
         return batch
 
     def _decoded(self, file: OpenFile, batch: Any, begin: int) -> list[np.ndarray]:
@@ -201,7 +209,6 @@ class Columnar(FileSet):
         try:
             yield
         except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
-            self._cursor = None
             raise _damaged(file, error) from None
 
 

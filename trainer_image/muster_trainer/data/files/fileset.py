@@ -42,10 +42,13 @@ class FileSet(ABC):
         arrays = self.arrays(np.asarray(indices))
         return assembled(self.parts, lambda column: arrays[self.columns.index(column)])
 
-    def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
-        """(number of the file, number in it) of each sample."""
+    def _check_bounds(self, indices: np.ndarray) -> None:
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"there are {len(self)} samples")
+
+    def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
+        """(number of the file, number in it) of each sample."""
+        self._check_bounds(indices)
         numbers = np.searchsorted(self._begins, indices, side="right") - 1
         return list(zip(numbers.tolist(), (indices - self._begins[numbers]).tolist(), strict=True))
 
