@@ -17,8 +17,8 @@ from pathlib import Path
 
 TELEMETRY = "telemetry"
 """The extra that the operator's image has for traces."""
-STORAGE = "s3"
-"""The extra that trainer images have for checkpoints in object stores."""
+STORAGE = ("s3", "parquet")
+"""The extras that trainer images have: for checkpoints and data in object stores, and for data in Parquet and Arrow files."""
 SUPERVISOR = ("psutil",)
 """What a supervisor needs: trainer images take no more of the operator's packages, so that users' own versions meet none of ours."""
 BASE = "base"
@@ -47,7 +47,7 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     first, *others = extras[_checked(framework)]
     wanted = distribution or _locks_of(framework)[0][1]
     package = [] if wanted == BASE else [first.replace(_name(first), wanted, 1)]
-    return [*supervisor, *package, *others, *extras[STORAGE]]
+    return [*supervisor, *package, *others, *(each for extra in STORAGE for each in extras[extra])]
 
 
 def lock(image: str, framework: str = "", distribution: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Files in an object store (s3://bucket/prefix, by fsspec), with the methods of pathlib.Path that checkpoints need.
+"""Files in an object store (s3://bucket/prefix, by fsspec), with the methods of pathlib.Path that checkpoints and data files need.
 
 There are no directories: a folder exists while an object below it does. An object is complete once it exists.
 """
@@ -6,6 +6,7 @@ There are no directories: a folder exists while an object below it does. An obje
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,17 @@ class ObjectPath:
     def stem(self) -> str:
         return self.name.rpartition(".")[0] or self.name
 
+    @property
+    def suffix(self) -> str:
+        return self.name.removeprefix(self.stem)
+
+    @property
+    def parent(self) -> ObjectPath:
+        return ObjectPath(self.uri.rpartition("/")[0])
+
+    def with_name(self, name: str) -> ObjectPath:
+        return self.parent / name
+
     def resolve(self) -> ObjectPath:
         return self
 
@@ -71,6 +83,20 @@ class ObjectPath:
     def size(self) -> int:
         with self._store() as store:
             return int(store.size(self.uri))
+
+    def status(self) -> tuple[int, str]:
+        """The size in bytes, and a text that differs where the content does."""
+        with self._store() as store:
+            status = store.info(self.uri)
+            if status["type"] != "file":
+                raise FileNotFoundError
+            return int(status["size"]), str(status.get("ETag") or status.get("LastModified"))
+
+    def read_range(self, begin: int, end: int) -> bytes:
+        """The bytes from `begin` to `end` (exclusive), fewer if the object is shorter."""
+        with self._store() as store:
+            content: bytes = store.cat_file(self.uri, start=begin, end=end) if begin < end else b""
+            return content
 
     def read_bytes(self) -> bytes:
         with self._store() as store:
@@ -137,3 +163,6 @@ def _file_system(protocol: str) -> Any:
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
         raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error
+
+
+os.register_at_fork(after_in_child=_file_system.cache_clear)  # its connections and its thread belong to the parent

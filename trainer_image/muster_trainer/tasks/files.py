@@ -24,8 +24,8 @@ _KEYS = (
     choice("format", *FORMATS),
     Key("train", None, _FILES, _names),
     Key("test", None, _FILES, _names),  # without it nothing is evaluated
-    Key("inputs", None, "a name, or a list of names of CSV columns", _names),
-    Key("targets", None, "a name, or a list of names of CSV columns", _names),
+    Key("inputs", None, "a name, or a list of names of columns", _names),
+    Key("targets", None, "a name, or a list of names of columns", _names),
 )
 
 
@@ -46,7 +46,8 @@ def _column(settings: Mapping[str, Any], part: str, like: Any) -> Column:
     named = settings[part]
     if isinstance(named, list):
         named = tuple(named)
-    elif named is None and settings["format"] == "CSV":
-        # the names that muster_trainer.tasks.write gives; inputs are all columns that are not targets
-        named = () if part == "inputs" else tuple(f"{part}.{number}" for number in range(array.size)) if array.shape else part
+    elif named is None and part == "inputs" and settings["format"] in ("CSV", "Parquet", "Arrow"):
+        named = ()  # all columns that are not targets
+    elif named is None and settings["format"] == "CSV" and array.shape:
+        named = tuple(f"{part}.{number}" for number in range(array.size))  # the names that muster_trainer.tasks.write gives
     return Column(part if named is None else named, str(array.dtype), array.shape)

@@ -6,6 +6,7 @@ For trying out `config.data`, and as a pattern for writing your own.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,22 @@ import numpy as np
 
 from muster_contract.errors import TrainerError
 from muster_trainer.data import DataSet
-from muster_trainer.data.files import FORMATS, arrays, table, tfrecord
+from muster_trainer.data.files import FORMATS
 
-WRITERS = {"TFRecord": (tfrecord.write, "tfrecord"), "CSV": (table.write, "csv"), "Arrays": (arrays.write, "npz")}
+WRITERS = {
+    "TFRecord": ("tfrecord", "tfrecord"),
+    "CSV": ("table", "csv"),
+    "Arrays": ("arrays", "npz"),
+    "Parquet": ("parquet", "parquet"),
+    "Arrow": ("arrow", "arrow"),
+}
+"""The module of muster_trainer.data.files that writes each format, and the ending of its files."""
 
 
 def write(data: DataSet, folder: Path, split: str, *, form: str, files: int) -> list[Path]:
     """Writes a map-style data set of (inputs, targets) to `files` files of about the same length, in its order."""
-    writer, ending = WRITERS[form]
+    module, ending = WRITERS[form]
+    writer = importlib.import_module(f"muster_trainer.data.files.{module}").write
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, run in enumerate(np.array_split(np.arange(len(data)), files)):

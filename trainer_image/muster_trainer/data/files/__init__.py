@@ -1,4 +1,4 @@
-"""Map-style data sets over files: TFRecord, CSV and arrays, read at constant memory and without a framework."""
+"""Map-style data sets over files: TFRecord, CSV, arrays, Parquet and Arrow, read at constant memory and without a framework."""
 
 from __future__ import annotations
 

@@ -10,14 +10,15 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from muster_contract.errors import BadConfiguration
+from muster_trainer.checkpoint.objects import Location
 from muster_trainer.data.files.columns import Column, Part
 from muster_trainer.data.files.fileset import FileSet
-from muster_trainer.data.files.opened import OpenFile
+from muster_trainer.data.files.opened import OpenFile, Stream
 
 _ZIP_HEADER = 30  # bytes of a local file header before its name (PKWARE APPNOTE, 4.3.7)
 
@@ -45,7 +46,7 @@ class Rows:
 class Arrays(FileSet):
     """Samples are rows. `beside` gives the .npy file of another column next to that of the first."""
 
-    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part], *, beside: Mapping[tuple[Path, str], OpenFile]) -> None:
+    def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part], *, beside: Mapping[tuple[Location, str], OpenFile]) -> None:
         self._beside = beside
         self._rows: list[list[Rows]] = []
         super().__init__(files, parts)
@@ -78,7 +79,7 @@ class Arrays(FileSet):
         return arrays
 
 
-def paths_beside(first: Path, columns: Sequence[Column]) -> dict[tuple[Path, str], Path]:
+def paths_beside(first: Location, columns: Sequence[Column]) -> dict[tuple[Location, str], Location]:
     """The .npy file of each column: the name of that of the first one with another ending, as in train-inputs.npy, train-targets.npy."""
     stem = first.name.removesuffix(f"{columns[0].name}.npy")
     return {(first, column.name): first.with_name(f"{stem}{column.name}.npy") for column in columns}
@@ -87,7 +88,7 @@ def paths_beside(first: Path, columns: Sequence[Column]) -> dict[tuple[Path, str
 def _member(file: OpenFile, name: str) -> int:
     """The offset of an array's .npy file within an .npz."""
     try:
-        with zipfile.ZipFile(file.path) as archive:
+        with zipfile.ZipFile(cast(IO[bytes], Stream(file))) as archive:
             entry = archive.getinfo(f"{name}.npy")
     except KeyError:
         there = ", ".join(one.removesuffix(".npy") for one in archive.namelist())

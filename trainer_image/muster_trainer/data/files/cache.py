@@ -14,7 +14,7 @@ from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_trainer.data.files.arrays import Arrays, paths_beside
 from muster_trainer.data.files.columns import assembled, columns_of
 from muster_trainer.data.files.fileset import FileSet
-from muster_trainer.data.files.opened import OpenFile
+from muster_trainer.data.files.opened import OpenFile, opened
 
 _ROWS = 1024  # decoded at once
 
@@ -37,13 +37,13 @@ def cached(data: object, folder: Path, *, title: str) -> FileSet:
     numbers = iter(range(len(data.columns)))
     parts = assembled(data.parts, lambda column: replace(column, names=str(next(numbers))))
     first = OpenFile(copy / "0.npy")
-    beside = {key: OpenFile(path) for key, path in paths_beside(first.path, columns_of(parts)).items()}
+    beside = {key: opened(path) for key, path in paths_beside(first.path, columns_of(parts)).items()}
     return Arrays([first], parts, beside=beside)
 
 
 def _name(data: FileSet) -> str:
     """The name of the copy. It differs for other files, other content and other columns."""
-    identity = [repr(data.columns), *(f"{file.path.absolute()} {file.size} {file.changed}" for file in data.files)]
+    identity = [repr(data.columns), *(f"{file.path.resolve()} {file.size} {file.changed}" for file in data.files)]
     return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
 
 

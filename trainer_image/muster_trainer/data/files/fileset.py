@@ -24,7 +24,11 @@ class FileSet(ABC):
         for number in range(len(files)):
             first, last = int(self._begins[number]), int(self._begins[number + 1]) - 1
             if first <= last:
-                self.batch([first, last])  # raises an error now if the samples do not fit
+                self._try(first, last)
+
+    def _try(self, first: int, last: int) -> None:
+        """Reads samples of a file, from its first to its last one, to raise an error now if they do not fit."""
+        self.batch([first, last])
 
     def __len__(self) -> int:
         return int(self._begins[-1])
@@ -38,10 +42,13 @@ class FileSet(ABC):
         arrays = self.arrays(np.asarray(indices))
         return assembled(self.parts, lambda column: arrays[self.columns.index(column)])
 
-    def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
-        """(number of the file, number in it) of each sample."""
+    def _check_bounds(self, indices: np.ndarray) -> None:
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"there are {len(self)} samples")
+
+    def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
+        """(number of the file, number in it) of each sample."""
+        self._check_bounds(indices)
         numbers = np.searchsorted(self._begins, indices, side="right") - 1
         return list(zip(numbers.tolist(), (indices - self._begins[numbers]).tolist(), strict=True))
 

@@ -47,15 +47,9 @@ class Table(Records):
             if names != self._header:
                 raise BadConfiguration(f"data file {file.path} has other columns than {self.files[0].path}; give all files the same header")
             return
-        named = [_named(column) for column in self.columns]
-        taken = {name for one in named for name in one}
-        for column, own in zip(self.columns, named, strict=True):
-            wanted = own or [name for name in names if name not in taken]
-            for name in wanted:
-                if name not in names:
-                    raise BadConfiguration(f"data file {file.path} has no column {name!r}; it has {_some(names)}")
+        for column, wanted in zip(self.columns, names_of(self.columns, names, file), strict=True):
             if len(wanted) != column.size:
-                raise BadConfiguration(f"data file {file.path} has {len(wanted)} columns ({_some(wanted)}) where {column.size} are needed")
+                raise BadConfiguration(f"data file {file.path} has {len(wanted)} columns ({some(wanted)}) where {column.size} are needed")
             self._positions.append([names.index(name) for name in wanted])
         self._header = names
 
@@ -81,8 +75,15 @@ def _fields(line: bytes) -> list[str]:
     return next(csv.reader([text]), []) if '"' in text else text.split(",")
 
 
-def _named(column: Column) -> list[str]:
-    return [column.names] if isinstance(column.names, str) else list(column.names)
+def names_of(columns: Sequence[Column], names: Sequence[str], file: OpenFile) -> list[list[str]]:
+    """Which of the `names` in a file each column takes. Raises BadConfiguration if one is missing."""
+    named = [[column.names] if isinstance(column.names, str) else list(column.names) for column in columns]
+    taken = {name for one in named for name in one}
+    wanted = [own or [name for name in names if name not in taken] for own in named]
+    for name in (name for one in wanted for name in one):
+        if name not in names:
+            raise BadConfiguration(f"data file {file.path} has no column {name!r}; it has {some(names)}")
+    return wanted
 
 
 def _reads(text: str, column: Column) -> bool:
@@ -93,7 +94,7 @@ def _reads(text: str, column: Column) -> bool:
     return True
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
