@@ -89,7 +89,7 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 crd: $(READY) ## write crds/ and docs/schema/ from the API types
 	$(BIN)/python -m muster.admission.crd
 
-reference: $(READY) ## write docs/reference/ from the contract package
+reference: $(READY) ## write docs/reference/ from the code
 	$(BIN)/python deploy/reference.py
 
 MKDOCS = $(BIN)/uv tool run --quiet --from 'mkdocs-material>=9.6,<10' mkdocs

@@ -22,13 +22,17 @@ CLIENT = ("job", "Client", "Job", "AsyncClient", "AsyncJob", "Progress")
 def training_job() -> str:
     """The fields of spec and status, one table for each top-level field that has parts."""
     whole = crd.schema()
-    parts = [filled("Paths are those of a job file. `[]` stands for each item of a list, and `*` for each key of an object.") + "\n"]
+    intro = (
+        "Fields are named as in a job file, below the title of their section. `[]` stands for each item of a list, and `*` for each key "
+        "of an object. A field is required where the object that contains it is written."
+    )
+    parts = [f"{filled(intro)}\n"]
     for name in ("spec", "status"):
         schema = whole["properties"][name]
-        parts.append(f"\n## {name}\n{_fields({'properties': _flat(schema)}, name, required=schema.get('required', ()))}")
+        parts.append(f"\n## {name}\n{_fields({'properties': _flat(schema)}, required=schema.get('required', ()))}")
         for key, inner in schema["properties"].items():
             if _inner(inner):
-                parts.append(f"\n## {name}.{key}\n{_fields(inner, f'{name}.{key}')}")
+                parts.append(f"\n## {name}.{key}\n{_fields(inner)}")
     return "".join(parts)
 
 
@@ -41,8 +45,8 @@ def _flat(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fields(schema: Mapping[str, Any], path: str, required: Any = ()) -> str:
-    rows = "".join(_rows(schema, path, set(required), 0))
+def _fields(schema: Mapping[str, Any], required: Any = ()) -> str:
+    rows = "".join(_rows(schema, "", set(required), 0))
     return f"| field | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
 
 
@@ -50,7 +54,12 @@ def _rows(schema: Mapping[str, Any], path: str, required: set[str], depth: int) 
     for suffix, inner in _inner(schema):
         needed = suffix.removeprefix(".") in required | set(schema.get("required", ()))
         default = "required" if needed else f"`{json.dumps(inner['default'])}`" if inner.get("default") not in (None, {}) else ""
-        cells = (f"`{path}{suffix}`", inner.get("shown") or _type(inner), default, " ".join(inner.get("description", "").split()))
+        cells = (
+            f"`{(path + suffix).removeprefix('.')}`",
+            inner.get("shown") or _type(inner),
+            default,
+            " ".join(inner.get("description", "").split()),
+        )
         yield "|" + "|".join(f" {_escaped(cell)} " if cell else " " for cell in cells) + "|\n"
         opaque = "PodTemplateSpec" in inner.get("description", "")  # Kubernetes documents its fields
         if depth < DEEPEST and not opaque:
@@ -62,7 +71,7 @@ def _inner(schema: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     if "properties" in schema:
         return [(f".{name}", each) for name, each in schema["properties"].items()]
     if isinstance(extra := schema.get("additionalProperties"), dict):
-        return [(suffix.replace("..", ".*."), each) for suffix, each in ((f".*{part}", each) for part, each in _inner(extra))]
+        return [(f".*{part}", each) for part, each in _inner(extra)]
     if isinstance(items := schema.get("items"), dict):
         return [(f"[]{part}", each) for part, each in _inner(items)]
     return []
@@ -104,7 +113,7 @@ def python_client() -> str:
     parts = [f"{filled(intro)}\n"]
     for name in CLIENT:
         item = getattr(muster, name)
-        parts.append(f"\n## muster.{name}\n```python\n{name}{_signature(item)}\n```\n{_prose(item)}\n")
+        parts.append(f"\n## muster.{name}\n```text\n{name}{_signature(item)}\n```\n{_prose(item)}\n")
         if inspect.isclass(item):
             parts += [_member(name, key, value) for key, value in vars(item).items() if not key.startswith("_")]
     errors = [getattr(muster, name) for name in dir(muster) if name.endswith("Error")]
@@ -124,12 +133,14 @@ def _member(owner: str, name: str, value: Any) -> str:
 
 def _signature(item: Any) -> str:
     """The arguments as they are written. Values that are not plain are shortened."""
-    return re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", str(inspect.signature(item))).replace("'", "")
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", str(inspect.signature(item))))
 
 
 def _prose(item: Any) -> str:
     text = inspect.getdoc(item) or ""
-    return "\n\n".join(part if part.startswith("    ") else filled(part) for part in text.split("\n\n"))
+    return "\n\n".join(
+        f"```python\n{textwrap.dedent(part)}\n```" if part.startswith("    ") else filled(part) for part in text.split("\n\n")
+    )
 
 
 def filled(text: str) -> str:
