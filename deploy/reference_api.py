@@ -126,14 +126,22 @@ def _member(owner: str, name: str, value: Any) -> str:
     if isinstance(value, property):
         return f"\n### {owner}.{name}\n{_prose(value)}\n"
     if inspect.isfunction(value):
-        word = "async def" if inspect.iscoroutinefunction(value) else "def"
-        return f"\n### {owner}.{name}\n```python\n{word} {name}{_signature(value)}: ...\n```\n{_prose(value)}\n"
+        word = "await " if inspect.iscoroutinefunction(value) else ""
+        return f"\n### {owner}.{name}\n```text\n{word}{name}{_signature(value)}\n```\n{_prose(value)}\n"
     return ""
 
 
 def _signature(item: Any) -> str:
-    """The arguments as they are written. Values that are not plain are shortened."""
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", str(inspect.signature(item))))
+    """The arguments of a call, one to a line if there are many."""
+    signature = inspect.signature(item)
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    result = inspect.Signature.empty if inspect.isclass(item) else signature.return_annotation
+    text = str(signature.replace(parameters=parameters, return_annotation=result))
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"<(\w+)\.(\w+): '[^']*'>", r"\1.\2", text))
+    if len(text) < 80:
+        return text
+    inside, _, after = text[1:].rpartition(")")
+    return "(\n" + "".join(f"    {each},\n" for each in re.split(r", (?![^\[]*\])", inside)) + f"){after}"
 
 
 def _prose(item: Any) -> str:

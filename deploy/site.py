@@ -87,7 +87,7 @@ def _with_lists(lines: list[str]) -> Iterator[str]:
         indent = len(line) - len(line.lstrip())
         item = LIST_ITEM.match(line.lstrip())
         if item and not fenced:
-            if before.strip() and not LIST_ITEM.match(before.lstrip()) and not (shift and before.startswith(" ")) and not indent:
+            if before.strip() and not indent and not LIST_ITEM.match(before) and not (shift == 2 and before.startswith("  ")):
                 yield ""
             if not indent:
                 shift = 4 - len(item[0])
@@ -96,7 +96,7 @@ def _with_lists(lines: list[str]) -> Iterator[str]:
         opens = line.lstrip().startswith(("```", "~~~"))
         if ((opens and not fenced) or (item and not fenced)) and indent and before.strip() and not LIST_ITEM.match(before.lstrip()):
             yield ""
-        if line.lstrip().startswith("|") and indent and before.strip() and not before.lstrip().startswith("|"):
+        if line.lstrip().startswith("|") and not fenced and before.strip() and not before.lstrip().startswith("|"):
             yield ""
         fenced ^= opens
         yield " " * shift + line if indent and shift else line
