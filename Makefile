@@ -89,8 +89,16 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 crd: $(READY) ## write crds/ and docs/schema/ from the API types
 	$(BIN)/python -m muster.admission.crd
 
-reference: $(READY) ## write docs/reference/ from the contract package
+reference: $(READY) ## write docs/reference/ from the code
 	$(BIN)/python deploy/reference.py
+
+MKDOCS = $(BIN)/uv tool run --quiet --from 'mkdocs-material>=9.6,<10' mkdocs
+
+docs: $(READY) ## the documentation as a site, in build/site; a broken link is an error
+	$(MKDOCS) build --quiet --strict
+
+docs-serve: $(READY) ## the same at http://127.0.0.1:8000, renewed when a page changes
+	$(MKDOCS) serve --dev-addr 127.0.0.1:8000
 
 format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff format .
@@ -101,4 +109,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across mutants control-plane bench bench-scale locks sbom crd reference format clean
+.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean

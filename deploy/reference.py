@@ -15,6 +15,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import reference_api
+from reference_api import filled
+
 from muster.explain.causes import CAUSES
 from muster.kubernetes.families import FAMILIES
 from muster.kubernetes.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
@@ -56,8 +59,12 @@ def pages() -> Iterator[tuple[str, str]]:
         "notices.md": ("Notices", "Messages for the user, each with a reason", notices()),
         "causes.md": ("Causes", "What `muster explain` finds, in its order, and what to do", causes()),
         "metrics.md": ("Metrics", "What the operator serves at `/metrics`", metrics()),
+        "trainingjob.md": ("TrainingJob", "Every field of a job and of its status", reference_api.training_job()),
+        "commands.md": ("Commands", "Arguments and options of every `muster` command", reference_api.commands()),
+        "python.md": ("Python client", "Classes and methods of `muster`", reference_api.python_client()),
     }
     sources = {"causes.md": "muster.explain", "metrics.md": "muster.kubernetes.families"}
+    sources |= {"trainingjob.md": "muster.api", "commands.md": "muster.cli", "python.md": "muster.client"}
     for name, (title, _, text) in found.items():
         note = NOTE.replace("muster_contract", sources.get(name, "muster_contract"))
         yield name, f"# {title}\n{note}\n{text}"
@@ -169,11 +176,6 @@ def _name(cls: type) -> str:
     if not issubclass(cls, Event) or cls is Event:
         return ""
     return f"Event `{cls.event}`. " if cls.what is None else f"Event `{cls.event}` with `what`: `{cls.what}`. "
-
-
-def filled(text: str) -> str:
-    """Prose in lines of at most a hundred characters."""
-    return textwrap.fill(" ".join(text.split()), 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _attribute_docs(cls: type) -> dict[str, str]:
