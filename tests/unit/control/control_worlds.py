@@ -1,4 +1,4 @@
-"""A cluster in memory that behaves as an API server does where the reconciler can see it, and fails when told to."""
+"""A cluster in memory. It behaves as an API server does for the reconciler. Tests can make its requests fail."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class MemoryCluster:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.before: Callable[[str, str], None] = lambda verb, kind: None
         self._numbers = itertools.count(1)
 
     def put(self, obj: Object) -> Object:
-        """As somebody else would make it."""
+        """Stores an object that another client of the API server has made."""
         obj = copy.deepcopy(obj)
         number = next(self._numbers)
         made = {"uid": f"uid-{number}", "creationTimestamp": CREATED, "generation": 1, **obj["metadata"], "resourceVersion": str(number)}
@@ -43,18 +43,18 @@ class MemoryCluster:
         return [child for pod in self.of("Pod") if (child := child_of(pod)) and child.key == f"{namespace}/{name}"]
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
-        found = self.objects.get(("PersistentVolumeClaim", namespace, name))
+        claim = self.objects.get(("PersistentVolumeClaim", namespace, name))
         self._ask("get", "PersistentVolumeClaim")
-        return claim_of(found) if found else ClaimView()
+        return claim_of(claim) if claim else ClaimView()
 
     async def write_status(self, job: Object, status: Object) -> Object:
         self._ask("status", "TrainingJob")
-        known = self.objects.get(self._key(job))
-        if known is None:
+        current = self.objects.get(self._key(job))
+        if current is None:
             raise NotFoundError("no such job")
-        if known["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
+        if current["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
             raise ConflictError("the job has changed")
-        return self.put({**known, "status": copy.deepcopy(status)})
+        return self.put({**current, "status": copy.deepcopy(status)})
 
     async def create_pod(self, manifest: Object) -> Child:
         child = child_of(await self.create(manifest))
@@ -100,15 +100,15 @@ class MemoryCluster:
 
     def _delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         self._ask("delete", kind)
-        known = self.objects.get((kind, namespace, name))
-        if known is None:
+        current = self.objects.get((kind, namespace, name))
+        if current is None:
             raise NotFoundError(f"no {kind} {name}")
-        if known["metadata"]["uid"] != uid:
+        if current["metadata"]["uid"] != uid:
             raise ConflictError("another object of that name")
         del self.objects[kind, namespace, name]
 
     def _ask(self, verb: str, kind: str) -> None:
-        self.asked.append((verb, kind))
+        self.requests.append((verb, kind))
         self.before(verb, kind)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Whatever stands in the API server becomes a job that can be decided on, with what is wrong with it."""
+"""Admission: every object of the API server becomes a job and a list of its problems."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def obj(spec: Any, *, generation: int = 1, status: Any = None) -> dict[str, Any]
 
 @settings(deadline=None)
 @given(spec=anything | st.dictionaries(st.sampled_from(["strategy", "trainer", "roles", "batch", "options"]), anything), status=anything)
-def test_nothing_that_can_be_written_is_too_odd_to_be_answered(spec: Any, status: Any) -> None:
+def test_every_invalid_object_gets_problems_with_a_field_and_a_message(spec: Any, status: Any) -> None:
     admitted = admission().admit(obj(spec, status=status))
     assert admitted.problems
     assert all(problem.field and problem.message for problem in admitted.problems)
@@ -42,22 +42,22 @@ def test_nothing_that_can_be_written_is_too_odd_to_be_answered(spec: Any, status
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["phase", "attempt", "attempts", "world", "conditions", "restarts", "progress"]), anything))
-def test_of_a_status_that_cannot_be_read_the_rest_is_kept(damage: dict[str, Any]) -> None:
+def test_an_unreadable_field_of_the_status_leaves_the_other_fields(damage: dict[str, Any]) -> None:
     assert readable_status({**damage, "image": "kept"}).image == "kept"
 
 
-def test_a_running_job_that_is_edited_badly_goes_on_as_it_was() -> None:
-    judge = admission()
-    assert judge.admit(obj(GOOD)).problems == ()
+def test_a_running_job_continues_with_its_old_spec_after_an_invalid_change() -> None:
+    admits = admission()
+    assert admits.admit(obj(GOOD)).problems == ()
     template = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
     bad = {**GOOD, "roles": {"worker": {"replicas": 2, "template": template}}}
-    admitted = judge.admit(obj(bad, generation=2, status=RUNNING))
+    admitted = admits.admit(obj(bad, generation=2, status=RUNNING))
     assert [problem.field for problem in admitted.problems] == ["spec.roles.worker.template"]
     assert admitted.job.spec.roles[next(iter(admitted.job.spec.roles))].template == {}
-    assert judge.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
+    assert admits.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
 
 
-def test_a_mount_of_a_volume_that_the_pod_has_not_is_refused_and_may_be_the_installations() -> None:
+def test_a_mount_needs_a_volume_of_the_pod_or_of_the_installation() -> None:
     spec = {"containers": [{"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
     mounting = {**GOOD, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
     [problem] = admission().admit(obj(mounting)).problems
@@ -69,37 +69,37 @@ def test_a_mount_of_a_volume_that_the_pod_has_not_is_refused_and_may_be_the_inst
     assert Admission(IMAGES, installation).admit(obj(mounting)).problems == ()
 
 
-def test_storage_of_the_installation_is_for_jobs_that_name_none() -> None:
+def test_jobs_without_storage_get_the_storage_of_the_installation() -> None:
     spec = admission().admit(obj(GOOD)).job.spec
     storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
     own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
-    judge = Admission(IMAGES, JobDefaults(storage=storage))
-    filled = judge.admit(obj(GOOD)).job.spec.checkpoint.storage
-    kept = judge.admit(obj(own, generation=2)).job.spec.checkpoint.storage
+    admits = Admission(IMAGES, JobDefaults(storage=storage))
+    filled = admits.admit(obj(GOOD)).job.spec.checkpoint.storage
+    named = admits.admit(obj(own, generation=2)).job.spec.checkpoint.storage
     assert filled == storage
-    assert kept
-    assert kept.persistent_volume_claim
-    assert kept.persistent_volume_claim.claim_name == "own"
+    assert named
+    assert named.persistent_volume_claim
+    assert named.persistent_volume_claim.claim_name == "own"
 
 
-def test_a_stricter_policy_stops_no_job_that_was_accepted_before_but_judges_its_next_version() -> None:
-    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
-    [problem] = judge.admit(obj(GOOD)).problems
+def test_a_stricter_policy_applies_only_to_the_next_version_of_an_accepted_job() -> None:
+    admits = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    [problem] = admits.admit(obj(GOOD)).problems
     assert problem.field == "spec.roles"
     valid = {"type": "Valid", "status": "True", "reason": "Accepted", "lastTransitionTime": "2026-11-21T12:00:00Z", "observedGeneration": 1}
     accepted = {**RUNNING, "conditions": [valid]}
-    judge = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
-    assert judge.admit(obj(GOOD, status=accepted)).problems == ()
-    assert judge.admit(obj({**GOOD, "suspend": True}, generation=2, status=accepted)).problems == (problem,)
+    admits = Admission(IMAGES, JobDefaults(), JobPolicy(max_replicas_per_job=1))
+    assert admits.admit(obj(GOOD, status=accepted)).problems == ()
+    assert admits.admit(obj({**GOOD, "suspend": True}, generation=2, status=accepted)).problems == (problem,)
 
 
-def test_what_the_installation_gives_to_every_job_needs_no_permission_of_its_policy() -> None:
+def test_the_job_policy_does_not_apply_to_defaults_of_the_installation() -> None:
     spec = admission().admit(obj(GOOD)).job.spec
     storage = type(spec.checkpoint).model_validate({"storage": {"persistentVolumeClaim": {"claimName": "all"}}}).storage
-    judge = Admission(IMAGES, JobDefaults(storage=storage), JobPolicy(volumes=[]))
-    assert judge.admit(obj(GOOD)).problems == ()
+    admits = Admission(IMAGES, JobDefaults(storage=storage), JobPolicy(volumes=[]))
+    assert admits.admit(obj(GOOD)).problems == ()
     own = {**GOOD, "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "own"}}}}
-    assert [problem.field for problem in judge.admit(obj(own, generation=2)).problems] == ["spec.checkpoint.storage.persistentVolumeClaim"]
+    assert [problem.field for problem in admits.admit(obj(own, generation=2)).problems] == ["spec.checkpoint.storage.persistentVolumeClaim"]
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -110,22 +110,22 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("config", [deep(100), deep(600), deep(5_000), {"x": [[]] * 340_000}, {"x": "y" * 10**6}])
-def test_a_configuration_out_of_bounds_is_refused_by_name_before_anything_walks_it(config: dict[str, Any]) -> None:
+def test_a_configuration_out_of_bounds_is_refused_with_the_name_of_its_field(config: dict[str, Any]) -> None:
     admitted = admission().admit(obj({**GOOD, "trainer": {"task": "digits", "config": config}}))
     assert [problem.field for problem in admitted.problems] == ["spec.trainer.config"]
 
 
-def test_a_job_that_a_check_breaks_on_is_not_valid_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_invalid_if_a_check_of_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: Any) -> Any:
         raise RecursionError("maximum recursion depth exceeded")
 
-    judge = admission()
-    assert judge.admit(obj(GOOD)).problems == ()
+    admits = admission()
+    assert admits.admit(obj(GOOD)).problems == ()
     monkeypatch.setattr("muster.control.admission.problems_with_defaults", breaks)
-    [problem] = judge.admit(obj(GOOD, generation=2)).problems
+    [problem] = admits.admit(obj(GOOD, generation=2)).problems
     assert problem.field == "spec"
     assert "cannot be read (RecursionError)" in problem.message
-    running = judge.admit(obj(GOOD, generation=3, status=RUNNING))
+    running = admits.admit(obj(GOOD, generation=3, status=RUNNING))
     assert running.job.spec.trainer.task == "digits", "what runs goes on as it was"
     monkeypatch.undo()
-    assert judge.admit(obj(GOOD, generation=4)).problems == ()
+    assert admits.admit(obj(GOOD, generation=4)).problems == ()

@@ -1,4 +1,4 @@
-"""The coordination server: who may report, what it answers, and that nothing a client sends makes it fail."""
+"""The coordination server: which reports it accepts, what it replies, and that no request makes it fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from muster_contract.events import MAX_ENTRIES, Fingerprint
 from muster_contract.reports import MAX_REPORT, Reply, Report
 from muster_contract.wire import WireError, decode, encode, parse
 
-# What an old or a new trainer image sends: unknown fields included, and nulls as the supervisor writes them.
+# A report of an old or a new trainer image: with unknown fields, and with the nulls that the supervisor writes.
 REPORT: dict[str, Any] = {
     "job": "default/digits",
     "jobUid": "j",
@@ -60,7 +60,7 @@ REPORT: dict[str, Any] = {
 
 
 class Server:
-    """The server on loopback with one token, `good`, of pod `pod`; `woken` has the pods with news, `refused` the reasons of refusals."""
+    """The server on loopback. Token `good` is of pod `pod`. `woken` has the pods with new reports, `refused` the reasons of refusals."""
 
     def __init__(self, *, attempt: int | None = 3) -> None:
         self.reports = Reports()
@@ -110,7 +110,7 @@ class Server:
         return asyncio.run(exchange())
 
 
-def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
+def test_a_report_is_stored_its_job_is_queued_and_the_reply_has_the_attempt() -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode())
     assert (status, decode(Reply, reply)) == (200, Reply(attempt=3, interval_seconds=0.2))
@@ -121,7 +121,7 @@ def test_a_report_is_kept_its_owner_woken_and_the_attempt_answered() -> None:
     assert server.woken == ["pod"]
 
 
-def test_an_older_report_is_answered_and_changes_nothing() -> None:
+def test_an_older_report_gets_a_reply_and_changes_nothing() -> None:
     server = Server()
     server.post(json.dumps(REPORT).encode())
     status, _ = server.post(json.dumps(REPORT | {"sequence": 3, "phase": "Starting"}).encode())
@@ -133,7 +133,7 @@ def test_an_older_report_is_answered_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("token", [None, "", "bad", "Bearer good"])
-def test_without_a_known_token_nothing_is_taken(token: str | None) -> None:
+def test_a_report_without_a_valid_token_is_refused(token: str | None) -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT).encode(), token)
     assert status == 401
@@ -141,7 +141,7 @@ def test_without_a_known_token_nothing_is_taken(token: str | None) -> None:
     assert server.reports.of("pod") is None
 
 
-def test_a_token_speaks_for_its_own_pod_only() -> None:
+def test_a_token_is_valid_only_for_its_own_pod() -> None:
     status, reply = Server().post(json.dumps(REPORT | {"podUid": "other"}).encode())
     assert status == 403
     assert "other" in reply["message"]
@@ -155,13 +155,13 @@ def test_a_body_that_is_too_large_is_refused() -> None:
     assert Server().post(b" " * (MAX_REPORT + 1))[0] == 413
 
 
-def test_a_wrong_field_is_named() -> None:
+def test_the_message_names_the_wrong_field() -> None:
     status, reply = Server().post(json.dumps(REPORT | {"index": "first"}).encode())
     assert status == 400
     assert "index" in reply["message"]
 
 
-def test_garbage_gets_400_and_never_500() -> None:
+def test_garbage_gets_400() -> None:
     server = Server()
     for body in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"job": {}}', b"[" * 100_000, b'{"index": 1e999}', b'{"pod": "\\ud800"}'):
         status, reply = server.post(body)
@@ -171,7 +171,7 @@ def test_garbage_gets_400_and_never_500() -> None:
 
 
 @given(st.integers(0, 100_000), st.floats(0, 1, exclude_max=True), st.booleans())
-def test_intervals_keep_the_server_within_its_rate_and_stay_between_their_bounds(supervisors: int, random: float, waiting: bool) -> None:
+def test_intervals_stay_in_bounds_and_limit_the_rate_of_the_server(supervisors: int, random: float, waiting: bool) -> None:
     interval = interval_seconds(supervisors, random, waiting=waiting)
     assert (
         round(0.8 * (SHORTEST_WAIT if waiting else SHORTEST_INTERVAL), 3)
@@ -183,22 +183,22 @@ def test_intervals_keep_the_server_within_its_rate_and_stay_between_their_bounds
 
 
 @pytest.mark.parametrize(("others", "header"), [(MOST_OPEN - 1, None), (MOST_OPEN, "close")])
-def test_connections_are_kept_while_there_are_few(others: int, header: str | None) -> None:
+def test_connections_stay_open_while_there_are_few(others: int, header: str | None) -> None:
     server = Server()
     for pod in range(others):
         server.reports.record(f"other-{pod}", decode(Report, REPORT), datetime(2026, 11, 21, tzinfo=UTC))
-    told: list[str | None] = []
+    headers_received: list[str | None] = []
 
     async def send(client: ClientSession, url: str) -> ClientResponse:
         response = await client.post(url, data=json.dumps(REPORT).encode(), headers={"Authorization": "Bearer good"})
-        told.append(response.headers.get("Connection"))
+        headers_received.append(response.headers.get("Connection"))
         return response
 
     assert server.with_client(send)[0] == 200
-    assert told == [header]
+    assert headers_received == [header]
 
 
-def test_who_waits_for_a_world_comes_back_sooner_than_who_trains_whatever_the_number_of_these() -> None:
+def test_waiting_supervisors_report_more_often_than_training_ones() -> None:
     server = Server()
     for pod in range(500):
         server.reports.record(f"other-{pod}", decode(Report, REPORT), datetime(2026, 11, 21, tzinfo=UTC))
@@ -214,7 +214,7 @@ def test_intervals_differ_so_that_supervisors_do_not_post_together() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["deflate", "gzip", "br", "identity"])
-def test_a_body_with_an_encoding_is_refused_unread(encoding: str) -> None:
+def test_a_body_with_an_encoding_is_refused(encoding: str) -> None:
     server = Server()
 
     async def send(client: ClientSession, url: str) -> ClientResponse:
@@ -256,7 +256,7 @@ OUT_OF_BOUNDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("where", "fields"), OUT_OF_BOUNDS.items(), ids=OUT_OF_BOUNDS)
-def test_a_value_out_of_bounds_is_refused_by_name_and_the_next_report_is_taken(where: str, fields: dict[str, Any]) -> None:
+def test_a_value_out_of_bounds_is_refused_by_name_and_the_next_report_accepted(where: str, fields: dict[str, Any]) -> None:
     server = Server()
     status, reply = server.post(json.dumps(REPORT | fields).encode())
     assert (status, reply["message"].split(": ")[1]) == (400, where)
@@ -284,9 +284,7 @@ def test_a_list_of_devices_is_bounded() -> None:
     "framing", ["Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n64\r\n{"], ids=["length", "chunked"]
 )
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_pod_that_closes_in_the_middle_of_a_report_is_counted_and_leaves_no_error(
-    framing: str, reset: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_that_is_cut_off_is_counted_and_logs_nothing(framing: str, reset: bool, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
 
     async def check() -> None:
@@ -316,7 +314,7 @@ def test_a_pod_that_closes_in_the_middle_of_a_report_is_counted_and_leaves_no_er
     assert caplog.text == ""
 
 
-def test_text_of_any_length_is_cut_and_its_control_characters_are_escaped() -> None:
+def test_long_text_is_cut_and_its_control_characters_are_escaped() -> None:
     server, dirty = Server(), "a\x1b]0;owned\x07\nb\u202e" + "x" * 5000
     last = {"code": 10, "message": dirty, "reason": dirty, "commit": {"step": 1, "path": dirty}, "loss": dirty}
     fields = {
@@ -334,13 +332,13 @@ def test_text_of_any_length_is_cut_and_its_control_characters_are_escaped() -> N
     report = received.report
     assert report.stacks[0].frames == ("one\\ntwo\\x1b",)
     assert report.notices[0].message.startswith("a\\x1b]0;owned\\x07\\nb\\u202exxx")
-    kept = json.dumps(encode(replace(report, stacks=())), ensure_ascii=False)
-    assert all(ord(each) >= 32 and each != "\u202e" for each in kept)
-    assert "\\u001b" not in kept
-    assert len(kept) < 16_000
+    stored = json.dumps(encode(replace(report, stacks=())), ensure_ascii=False)
+    assert all(ord(each) >= 32 and each != "\u202e" for each in stored)
+    assert "\\u001b" not in stored
+    assert len(stored) < 16_000
 
 
-def test_a_pod_that_reports_too_often_waits_and_an_honest_pace_is_never_refused() -> None:
+def test_only_pods_that_report_too_often_are_refused() -> None:
     clock = [0.0]
     limits = RateLimits(lambda: clock[0])
 
@@ -357,7 +355,7 @@ def test_a_pod_that_reports_too_often_waits_and_an_honest_pace_is_never_refused(
     assert limits.retry_seconds("pod", size=2000, pods=1) == 0
 
 
-def test_pods_that_keep_to_their_interval_are_served_while_others_flood_the_server() -> None:
+def test_pods_that_report_at_their_interval_are_served_during_a_flood() -> None:
     clock = [0.0]
     limits = RateLimits(lambda: clock[0], per_second=100.0, burst=100.0)
     served, shed = Counter[str](), Counter[str]()
@@ -377,7 +375,7 @@ def test_pods_that_keep_to_their_interval_are_served_while_others_flood_the_serv
     assert shed["evil"] > 8000
 
 
-def test_a_refusal_for_the_rate_says_when_to_come_back_and_reads_no_body() -> None:
+def test_a_refusal_for_the_rate_has_retry_after_and_ignores_the_body() -> None:
     server = Server()
 
     async def send(client: ClientSession, url: str) -> ClientResponse:
@@ -386,13 +384,13 @@ def test_a_refusal_for_the_rate_says_when_to_come_back_and_reads_no_body() -> No
                 assert response.status == 200
         return await client.post(url, data=b"no report at all", headers={"Authorization": "Bearer good"})
 
-    held: list[str | None] = []
+    retry_after: list[str | None] = []
 
     async def last(client: ClientSession, url: str) -> ClientResponse:
         response = await send(client, url)
-        held.append(response.headers.get("Retry-After"))
+        retry_after.append(response.headers.get("Retry-After"))
         return response
 
     assert server.with_client(last)[0] == 429
-    assert held == ["1"]
+    assert retry_after == ["1"]
     assert server.refused == {"rate": 1}

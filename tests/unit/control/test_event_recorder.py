@@ -1,4 +1,4 @@
-"""Events are sent in order and in the background, and a failure does not stop the next one."""
+"""The event recorder sends Events in order and in the background. A failure does not stop the next one."""
 
 from __future__ import annotations
 

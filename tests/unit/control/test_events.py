@@ -1,4 +1,4 @@
-"""Kubernetes Events: what a user wants to know, each with a name that makes it one Event however often it is told."""
+"""Kubernetes Events of jobs. The name of an Event makes it one object, even if it is created more than once."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def record(attempt: int, **fields: Any) -> dict[str, Any]:
     return {"attempt": attempt, "startTime": NOW, **fields}
 
 
-def told(old: TrainingJobStatus, new: TrainingJobStatus) -> list[str]:
+def reasons(old: TrainingJobStatus, new: TrainingJobStatus) -> list[str]:
     return [event.reason for event in events_between(old, new)]
 
 
 BROKEN = record(0, **{"class": "Infrastructure", "reason": "ProcessKilled", "replica": "worker-1", "message": "signal 9"})
 
 
-def test_a_first_attempt_is_told_as_a_start_and_one_after_a_failure_as_a_restart_with_its_cause() -> None:
+def test_a_first_attempt_is_a_start_and_a_later_one_a_restart_with_its_cause() -> None:
     first, second = status(attempts=[record(0)]), status(attempts=[BROKEN, record(1)])
-    assert told(status(), first) == ["AttemptStarted"]
+    assert reasons(status(), first) == ["AttemptStarted"]
     [restart] = events_between(first, second)
     assert (restart.reason, restart.warning) == ("Restarting", True)
     assert "worker-1" in restart.message
     assert "signal 9" in restart.message
 
 
-def test_storage_that_not_all_pods_can_reach_is_told_once() -> None:
+def test_storage_that_not_all_pods_can_reach_gets_one_warning() -> None:
     condition = {"type": "StorageShared", "status": "False", "reason": "OneNode", "message": "one node", "lastTransitionTime": NOW}
     there = status(conditions=[condition])
     [warning] = events_between(status(), there)
     assert (warning.reason, warning.message, warning.warning) == ("StorageNotShared", "one node", True)
-    assert told(there, there) == []
+    assert reasons(there, there) == []
 
 
-def test_a_grace_that_is_too_short_is_told_once_for_each_attempt_and_that_it_sufficed_is_not() -> None:
+def test_a_grace_period_that_is_too_short_gets_one_warning_per_attempt() -> None:
     def short(holds: str, message: str) -> TrainingJobStatus:
         kind = {"type": "GraceSufficient", "reason": "GraceTooShort", "lastTransitionTime": NOW}
         return status(conditions=[{**kind, "status": holds, "message": message}])
@@ -60,28 +60,32 @@ def test_a_grace_that_is_too_short_is_told_once_for_each_attempt_and_that_it_suf
     first, second = short("False", "attempt 0: too short"), short("False", "attempt 1: too short")
     [warning] = events_between(status(), first)
     assert (warning.reason, warning.message, warning.warning) == ("GraceTooShort", "attempt 0: too short", True)
-    assert (told(first, first), told(first, second), told(second, short("True", "attempt 2: saved"))) == ([], ["GraceTooShort"], [])
+    assert (reasons(first, first), reasons(first, second), reasons(second, short("True", "attempt 2: saved"))) == (
+        [],
+        ["GraceTooShort"],
+        [],
+    )
 
 
-def test_what_stays_the_same_is_not_told() -> None:
+def test_an_unchanged_status_creates_no_event() -> None:
     same = status(phase="Running", attempts=[BROKEN, record(1)], notices=[Notice(reason=NoticeReason.INPUT_STALLED, message="careful")])
-    assert told(same, same) == []
+    assert reasons(same, same) == []
 
 
 @pytest.mark.parametrize("reason", NoticeReason)
-def test_a_notice_becomes_an_event_with_its_reason_and_only_a_damaged_checkpoint_is_a_warning(reason: NoticeReason) -> None:
+def test_a_notice_becomes_an_event_and_a_damaged_checkpoint_a_warning(reason: NoticeReason) -> None:
     (event,) = events_between(status(), status(notices=[Notice(reason=reason, message="a message")]))
     assert (event.reason, event.message) == (reason.value, "a message")
     assert event.warning == (reason is NoticeReason.CHECKPOINT_DAMAGED)
 
 
-def test_a_class_that_later_news_correct_is_told() -> None:
+def test_a_corrected_failure_class_creates_an_event() -> None:
     corrected = {**BROKEN, "class": "Preemption", "reason": "Disrupted"}
-    assert told(status(attempts=[BROKEN]), status(attempts=[corrected])) == ["FailureCorrected"]
+    assert reasons(status(attempts=[BROKEN]), status(attempts=[corrected])) == ["FailureCorrected"]
 
 
-def test_ends_are_told_and_a_bad_one_as_a_warning() -> None:
-    assert told(status(phase="Running"), status(phase="Succeeded")) == ["Succeeded"]
+def test_the_end_of_a_job_creates_an_event_and_a_failure_a_warning() -> None:
+    assert reasons(status(phase="Running"), status(phase="Succeeded")) == ["Succeeded"]
     silent = {"type": "Complete", "status": "True", "reason": "CompletedWithoutReport", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     [event] = events_between(status(phase="Running"), status(phase="Succeeded", message="no step", conditions=[silent]))
     assert (event.reason, event.message) == ("Succeeded", "no step")
@@ -89,7 +93,7 @@ def test_ends_are_told_and_a_bad_one_as_a_warning() -> None:
     assert (failed.reason, failed.message, failed.warning) == ("Failed", "always fails", True)
 
 
-def test_telling_the_same_twice_makes_one_event_and_another_job_of_the_name_its_own() -> None:
+def test_equal_events_of_one_job_have_one_name() -> None:
     event = JobEvent("Restarting", "a message", mark="1")
     name = event_of(JOB, event, NOW)["metadata"]["name"]
     assert event_of(JOB, JobEvent("Restarting", "told otherwise", mark="1"), NOW)["metadata"]["name"] == name

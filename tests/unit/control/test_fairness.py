@@ -1,4 +1,4 @@
-"""Turns between namespaces: nobody waits behind another's thousand, and no key is lost or taken twice."""
+"""Fairness between namespaces: each gets its turn, and no key is lost or taken twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.control.fairness import URGENT_TURNS, Line, Slots, namespace_of
 
 
 def taken(line: Line, *, now: float = 0.0) -> list[str]:
-    """All keys in their order, each done before the next is taken."""
+    """All keys in the order in which the line gives them. Each is done before the next is taken."""
     keys = []
     while (key := line.take(now)) is not None:
         keys.append(key)
@@ -28,7 +28,7 @@ def line_of(*keys: str, share: int = 100) -> Line:
     return line
 
 
-def test_namespaces_take_turns_and_within_one_the_first_due_goes_first() -> None:
+def test_namespaces_take_turns_and_each_serves_its_earliest_key_first() -> None:
     assert taken(line_of("a/1", "a/2", "a/3", "b/1", "c/1", "b/2")) == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
 
 
@@ -42,7 +42,7 @@ def test_no_namespace_has_more_than_its_share_at_once() -> None:
     assert line.take(0.0) == "a/3"
 
 
-def test_urgent_keys_go_first_and_others_are_not_kept_waiting_for_ever() -> None:
+def test_urgent_keys_go_first_and_other_keys_still_get_turns() -> None:
     line = line_of("a/1", "b/1")
     for number in range(10):
         line.put(f"c/{number}", 0.0, urgent=True)
@@ -51,14 +51,14 @@ def test_urgent_keys_go_first_and_others_are_not_kept_waiting_for_ever() -> None
     assert order.index("b/1") == 2 * URGENT_TURNS + 1
 
 
-def test_a_key_whose_turn_is_ahead_yields_to_one_whose_turn_has_come_and_is_taken_when_there_is_none() -> None:
+def test_a_key_with_a_future_turn_is_taken_after_the_keys_that_are_due() -> None:
     line = Line(100)
     line.put("a/later", 5.0, urgent=False)
     line.put("b/now", 1.0, urgent=False)
     assert taken(line, now=2.0) == ["b/now", "a/later"]
 
 
-def test_a_key_moves_forward_and_never_back() -> None:
+def test_a_key_moves_only_forward() -> None:
     line = Line(100)
     line.put("a/1", 5.0, urgent=False)
     line.put("a/2", 3.0, urgent=False)
@@ -76,7 +76,7 @@ KEYS = st.sampled_from([f"{namespace}/{number}" for namespace in "abc" for numbe
 
 
 @given(st.lists(st.tuples(KEYS, st.floats(0, 10), st.booleans()) | st.sampled_from(["take", "done"]), max_size=80), st.integers(1, 3))
-def test_whatever_is_put_in_comes_out_once_and_within_the_share(steps: list[tuple[str, float, bool] | str], share: int) -> None:
+def test_every_key_is_taken_once_and_within_the_share(steps: list[tuple[str, float, bool] | str], share: int) -> None:
     line, waiting, active = Line(share), set[str](), list[str]()
 
     def take(now: float) -> bool:
@@ -98,7 +98,7 @@ def test_whatever_is_put_in_comes_out_once_and_within_the_share(steps: list[tupl
                 line.done(active.pop(0))
         else:
             key, turn, urgent = step
-            if key not in active:  # as the queue has it
+            if key not in active:  # as in the queue
                 line.put(key, turn, urgent=bool(urgent))
                 waiting.add(key)
         assert len(line) == len(waiting)
@@ -109,7 +109,7 @@ def test_whatever_is_put_in_comes_out_once_and_within_the_share(steps: list[tupl
 
 
 @given(st.integers(1, 40), st.integers(2, 6))
-def test_between_two_turns_of_a_namespace_every_other_has_one(count: int, namespaces: int) -> None:
+def test_every_namespace_gets_a_turn_between_two_turns_of_another(count: int, namespaces: int) -> None:
     line = Line(1000)
     for number in range(count):
         for namespace in range(namespaces):
@@ -118,7 +118,7 @@ def test_between_two_turns_of_a_namespace_every_other_has_one(count: int, namesp
     assert all(len(set(order[begin : begin + namespaces])) == namespaces for begin in range(0, len(order), namespaces))
 
 
-def test_slots_go_to_the_namespaces_in_turn() -> None:
+def test_namespaces_get_slots_in_turn() -> None:
     order: list[str] = []
 
     async def request(slots: Slots, namespace: str) -> None:
@@ -136,7 +136,7 @@ def test_slots_go_to_the_namespaces_in_turn() -> None:
 
 
 @pytest.mark.parametrize("cancelled", range(6))
-def test_a_slot_that_nobody_waits_for_any_more_is_not_lost(cancelled: int) -> None:
+def test_the_slot_of_a_cancelled_request_is_not_lost(cancelled: int) -> None:
     async def scene() -> int:
         slots, running, most = Slots(2), 0, 0
 

@@ -1,4 +1,4 @@
-"""When is the gang scheduler of a job chosen, and which job is refused?"""
+"""The choice of the gang scheduler of a job, and the jobs that are refused without one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_scheduler_is_chosen_when_no_pod_of_the_job_exists(
         ("Required", (), {"attempts": BEGUN, "phase": Phase.SUSPENDED}, True),
     ],
 )
-def test_a_job_that_requires_a_gang_does_not_start_without_one_and_one_that_runs_goes_on(
+def test_a_new_job_that_requires_a_gang_scheduler_is_refused_without_one(
     mode: str, served: tuple[str, ...], status: dict[str, Any], refused: bool
 ) -> None:
     problems = Gangs(served).problems(job(mode, **status))

@@ -1,4 +1,4 @@
-"""How many jobs of a namespace run at once, and which one is next."""
+"""The limit of jobs of a namespace that run at once, and the order of those that wait."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class World:
         job["metadata"]["namespace"] = namespace
         self.store.put_job(self.cluster.put(job))
 
-    def look(self, name: str, namespace: str = "default") -> str:
-        """The status of condition Valid after a pass."""
+    def reconcile(self, name: str, namespace: str = "default") -> str:
+        """Runs one pass and returns the status of condition Valid."""
         asyncio.run(self.reconciler.reconcile(f"{namespace}/{name}"))
         job = self.store.job(f"{namespace}/{name}")
         conditions = (job or {}).get("status", {}).get("conditions", [])
@@ -56,16 +56,16 @@ class World:
         self.store.drop_job(job)
 
 
-def test_a_job_beyond_the_limit_waits_and_starts_when_one_ends() -> None:
+def test_a_job_beyond_the_limit_starts_when_another_ends() -> None:
     world = World()
     world.submit("first")
     world.submit("second")
-    assert (world.look("first"), world.look("second")) == ("True", "False")
+    assert (world.reconcile("first"), world.reconcile("second")) == ("True", "False")
     assert (world.pods("first"), world.pods("second")) == (2, 0)
     world.remove("first")
-    world.look("first")
+    world.reconcile("first")
     assert world.again == ["default/second"]
-    assert world.look("second") == "True"
+    assert world.reconcile("second") == "True"
     assert world.pods("second") == 2
 
 
@@ -73,33 +73,33 @@ def test_other_namespaces_have_a_limit_of_their_own() -> None:
     world = World()
     world.submit("first")
     world.submit("second", "other")
-    assert (world.look("first"), world.look("second", "other")) == ("True", "True")
+    assert (world.reconcile("first"), world.reconcile("second", "other")) == ("True", "True")
 
 
-def test_after_a_restart_the_jobs_that_have_started_keep_their_places() -> None:
+def test_jobs_that_have_started_keep_their_places_after_a_restart() -> None:
     world = World()
     world.submit("first")
-    world.look("first")
+    world.reconcile("first")
     world.submit("second")
     world.restart()
-    assert (world.look("second"), world.look("first")) == ("False", "True")
+    assert (world.reconcile("second"), world.reconcile("first")) == ("False", "True")
 
 
-def test_a_waiting_job_that_goes_lets_the_next_one_start() -> None:
+def test_the_next_job_starts_if_a_waiting_job_is_deleted() -> None:
     world = World()
     for name in ("first", "second", "third"):
         world.submit(name)
-        world.look(name)
+        world.reconcile(name)
     world.remove("first")
-    world.look("first")
+    world.reconcile("first")
     world.remove("second")
-    world.look("second")
+    world.reconcile("second")
     assert world.again[-1] == "default/third"
-    assert world.look("third") == "True"
+    assert world.reconcile("third") == "True"
 
 
-def test_a_job_that_is_not_valid_takes_no_place() -> None:
+def test_an_invalid_job_takes_no_place() -> None:
     world = World()
     world.submit("first", batch={"globalSize": 1})  # two workers cannot share one sample
     world.submit("second")
-    assert (world.look("first"), world.look("second")) == ("False", "True")
+    assert (world.reconcile("first"), world.reconcile("second")) == ("False", "True")

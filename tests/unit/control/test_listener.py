@@ -1,4 +1,4 @@
-"""The listening socket: what a silent, slow or hostile connection costs, over real sockets and real TLS."""
+"""The listener of the coordination channel, with silent, slow and hostile connections over real sockets and TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class Stage:
-    """A listener to an application that recognises whoever names its pod in a header."""
+    """A listener of an application that identifies a pod by a header."""
 
     listener: Listener
     port: int
@@ -43,8 +43,8 @@ class Stage:
         self.opened.append(writer)
         return reader, writer
 
-    async def ask(self, connection: Connection, pod: bytes = b"") -> bytes:
-        """The status line of the answer."""
+    async def request(self, connection: Connection, pod: bytes = b"") -> bytes:
+        """Sends a request and returns the status line of the response."""
         reader, writer = connection
         writer.write(REQUEST % pod)
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SOON)
@@ -72,11 +72,11 @@ async def stage(*, tls: bool, most: int = 100) -> AsyncIterator[Stage]:
     application.router.add_post("/", answer)
     listener = Listener(application, refused=lambda reason: refused.update([reason]), most=most)
     port = await listener.start("127.0.0.1", 0, CERTIFICATE.context() if tls else None)
-    found = Stage(listener, port, tls, refused)
+    made = Stage(listener, port, tls, refused)
     try:
-        yield found
+        yield made
     finally:
-        for writer in found.opened:
+        for writer in made.opened:
             writer.transport.abort()
         await listener.stop()
     assert listener.connections == 0
@@ -87,12 +87,12 @@ def tls(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_a_connection_that_authenticates_itself_is_kept_and_serves_many_requests(tls: bool) -> None:
+def test_an_authenticated_connection_stays_open_and_serves_many_requests(tls: bool) -> None:
     async def check() -> None:
         async with stage(tls=tls) as at:
             connection = await at.connect()
             for _ in range(5):
-                assert await at.ask(connection, b"pod") == b"HTTP/1.1 200 OK"
+                assert await at.request(connection, b"pod") == b"HTTP/1.1 200 OK"
             assert at.listener.connections == 1
             connection[1].close()
             await at.until(lambda: at.listener.connections == 0)
@@ -109,15 +109,15 @@ UNFINISHED = {
 }
 
 
-@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
-def test_a_connection_that_never_authenticates_itself_ends(sent: bytes, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED)
+def test_a_connection_that_never_authenticates_is_closed(data: bytes, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "ANONYMOUS_SECONDS", 0.5)
 
     async def check() -> None:
         async with stage(tls=tls) as at:
             connections = [await at.connect() for _ in range(10)]
             for _, writer in connections:
-                writer.write(sent)
+                writer.write(data)
             for reader, _ in connections:
                 try:
                     await asyncio.wait_for(reader.read(), SOON)
@@ -129,7 +129,7 @@ def test_a_connection_that_never_authenticates_itself_ends(sent: bytes, tls: boo
     asyncio.run(check())
 
 
-def test_a_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_that_does_not_end_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
 
     async def check() -> None:
@@ -140,48 +140,48 @@ def test_a_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch
                 writer.write(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
             await at.until(lambda: at.listener.connections == 10)
             await at.until(lambda: at.listener.connections == 0)
-            assert await at.ask(await at.connect(), b"pod") == b"HTTP/1.1 200 OK"
+            assert await at.request(await at.connect(), b"pod") == b"HTTP/1.1 200 OK"
 
     asyncio.run(check())
 
 
-def test_when_there_are_too_many_the_oldest_unknown_one_makes_room_and_known_ones_stay(tls: bool) -> None:
+def test_the_oldest_unauthenticated_connections_are_closed_above_the_limit(tls: bool) -> None:
     async def check() -> None:
         async with stage(tls=tls, most=20) as at:
-            known = [await at.connect() for _ in range(5)]
-            for number, connection in enumerate(known):
-                await at.ask(connection, b"pod-%d" % number)
+            identified = [await at.connect() for _ in range(5)]
+            for number, connection in enumerate(identified):
+                await at.request(connection, b"pod-%d" % number)
             for _ in range(60):
                 await at.connect()
             await at.until(lambda: at.listener.connections <= 20)
             newcomer = await at.connect()
-            assert await at.ask(newcomer, b"new") == b"HTTP/1.1 200 OK"
-            for number, connection in enumerate(known):
-                assert await at.ask(connection, b"pod-%d" % number) == b"HTTP/1.1 200 OK"
+            assert await at.request(newcomer, b"new") == b"HTTP/1.1 200 OK"
+            for number, connection in enumerate(identified):
+                assert await at.request(connection, b"pod-%d" % number) == b"HTTP/1.1 200 OK"
             assert at.refused["connections"] >= 40
 
     asyncio.run(check())
 
 
-def test_with_known_ones_only_a_new_connection_is_refused(tls: bool) -> None:
+def test_a_new_connection_is_refused_if_all_others_are_authenticated(tls: bool) -> None:
     async def check() -> None:
         async with stage(tls=tls, most=3) as at:
-            known = [await at.connect() for _ in range(3)]
-            for number, connection in enumerate(known):
-                await at.ask(connection, b"pod-%d" % number)
+            identified = [await at.connect() for _ in range(3)]
+            for number, connection in enumerate(identified):
+                await at.request(connection, b"pod-%d" % number)
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
-                await at.ask(await at.connect())
+                await at.request(await at.connect())
             assert at.refused == {"connections": 1}
-            assert await at.ask(known[0], b"pod-0") == b"HTTP/1.1 200 OK"
+            assert await at.request(identified[0], b"pod-0") == b"HTTP/1.1 200 OK"
 
     asyncio.run(check())
 
 
-def test_one_identity_holds_no_more_than_its_share() -> None:
+def test_one_identity_has_a_limited_number_of_connections() -> None:
     async def check() -> None:
         async with stage(tls=False) as at:
             for _ in range(5 * PER_IDENTITY):
-                await at.ask(await at.connect(), b"pod")
+                await at.request(await at.connect(), b"pod")
             await at.until(lambda: at.listener.connections == PER_IDENTITY)
 
     asyncio.run(check())
@@ -189,7 +189,7 @@ def test_one_identity_holds_no_more_than_its_share() -> None:
 
 def test_a_compressed_body_is_not_inflated() -> None:
     press = zlib.compressobj(9)
-    bomb = b"".join(press.compress(b"\0" * (1 << 20)) for _ in range(1000)) + press.flush()  # a second and more to inflate
+    bomb = b"".join(press.compress(b"\0" * (1 << 20)) for _ in range(1000)) + press.flush()  # inflating it takes more than a second
 
     async def check() -> float:
         async with stage(tls=False) as at:
@@ -226,7 +226,7 @@ def test_an_unused_tls_connection_takes_little_memory() -> None:
     assert asyncio.run(buffer()) <= 16 * 1024  # asyncio's own is 256 KiB
 
 
-def test_what_is_not_http_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_data_that_is_not_http_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with stage(tls=False) as at:
             reader, writer = await at.connect()

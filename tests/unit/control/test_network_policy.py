@@ -1,4 +1,4 @@
-"""Which ports of a job are open to whom."""
+"""The network policy of a job: its open ports, and the pods that may reach them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def rules(template: dict[str, Any] | None = None) -> list[Any]:
     return list(others)
 
 
-def test_a_job_is_open_to_itself_alone() -> None:
+def test_only_pods_of_a_job_reach_its_ports() -> None:
     assert rules() == []
 
 
-def test_ports_that_a_template_declares_are_open_and_training_ports_are_not() -> None:
+def test_ports_that_a_template_declares_are_open_and_training_ports_closed() -> None:
     board = {"name": "board", "ports": [{"containerPort": 6006}, {"containerPort": 6006}, {"containerPort": 53, "protocol": "UDP"}]}
     trainer = {"name": "trainer", "ports": [{"containerPort": 29500}, {"containerPort": "http"}]}
     assert rules({"spec": {"containers": [board, trainer]}}) == [

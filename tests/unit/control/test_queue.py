@@ -1,4 +1,4 @@
-"""The work queue: what client-go's promises, and nothing lost."""
+"""The work queue: it has the guarantees of the queue of client-go, and loses no key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 10.0
 
 
 class Book:
-    """Remembers what a queue says of itself."""
+    """Records the measurements and failures of a queue."""
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, float]] = []
@@ -57,7 +57,7 @@ def with_queue(
     asyncio.run(play())
 
 
-def test_a_key_added_many_times_before_it_is_taken_up_is_worked_on_once() -> None:
+def test_a_key_that_is_added_many_times_is_processed_once() -> None:
     seen: Counter[str] = Counter()
 
     async def work(key: str) -> None:
@@ -75,7 +75,7 @@ def test_a_key_added_many_times_before_it_is_taken_up_is_worked_on_once() -> Non
     assert seen == {"a": 1, "b": 1}
 
 
-def test_one_key_is_never_worked_on_twice_at_once_and_news_during_its_work_bring_it_again() -> None:
+def test_a_key_is_never_processed_twice_at_once_and_comes_back_after_a_new_event() -> None:
     active, seen, gate = 0, 0, asyncio.Event()
 
     async def work(_: str) -> None:
@@ -101,7 +101,7 @@ def test_one_key_is_never_worked_on_twice_at_once_and_news_during_its_work_bring
     assert seen == 2
 
 
-def test_a_key_that_fails_comes_back_later_and_later_and_holds_up_no_other() -> None:
+def test_a_failed_key_backs_off_and_does_not_delay_others() -> None:
     seen: Counter[str] = Counter()
 
     async def work(key: str) -> None:
@@ -120,7 +120,7 @@ def test_a_key_that_fails_comes_back_later_and_later_and_holds_up_no_other() -> 
     with_queue(work, scene, workers=1)
 
 
-def test_a_failed_key_waits_at_least_as_long_as_the_api_server_asks() -> None:
+def test_a_failed_key_waits_at_least_for_retry_after() -> None:
     async def work(key: str) -> None:
         error = UnavailableError("429: too many requests")
         error.retry_seconds = 0.05
@@ -135,7 +135,7 @@ def test_a_failed_key_waits_at_least_as_long_as_the_api_server_asks() -> None:
     with_queue(work, scene)
 
 
-def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them() -> None:
+def test_the_earliest_timer_of_a_key_counts_and_adding_the_key_drops_them() -> None:
     seen: list[str] = []
 
     async def work(key: str) -> None:
@@ -156,7 +156,7 @@ def test_of_several_times_the_earliest_counts_and_a_key_that_is_due_forgets_them
     with_queue(work, scene, workers=1)
 
 
-def test_work_that_asks_to_come_back_comes_back() -> None:
+def test_a_key_comes_back_after_the_delay_that_its_work_returns() -> None:
     seen = 0
 
     async def work(_: str) -> float | None:
@@ -172,7 +172,7 @@ def test_work_that_asks_to_come_back_comes_back() -> None:
     with_queue(work, scene, workers=1)
 
 
-def test_draining_lets_work_end_and_takes_up_nothing_more() -> None:
+def test_draining_finishes_the_current_work_and_starts_no_other() -> None:
     ended: list[str] = []
     begun = asyncio.Event()
 
@@ -192,7 +192,7 @@ def test_draining_lets_work_end_and_takes_up_nothing_more() -> None:
     with_queue(work, scene, workers=1)
 
 
-def test_draining_does_not_wait_for_work_without_end() -> None:
+def test_draining_waits_only_for_a_limited_time() -> None:
     async def work(_: str) -> None:
         await asyncio.sleep(1000)
 
@@ -206,14 +206,14 @@ def test_draining_does_not_wait_for_work_without_end() -> None:
     with_queue(work, scene, workers=1)
 
 
-def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long() -> None:
+def test_timer_keys_yield_to_event_keys_for_a_limited_time() -> None:
     seen: list[str] = []
 
     async def work(key: str) -> None:
         seen.append(key)
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.add_after("patient", 0.2)  # it lets others go first for two seconds
+        queue.add_after("patient", 0.2)  # it yields to others for two seconds
         queue.add_after("urgent", 0.2)
         await until(lambda: queue.depth == 2)
         queue.add("news")
@@ -225,7 +225,7 @@ def test_what_is_due_by_time_lets_go_first_what_is_due_by_news_but_not_for_long(
     assert seen == ["urgent", "news", "patient"]
 
 
-def test_nothing_waits_for_ever_behind_a_stream_of_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_key_is_processed_during_a_stream_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.control.queue.PATIENCE", 0.1)
     seen: list[str] = []
 
@@ -247,34 +247,34 @@ def test_nothing_waits_for_ever_behind_a_stream_of_news(monkeypatch: pytest.Monk
     assert len(seen) > 10
 
 
-def test_it_is_calm_when_nothing_is_due_nor_under_way_or_all_is_over() -> None:
+def test_the_queue_is_calm_when_no_key_is_due_or_active_and_after_draining() -> None:
     async def scene(queue: WorkQueue, book: Book) -> None:
-        started, told = asyncio.Event(), list[str]()
+        started, finished = asyncio.Event(), list[str]()
         go_on.clear()
 
-        async def tell() -> None:
+        async def wait_for_calm() -> None:
             started.set()
             await queue.calm(LIMIT)
-            told.append("calm")
+            finished.append("calm")
 
         await queue.calm(0.0)
         queue.add("a")
         queue.start(work)
-        telling = asyncio.create_task(tell())
+        waiting = asyncio.create_task(wait_for_calm())
         await started.wait()
         queue.add("b")
         await until(lambda: queue.depth == 1)
-        assert told == []
+        assert finished == []
         go_on.set()
         await until(lambda: book.worked_on == 2)
-        await telling
+        await waiting
         go_on.clear()
         queue.add("c")
         await until(lambda: queue.depth == 0)
         await queue.calm(0.01)
-        telling = asyncio.create_task(tell())
+        waiting = asyncio.create_task(wait_for_calm())
         await queue.drain(0.01)
-        await telling
+        await waiting
 
     go_on = asyncio.Event()
 
@@ -310,7 +310,7 @@ def test_no_namespace_has_more_than_half_of_the_workers() -> None:
     assert most == {"a": 4, "b": 1}
 
 
-def test_what_recovers_goes_before_what_starts() -> None:
+def test_jobs_that_recover_go_before_jobs_that_start() -> None:
     seen: list[str] = []
 
     async def work(key: str) -> None:
@@ -329,7 +329,7 @@ def test_what_recovers_goes_before_what_starts() -> None:
     assert set(seen[:2]) == {"a/recovers", "b/recovers"}
 
 
-def test_a_queue_that_was_drained_does_not_open_again() -> None:
+def test_a_drained_queue_does_not_open_again() -> None:
     async def work(_: str) -> None:
         raise AssertionError("no key may be worked on during shutdown")
 

@@ -1,4 +1,4 @@
-"""The book of reports: which report counts, and how environments that differ are named."""
+"""The store of reports: the newest report of each pod counts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def report(index: int = 0, *, attempt: int = 0, sequence: int = 1, **fields: Any
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1))
-def test_whatever_the_order_the_report_of_the_highest_attempt_and_sequence_stays(arrivals: list[tuple[int, int]]) -> None:
+def test_the_report_with_the_highest_attempt_and_sequence_stays(arrivals: list[tuple[int, int]]) -> None:
     reports = Reports()
     for attempt, sequence in arrivals:
-        news = reports.record("uid", report(attempt=attempt, sequence=sequence), NOW)
-        kept = reports.of("uid")
-        assert kept is not None
-        assert not news or (kept.report.attempt, kept.report.sequence) == (attempt, sequence)
-    assert (kept.report.attempt, kept.report.sequence) == max(arrivals)
+        is_new = reports.record("uid", report(attempt=attempt, sequence=sequence), NOW)
+        stored = reports.of("uid")
+        assert stored is not None
+        assert not is_new or (stored.report.attempt, stored.report.sequence) == (attempt, sequence)
+    assert (stored.report.attempt, stored.report.sequence) == max(arrivals)
 
 
-def test_a_report_that_comes_twice_is_no_news() -> None:
+def test_a_repeated_report_is_not_new() -> None:
     reports = Reports()
     assert reports.record("uid", report(), NOW)
     assert not reports.record("uid", report(), NOW)
 
 
-def test_forgotten_pods_are_no_more() -> None:
+def test_a_removed_pod_has_no_report() -> None:
     reports = Reports()
     for uid in "012":
         reports.record(uid, report(int(uid)), NOW)
@@ -45,7 +45,7 @@ def test_forgotten_pods_are_no_more() -> None:
     assert len(reports) == 2
 
 
-def test_a_forgotten_pod_waits_for_no_world() -> None:
+def test_a_removed_pod_does_not_count_as_waiting() -> None:
     reports = Reports()
     reports.record("0", report(waiting=True), NOW)
     reports.forget("0")

@@ -1,4 +1,4 @@
-"""The rounds that list everything again."""
+"""The resync, which lists all objects again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cluster:
         return Listing((), (), (), None, ())
 
 
-def test_a_refused_list_waits_as_long_as_retry_after_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_list_is_retried_after_the_time_in_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "RETRY_SECONDS", 0.01)
     cluster: Any = Cluster()
     queue: Any = SimpleNamespace(add=lambda key: None)

@@ -1,4 +1,4 @@
-"""The caches: whichever way news come, and in whatever order, the latest stays and what is gone stays gone."""
+"""The caches of jobs and pods: the newest version stays, and a deleted object stays deleted, in any order of events and lists."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def job(uid: str = "job", version: int = 1) -> dict[str, Any]:
 
 
 @given(st.permutations(range(1, 7)))
-def test_the_latest_version_stays_whatever_the_order(versions: list[int]) -> None:
+def test_the_newest_version_stays_in_any_order(versions: list[int]) -> None:
     store = Store(lambda: 0.0)
     for version in versions:
         store.put_child(child(version=version))
         store.put_job(job(version=version))
-    assert [known.version for known in store.children(KEY)] == [6]
-    known = store.job(KEY)
-    assert known is not None
-    assert version_of(known) == 6
+    assert [cached.version for cached in store.children(KEY)] == [6]
+    cached = store.job(KEY)
+    assert cached is not None
+    assert version_of(cached) == 6
 
 
 def test_versions_of_one_generation_share_the_spec() -> None:
@@ -45,22 +45,22 @@ def test_versions_of_one_generation_share_the_spec() -> None:
         made = job(uid, number)
         return {"metadata": {**made["metadata"], "generation": generation}, "spec": {"suspend": [generation]}, "status": {"step": number}}
 
-    def kept(number: int, *, generation: int, uid: str = "job") -> dict[str, Any]:
+    def cached_after_put(number: int, *, generation: int, uid: str = "job") -> dict[str, Any]:
         store.put_job(version(number, generation=generation, uid=uid))
-        known = store.job(KEY)
-        assert known is not None
-        assert (known["spec"], known["status"]) == ({"suspend": [generation]}, {"step": number})
-        return known
+        cached = store.job(KEY)
+        assert cached is not None
+        assert (cached["spec"], cached["status"]) == ({"suspend": [generation]}, {"step": number})
+        return cached
 
     store = Store(lambda: 0.0)
-    first = kept(1, generation=1)
-    assert kept(2, generation=1)["spec"] is first["spec"]
-    second = kept(3, generation=2)
+    first = cached_after_put(1, generation=1)
+    assert cached_after_put(2, generation=1)["spec"] is first["spec"]
+    second = cached_after_put(3, generation=2)
     assert second["spec"] is not first["spec"]
-    assert kept(4, generation=2, uid="another")["spec"] is not second["spec"]
+    assert cached_after_put(4, generation=2, uid="another")["spec"] is not second["spec"]
 
 
-def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -> None:
+def test_an_older_list_does_not_restore_deleted_objects() -> None:
     store = Store(lambda: 0.0)
     store.put_child(child())
     store.drop_child(KEY, "pod")
@@ -70,17 +70,17 @@ def test_what_was_deleted_does_not_come_back_with_a_list_that_was_on_its_way() -
     assert store.job(KEY) is None
 
 
-def test_a_list_removes_what_it_has_not_but_not_what_came_after_it_was_asked_for() -> None:
+def test_a_list_removes_missing_objects_except_those_newer_than_its_request() -> None:
     store = Store(lambda: 0.0)
     store.put_child(child("ghost"))
     before = store.uids
     store.put_child(child("newcomer"))
     store.replace(Listing((), (), (), None), cached_before=before)
-    assert [known.view.uid for known in store.children(KEY)] == ["newcomer"]
+    assert [cached.view.uid for cached in store.children(KEY)] == ["newcomer"]
     assert store.key_of_pod("ghost") is None
 
 
-def test_listeners_learn_of_each_pod_that_is_gone() -> None:
+def test_listeners_are_called_for_each_pod_that_is_gone() -> None:
     gone: list[str] = []
     store = Store(lambda: 0.0)
     store.on_pod_gone(gone.append)
@@ -92,19 +92,19 @@ def test_listeners_learn_of_each_pod_that_is_gone() -> None:
     assert gone == ["deleted", "not there", "not listed"]
 
 
-def test_a_list_replaces_only_what_has_changed() -> None:
+def test_a_list_replaces_only_changed_objects() -> None:
     store = Store(lambda: 0.0)
     store.put_job(job(version=3))
-    known = store.job(KEY)
+    cached = store.job(KEY)
     store.replace(Listing((job(version=3),), (), (), None), cached_before=store.uids)
-    assert store.job(KEY) is known
+    assert store.job(KEY) is cached
     store.replace(Listing((job(version=4),), (), (), None), cached_before=store.uids)
     newer = store.job(KEY)
     assert newer is not None
     assert version_of(newer) == 4
 
 
-def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None:
+def test_a_job_has_its_service_only_together_with_its_network_policy() -> None:
     owner = [{"uid": "job", "controller": True}]
     service = {"metadata": {"name": "digits", "namespace": "default", "ownerReferences": owner}}
     store = Store(lambda: 0.0)
@@ -117,7 +117,7 @@ def test_a_job_has_its_service_only_with_the_policy_that_belongs_to_it() -> None
     assert not store.has_service(KEY, "another job of the name")
 
 
-def test_a_write_that_no_watch_speaks_of_shows_that_the_watch_is_deaf() -> None:
+def test_the_silence_of_a_watch_is_the_age_of_the_first_write_without_an_event() -> None:
     now = 0.0
     store = Store(lambda: now)
     assert store.silence() == 0
@@ -129,7 +129,7 @@ def test_a_write_that_no_watch_speaks_of_shows_that_the_watch_is_deaf() -> None:
     assert store.silence() == 0
 
 
-def test_an_echo_may_come_before_the_answer_to_the_write() -> None:
+def test_the_event_of_a_write_may_come_before_its_response() -> None:
     now = 0.0
     store = Store(lambda: now)
     store.received("job", 7)
@@ -141,18 +141,20 @@ def test_an_echo_may_come_before_the_answer_to_the_write() -> None:
     assert store.silence() == 10
 
 
-def test_of_a_job_only_what_is_read_is_kept() -> None:
+def test_only_the_fields_that_are_read_are_cached() -> None:
     large = {"epochs": 3, "x": ["y" * MAX_BYTES]}
     metadata = {**job()["metadata"], "annotations": {"huge": "x"}, "labels": {"a": "b"}, "finalizers": ["mine", "orphan"]}
-    kept = slim({"kind": "TrainingJob", "metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits", "config": large}}})
-    assert set(kept["metadata"]) == {"name", "namespace", "uid", "resourceVersion", "finalizers"}
-    assert kept["metadata"]["finalizers"] == ["orphan"]
-    assert isinstance(kept["spec"]["trainer"]["config"], LeftOut)
-    assert (kept["spec"]["strategy"], kept["spec"]["trainer"]["task"]) == ("DDP", "digits")
-    assert slim(kept) == kept
+    slimmed = slim(
+        {"kind": "TrainingJob", "metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits", "config": large}}}
+    )
+    assert set(slimmed["metadata"]) == {"name", "namespace", "uid", "resourceVersion", "finalizers"}
+    assert slimmed["metadata"]["finalizers"] == ["orphan"]
+    assert isinstance(slimmed["spec"]["trainer"]["config"], LeftOut)
+    assert (slimmed["spec"]["strategy"], slimmed["spec"]["trainer"]["task"]) == ("DDP", "digits")
+    assert slim(slimmed) == slimmed
 
 
-def test_a_job_that_a_list_cannot_read_stays_as_it_was_known() -> None:
+def test_a_cached_job_stays_if_a_list_cannot_read_it() -> None:
     store = Store(lambda: 0.0)
     store.put_job(job())
     unreadable = Unreadable("TrainingJob", "default", "digits", "job", "too odd")

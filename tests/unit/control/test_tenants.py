@@ -1,4 +1,4 @@
-"""Two tenants and one operator: the small job of one does not wait for the many large ones of the other."""
+"""Two tenants and one operator: a small job does not wait for the large jobs of another tenant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 120.0
 
 
 class Busy(MemoryCluster):
-    """Takes a while for each pod, and remembers in whose namespace pods were made."""
+    """Needs some time to create a pod, and records the namespaces of the pods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Silent:
         raise AssertionError(key) from error
 
 
-def test_a_small_job_is_made_while_another_tenant_has_hundreds_of_pods_to_come() -> None:
+def test_a_small_job_starts_while_another_tenant_creates_hundreds_of_pods() -> None:
     async def play() -> list[str]:
         cluster, store = Busy(), Store(time.monotonic)
         reconciler = Reconciler(Dependencies(cluster, store, Reports(), images=IMAGES, now=lambda: datetime.now(UTC)))

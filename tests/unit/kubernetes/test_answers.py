@@ -1,4 +1,4 @@
-"""Answers of the API server: whatever they hold, they become an object or a ClusterError, and no object hides another."""
+"""Responses of the API server: each becomes an object or a ClusterError, and an unreadable object does not hide others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ anything = st.recursive(
 
 
 def emptied(value: Any, depth: int) -> Any:
-    """What `shallow` is to do."""
+    """The expected result of `shallow`."""
     if isinstance(value, dict):
         return {} if depth == 1 else {key: emptied(inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list):
@@ -38,19 +38,19 @@ def emptied(value: Any, depth: int) -> Any:
 
 
 @given(anything, st.integers(1, 5), st.sampled_from([None, 1]), st.booleans())
-def test_only_what_lies_below_the_level_is_emptied(value: Any, depth: int, indent: int | None, ascii_only: bool) -> None:
+def test_shallow_empties_only_values_below_the_level(value: Any, depth: int, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     assert json.loads(shallow(text, depth)) == emptied(value, depth)
 
 
 @given(st.binary(max_size=200) | st.text(st.sampled_from('[]{}"\\,:a1'), max_size=60).map(str.encode))
-def test_text_that_is_no_object_is_a_cluster_error(text: bytes) -> None:
+def test_text_becomes_an_object_or_a_cluster_error(text: bytes) -> None:
     with suppress(ClusterError):
         assert isinstance(asyncio.run(parsed(text)), dict)
 
 
 @pytest.mark.parametrize("levels", [1_000, 1_100, 10_000, 200_000])
-def test_an_object_beside_a_deep_one_is_read_and_so_is_the_metadata_of_the_deep_one(levels: int) -> None:
+def test_a_deeply_nested_object_keeps_its_metadata_and_does_not_hide_others(levels: int) -> None:
     deep = '{"metadata":{"name":"deep"},"spec":' + '{"a":' * levels + "1" + "}" * levels + ',"status":{"phase":"Pending"}}'
     text = f'{{"items":[{deep},{{"metadata":{{"name":"honest"}}}}],"metadata":{{"continue":"more"}}}}'
     answer = asyncio.run(parsed(text.encode()))
@@ -61,7 +61,7 @@ def test_an_object_beside_a_deep_one_is_read_and_so_is_the_metadata_of_the_deep_
 
 
 @pytest.mark.parametrize("text", [b"", b"<html>", b"[1]", b"3", b'{"a":', b"[" * 5_000, b"[" * 5_000 + b"]" * 5_000])
-def test_what_is_no_object_is_never_taken_for_one(text: bytes) -> None:
+def test_text_that_is_not_an_object_is_an_unreadable_answer(text: bytes) -> None:
     with pytest.raises(UnreadableAnswerError):
         asyncio.run(parsed(text))
     assert isinstance(asyncio.run(refusal(404, text)), NotFoundError)
@@ -72,7 +72,7 @@ def test_what_is_no_object_is_never_taken_for_one(text: bytes) -> None:
     ("header", "seconds"),
     [("1", 1), (" 17 ", 17), ("999999999", LONGEST_RETRY_SECONDS), (None, 0), ("", 0), ("-1", 0), ("soon", 0), ("9" * 400, 0), ("1.5", 0)],
 )
-def test_an_error_has_the_seconds_of_retry_after_within_a_bound(header: str | None, seconds: float) -> None:
+def test_an_error_has_the_bounded_seconds_of_retry_after(header: str | None, seconds: float) -> None:
     for text in (b'{"message": "too many requests"}', b"<html>"):
         assert asyncio.run(refusal(429, text, retry_after=header)).retry_seconds == seconds
 
@@ -129,25 +129,25 @@ async def serving(server: ListServer, scene: Callable[[Gateway], Awaitable[Listi
         await runner.cleanup()
 
 
-def test_objects_that_cannot_be_read_are_named_and_hide_no_other() -> None:
+def test_unreadable_objects_are_named_and_do_not_hide_others() -> None:
     names = [f"job-{number}" for number in range(60)]
     random.Random(5).shuffle(names)
     texts = {name: text_of(name) for name in names}
     broken = {names[3]: "{nonsense", names[30]: "]", names[59]: '{"metadata":{"name":"x"}}'}
-    found = listed(ListServer({**texts, **broken}))
-    assert {job["metadata"]["name"] for job in found.jobs} == set(names) - set(broken)
-    assert {(each.kind, each.name) for each in found.unreadable} >= {("TrainingJob", names[3]), ("TrainingJob", names[30])}
-    assert len(found.unreadable) == 3
+    listing = listed(ListServer({**texts, **broken}))
+    assert {job["metadata"]["name"] for job in listing.jobs} == set(names) - set(broken)
+    assert {(each.kind, each.name) for each in listing.unreadable} >= {("TrainingJob", names[3]), ("TrainingJob", names[30])}
+    assert len(listing.unreadable) == 3
 
 
-def test_pages_are_so_small_that_large_objects_fit_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_shrink_for_large_objects_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "LARGEST_PAGE", 100_000)
     large = {f"large-{number}": text_of(f"large-{number}", strategy="x" * 40_000) for number in range(10)}
     small = {f"small-{number}": text_of(f"small-{number}") for number in range(300)}
     server = ListServer({**large, **small})
-    found = listed(server)
-    assert len(found.jobs) == 310
-    assert found.unreadable == ()
+    listing = listed(server)
+    assert len(listing.jobs) == 310
+    assert listing.unreadable == ()
     assert server.limits[0] > 1
     assert max(server.limits[1:10]) <= 3
     assert max(server.limits) == gateway_module.PAGE, "small objects come by large pages again"

@@ -1,4 +1,4 @@
-"""The certificate of the coordination channel: it serves its host, outlives operators, and nothing that stands in its place does harm."""
+"""The certificate of the coordination channel: it is valid for its host, all operators share it, and invalid data is replaced."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Secrets:
         return copy.deepcopy(self.secret)
 
 
-def keep(secrets: Secrets, now: datetime = NOW) -> Certificate:
+def load(secrets: Secrets, now: datetime = NOW) -> Certificate:
     return asyncio.run(load_or_create(secrets, "muster-system", secret="muster-coordination", host=HOST, now=now))
 
 
 def shake_hands(certificate: Certificate, authority: str, host: str) -> None:
-    """A whole handshake, with all that newer Pythons demand of a certificate. Raises ssl.SSLError where the client does not trust."""
+    """Does a whole handshake with the strict checks of newer Pythons. Raises ssl.SSLError if the client does not trust the certificate."""
     trusting = ssl.create_default_context(cadata=authority)
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -53,7 +53,7 @@ def shake_hands(certificate: Certificate, authority: str, host: str) -> None:
     assert client.version() == server.version() == "TLSv1.3"
 
 
-def test_supervisors_trust_it_for_the_channel_and_for_nothing_else() -> None:
+def test_supervisors_trust_the_certificate_only_for_the_channel() -> None:
     certificate = new_certificate(HOST, NOW)
     shake_hands(certificate, certificate.certificate, HOST)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
@@ -62,22 +62,22 @@ def test_supervisors_trust_it_for_the_channel_and_for_nothing_else() -> None:
         shake_hands(certificate, new_certificate(HOST, NOW).certificate, HOST)
 
 
-def test_it_is_made_once_and_every_operator_shows_the_same() -> None:
+def test_operators_share_one_certificate_until_it_is_about_to_expire() -> None:
     secrets = Secrets()
-    first = keep(secrets)
-    assert (keep(secrets), secrets.writes) == (first, 1)
-    assert keep(secrets, NOW + LIFE - LEAST_LEFT - timedelta(days=1)) == first
-    assert keep(secrets, NOW + LIFE - LEAST_LEFT + timedelta(days=1)) != first
+    first = load(secrets)
+    assert (load(secrets), secrets.writes) == (first, 1)
+    assert load(secrets, NOW + LIFE - LEAST_LEFT - timedelta(days=1)) == first
+    assert load(secrets, NOW + LIFE - LEAST_LEFT + timedelta(days=1)) != first
 
 
 @pytest.mark.parametrize("text", ["", "bm9uc2Vuc2U=", "not base64", "/w=="])
-def test_what_else_stands_in_the_secret_is_replaced(text: str) -> None:
+def test_invalid_data_in_the_secret_is_replaced(text: str) -> None:
     secrets = Secrets({"tls.crt": text, "tls.key": text})
-    assert keep(secrets).serves(HOST, NOW)
+    assert load(secrets).serves(HOST, NOW)
     assert secrets.writes == 1
 
 
-def test_a_certificate_with_another_key_or_for_another_host_is_not_good() -> None:
+def test_a_certificate_with_another_key_or_host_is_not_used() -> None:
     one, other = new_certificate(HOST, NOW), new_certificate(HOST, NOW)
     assert not Certificate(one.certificate, other.key).serves(HOST, NOW)
     assert not one.serves("elsewhere.svc", NOW)

@@ -27,8 +27,8 @@ class Requests:
     request = staticmethod(request)
 
 
-def test_every_reply_says_how_long_processes_may_save_so_that_supervisors_wait_for_the_next_world() -> None:
-    """A supervisor ends with its processes if a reply lacks it, and the job loses its pods."""
+def test_every_reply_has_grace_seconds() -> None:
+    """Without them, a supervisor ends together with its processes, and the job loses its pods."""
     store = Store(time.monotonic)
     store.put_job({"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}, "status": {"attempt": 0}})
     replica = pod(0)

@@ -98,14 +98,14 @@ class Operator:
         self._loop.close()
 
     def set_status(self, status: dict[str, Any]) -> None:
-        """As the reconciler writes it."""
+        """Changes the status, as the reconciler does."""
         self._version += 1
         job = job_object()
         job["metadata"] |= {"uid": "job", "generation": 1, "creationTimestamp": START, "resourceVersion": str(self._version)}
         self._store.put_job({**job, "status": status})
 
     def exhaust_rate(self, seconds: float) -> None:
-        """Lets the pod have used up its rate of reports for so long."""
+        """Makes the pod exceed its rate of reports for this time."""
         self._channel._limits._pods[UID].bucket.left = 1 - REPORTS_PER_POD * seconds
 
     @property
@@ -190,7 +190,7 @@ class Supervisor:
         self._operator = operator
 
     def send(self, report: Report) -> Report:
-        """The report as the operator has decoded it."""
+        """Sends a report and returns it as the operator has decoded it."""
         self.reporter.update(report)
         return self.until_received(lambda received: replace(received, sequence=0) == report)
 
@@ -285,7 +285,7 @@ ATTEMPT_1 = replace(ATTEMPT_0, attempt=1)
 def test_a_running_replica_gets_the_reply_that_the_status_gives(
     operator: Operator, supervisor: Supervisor, status: dict[str, Any], reply: Reply
 ) -> None:
-    """Every reply names a grace period. A supervisor takes one without it for that of an operator that cannot restart in place."""
+    """Every reply names a grace period. A supervisor treats a reply without one as that of an operator that cannot restart in place."""
     operator.set_status(status)
     supervisor.send(running(supervisor.first))
     assert wait_until(lambda: supervisor.reporter.replied and supervisor.reporter.reply, f"a reply; {supervisor.messages}", 60) == reply
@@ -306,7 +306,7 @@ def world_of(succession: Succession) -> tuple[threading.Thread, list[Any]]:
 
 
 @pytest.mark.parametrize(("code", "record"), [(20, LOST_PEER), (21, EVICTED), (137, LOST_PEER)])
-def test_a_replica_whose_processes_have_ended_waits_for_the_next_world_and_starts_in_it(
+def test_a_replica_with_ended_processes_waits_for_the_next_world_and_joins_it(
     operator: Operator, supervisor: Supervisor, code: int, record: dict[str, Any]
 ) -> None:
     operator.set_status(RUNS)
@@ -327,7 +327,7 @@ def test_a_replica_whose_processes_have_ended_waits_for_the_next_world_and_start
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_replica_that_waits_is_ended_when_the_job_is_over(operator: Operator, supervisor: Supervisor, phase: str) -> None:
+def test_a_waiting_replica_ends_when_the_job_ends(operator: Operator, supervisor: Supervisor, phase: str) -> None:
     operator.set_status(RUNS)
     thread, world = world_of(ended(supervisor, 20))
     supervisor.until_received(lambda report: report.waiting)
@@ -336,7 +336,7 @@ def test_a_replica_that_waits_is_ended_when_the_job_is_over(operator: Operator, 
     assert world == [None]
 
 
-def test_a_replica_that_reports_too_often_comes_back_when_the_operator_says(operator: Operator, supervisor: Supervisor) -> None:
+def test_a_replica_that_reports_too_often_waits_for_retry_after(operator: Operator, supervisor: Supervisor) -> None:
     supervisor.send(supervisor.first)
     operator.exhaust_rate(2.0)
     supervisor.send(replace(supervisor.first, phase="Restoring"))
@@ -346,7 +346,7 @@ def test_a_replica_that_reports_too_often_comes_back_when_the_operator_says(oper
     assert supervisor.messages == []
 
 
-def test_a_report_that_the_operator_refuses_is_sent_again_without_what_it_refuses(operator: Operator, supervisor: Supervisor) -> None:
+def test_a_refused_report_is_sent_again_without_the_refused_fields(operator: Operator, supervisor: Supervisor) -> None:
     operator.set_status(RUNS)
     words = LastWords(code=10, message="why", attempt=0, exit_code=1)
     malformed = replace(running(supervisor.first), processes=(ProcessReport(rank=-1),), last_words=words)
@@ -359,7 +359,7 @@ def test_a_report_that_the_operator_refuses_is_sent_again_without_what_it_refuse
     assert [reason for reason, _ in operator.refused] == ["invalid"]
 
 
-def test_a_token_that_the_operator_refuses_is_read_again(operator: Operator, supervisor: Supervisor) -> None:
+def test_a_refused_token_is_read_again_from_its_file(operator: Operator, supervisor: Supervisor) -> None:
     supervisor.token_file.write_text(token(UID, signature="forged"))
     supervisor.reporter.update(supervisor.first)
     wait_until(lambda: supervisor.messages, "the message", 60)
@@ -370,7 +370,7 @@ def test_a_token_that_the_operator_refuses_is_read_again(operator: Operator, sup
     assert len(supervisor.messages) == 1
 
 
-def test_a_supervisor_refuses_a_malformed_reply_and_takes_the_next_one(
+def test_a_supervisor_refuses_a_malformed_reply_and_accepts_the_next_one(
     operator: Operator, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator.set_status(RUNS)

@@ -1,4 +1,4 @@
-"""The configuration file: what the chart writes is read, what nobody can work with is named."""
+"""The configuration file of the operator, and the messages for invalid files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read(folder: Path, text: str) -> object:
     return read_configuration({"MUSTER_CONFIG": str(file)})
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_the_defaults_apply_without_a_file() -> None:
     configuration = read_configuration({})
     assert (configuration.namespaces, configuration.workers) == ([], 32)
     images = configuration.all_images()
@@ -23,13 +23,13 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert images.supervisor.startswith("muster-operator:")
 
 
-def test_jobs_of_the_default_controller_are_run_unless_the_file_names_another(tmp_path: Path) -> None:
+def test_the_file_can_name_another_controller(tmp_path: Path) -> None:
     assert read_configuration({}).controller == "muster.dev/operator"
     (tmp_path / "operator.yaml").write_text("controller: muster.dev/second")
     assert read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).controller == "muster.dev/second"
 
 
-def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
+def test_images_in_the_file_override_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "operator.yaml").write_text("images: {PyTorch: mine}\nsupervisor: {image: ours, pullPolicy: Always}")
     images = read_configuration({"MUSTER_CONFIG": str(tmp_path / "operator.yaml")}).all_images()
     assert images.trainers["PyTorch"] == "mine"
@@ -47,17 +47,17 @@ def test_images_of_the_file_go_before_the_defaults(tmp_path: Path) -> None:
         ("{", ""),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, where: str) -> None:
+def test_the_message_names_the_wrong_field(tmp_path: Path, text: str, where: str) -> None:
     with pytest.raises(ConfigurationError, match=r"operator\.yaml") as raised:
         read(tmp_path, text)
     assert where in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_the_message_names_a_missing_file() -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
         read_configuration({"MUSTER_CONFIG": "/nowhere/operator.yaml"})
 
 
-def test_a_developers_machine_stands_for_a_pod() -> None:
+def test_the_operator_has_a_pod_name_outside_a_cluster() -> None:
     assert operator_pod({}).name
     assert operator_pod({"POD_NAME": "a", "POD_NAMESPACE": "b", "POD_IP": "10.0.0.1"}).address == "10.0.0.1"

@@ -1,4 +1,4 @@
-"""Which PodGroup APIs does the cluster serve?"""
+"""The discovery of the PodGroup APIs that the cluster serves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NATIVE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "sch
 
 
 class Served:
-    """Answers discovery. `versions` has the resources of each group version."""
+    """A server of the discovery API. `versions` has the resources of each group version."""
 
     def __init__(self, versions: dict[str, list[str]]) -> None:
         self.versions = versions
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(self, verb: str, path: str) -> Any:
-        self.asked.append(f"{verb} {path}")
+        self.requests.append(f"{verb} {path}")
         if path == "/apis":
             groups: dict[str, list[Any]] = {}
             for each in self.versions:
@@ -51,9 +51,9 @@ class Served:
         ({"scheduling.k8s.io/v1beta1": ["podgroups"]}, [], (), 0),
     ],
 )
-def test_only_apis_that_are_configured_and_have_pod_groups_count(
+def test_only_configured_apis_with_pod_groups_are_used(
     versions: dict[str, list[str]], groups: list[str], expected: tuple[str, ...], requests: int
 ) -> None:
     server = Served(versions)
     assert asyncio.run(served_gang_schedulers(cast(Gateway, server), groups)) == expected
-    assert len(server.asked) == requests
+    assert len(server.requests) == requests

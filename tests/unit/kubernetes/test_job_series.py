@@ -1,4 +1,4 @@
-"""The series of jobs in `/metrics`: what they show, how many there are at most, and that no status breaks them."""
+"""The series of jobs in `/metrics`: their values, their bounds, and that no status breaks them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def samples(source: Store) -> dict[str, float]:
     return {"/".join((family.name, *labels)): value for family, labels, value in job_series.samples(source)}
 
 
-def test_a_job_has_series_for_what_its_status_says() -> None:
+def test_a_job_has_series_for_the_values_of_its_status() -> None:
     values = samples(store(("team/digits", RUNNING)))
     assert values == {
         "muster_jobs/team/Running": 1,
@@ -75,7 +75,7 @@ def test_a_job_has_series_for_what_its_status_says() -> None:
     }
 
 
-def test_a_job_that_has_ended_is_only_counted() -> None:
+def test_an_ended_job_is_only_counted() -> None:
     values = samples(store(("team/digits", {**RUNNING, "phase": "Failed"})))
     assert values == {"muster_jobs/team/Failed": 1, "muster_jobs_without_series": 0}
 
@@ -84,7 +84,7 @@ JUNK: tuple[Any, ...] = (None, True, -1, "x", [], {}, [None], {"": None}, "NaN",
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
-def test_nonsense_in_a_status_breaks_no_scrape(junk: Any) -> None:
+def test_nonsense_in_a_status_does_not_break_the_metrics(junk: Any) -> None:
     nested = {key: [dict.fromkeys(value[0], junk)] if isinstance(value, list) else junk for key, value in RUNNING.items()}
     inside = {key: dict.fromkeys(value, junk) if isinstance(value, dict) else value for key, value in RUNNING.items()}
     for status in (junk, dict.fromkeys(RUNNING, junk), nested, inside):
@@ -94,7 +94,7 @@ def test_nonsense_in_a_status_breaks_no_scrape(junk: Any) -> None:
         assert labels <= {"Pending", "Running", "queued", "productive", "Infrastructure", "Preemption", "Hang", "Evicted", ""}
 
 
-def test_a_flood_of_jobs_in_one_namespace_takes_no_series_from_others_or_from_older_jobs() -> None:
+def test_a_flood_of_jobs_takes_no_series_from_other_namespaces_or_older_jobs() -> None:
     flood = [(f"flood/job-{number:05}", RUNNING) for number in range(MOST_JOBS * 2)]
     values = samples(store(("flood/old", RUNNING), *flood, ("team/late", RUNNING)))
     named = [name for name in values if name.startswith("muster_job_step/")]
@@ -104,7 +104,7 @@ def test_a_flood_of_jobs_in_one_namespace_takes_no_series_from_others_or_from_ol
     assert values["muster_jobs/flood/Running"] == len(flood) + 1
 
 
-def test_the_number_of_series_is_limited_whatever_tenants_do() -> None:
+def test_the_number_of_series_is_limited_for_any_jobs_of_tenants() -> None:
     namespaces = [f"ns-{number:05}" for number in range(MOST_NAMESPACES * 3)]
     source = store(*((f"{namespace}/job", RUNNING) for namespace in namespaces), (f"{namespaces[-1]}/second", RUNNING))
     source.unreadable = tuple(Unreadable("Pod", "team", f"odd-{number}", "uid", "") for number in range(MOST_UNREADABLE * 2))

@@ -1,4 +1,4 @@
-"""The lease: at most one leads, whoever is frozen, slow or cut off."""
+"""The lease: at most one operator leads, even if operators or the API server freeze, are slow or are cut off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 30.0
 
 
 class LeaseServer:
-    """One lease, as an API server keeps it: PUT needs the version that was read."""
+    """An API server with one lease. A PUT needs the current resource version."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ def candidate(server: LeaseServer, name: str, *, times: Times = FAST, ready: Cal
 
 
 class QuickLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer instead of waiting for it, so that no busy machine is late."""
+    """An event loop with a clock that jumps to the next timer, so that the tests do not depend on the speed of the machine."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -79,7 +79,7 @@ class QuickLoop(asyncio.SelectorEventLoop):
 
 
 def play(scene: Callable[[LeaseServer], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a time of its own."""
+    """Runs a scene on a QuickLoop."""
     loop = QuickLoop()
     monkeypatch.setattr(leader, "time", SimpleNamespace(monotonic=loop.time))
 
@@ -91,19 +91,19 @@ def play(scene: Callable[[LeaseServer], Awaitable[None]], monkeypatch: pytest.Mo
         runner.run(run())
 
 
-def test_of_many_candidates_at_once_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_candidates_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
-        lots = [candidate(server, f"pod-{number}") for number in range(10)]
-        tasks = [asyncio.create_task(each.acquire()) for each in lots]
+        candidates = [candidate(server, f"pod-{number}") for number in range(10)]
+        tasks = [asyncio.create_task(each.acquire()) for each in candidates]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert sum(each.valid for each in lots) == 1
+        assert sum(each.valid for each in candidates) == 1
         for task in tasks:
             task.cancel()
 
     play(scene, monkeypatch)
 
 
-def test_a_released_lease_is_taken_at_once_and_one_that_is_not_renewed_after_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_taken_at_once_if_released_or_else_after_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         first, second, third = (candidate(server, name) for name in ("a", "b", "c"))
         await first.acquire()
@@ -118,7 +118,7 @@ def test_a_released_lease_is_taken_at_once_and_one_that_is_not_renewed_after_its
     play(scene, monkeypatch)
 
 
-def test_the_same_pod_goes_on_with_its_lease_after_its_container_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_takes_its_lease_again_after_its_container_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         await candidate(server, "a").acquire()
         again = candidate(server, "a")
@@ -128,13 +128,13 @@ def test_the_same_pod_goes_on_with_its_lease_after_its_container_was_killed(monk
     play(scene, monkeypatch)
 
 
-def test_a_leader_without_an_api_server_stops_writing_and_goes_on_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_invalid_while_the_api_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()
         keeping = asyncio.create_task(lease.keep())
         server.away = True
-        while lease.valid:  # noqa: ASYNC110 - time alone ends it
+        while lease.valid:  # noqa: ASYNC110 - only the passing of time ends it
             await asyncio.sleep(0.01)
         assert not lease.lost
         server.away = False
@@ -145,7 +145,7 @@ def test_a_leader_without_an_api_server_stops_writing_and_goes_on_when_it_is_bac
     play(scene, monkeypatch)
 
 
-def test_a_leader_whose_lease_was_taken_knows_and_never_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_does_not_take_a_lost_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()
@@ -161,7 +161,7 @@ def test_a_leader_whose_lease_was_taken_knows_and_never_takes_it_back(monkeypatc
 
 
 @pytest.mark.parametrize("trouble", ["away", "hangs"])
-def test_a_candidate_takes_nothing_over_because_the_api_server_did_not_answer(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_does_not_take_the_lease_because_the_api_server_was_away(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When it answers again, the leader has a whole duration to renew its lease, however long the trouble took."""
 
     async def scene(server: LeaseServer) -> None:
@@ -187,7 +187,7 @@ def test_a_candidate_takes_nothing_over_because_the_api_server_did_not_answer(tr
     play(scene, monkeypatch)
 
 
-def test_the_leader_keeps_its_lease_while_each_answer_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_keeps_its_lease_if_responses_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         first, standby = candidate(server, "a"), candidate(server, "b")
         await first.acquire()
@@ -203,7 +203,7 @@ def test_the_leader_keeps_its_lease_while_each_answer_takes_long(monkeypatch: py
     play(scene, monkeypatch)
 
 
-def test_a_request_that_hangs_is_given_up_in_time_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_that_hangs_is_retried_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         first = candidate(server, "a")
         await first.acquire()
@@ -220,7 +220,7 @@ def test_a_request_that_hangs_is_given_up_in_time_for_another_one(monkeypatch: p
     play(scene, monkeypatch)
 
 
-def test_whoever_is_not_ready_to_lead_takes_no_lease_and_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_takes_the_lease_only_once_it_is_ready_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         ready = False
         cold = candidate(server, "cold", ready=lambda: ready)
@@ -246,7 +246,7 @@ def play_for_real(scene: Callable[[LeaseServer], Awaitable[None]]) -> None:
 
 
 class Campaign:
-    """An election at this server, and how its lease is seen from the test's own event loop."""
+    """An election on this server. The event loop of the test reads the state of its lease."""
 
     def __init__(self, server: LeaseServer, name: str, *, times: Times = REAL) -> None:
         self.election = Election()
@@ -260,7 +260,7 @@ class Campaign:
         yield self._server
 
 
-def test_a_blocked_event_loop_holds_up_no_renewal() -> None:
+def test_a_blocked_event_loop_does_not_delay_renewals() -> None:
     async def scene(server: LeaseServer) -> None:
         campaign = Campaign(server, "a")
         election = campaign.election
@@ -277,7 +277,7 @@ def test_a_blocked_event_loop_holds_up_no_renewal() -> None:
     play_for_real(scene)
 
 
-def test_an_election_ends_when_another_leads_and_raises_what_cannot_be_connected_to() -> None:
+def test_an_election_ends_if_another_operator_leads_or_it_cannot_connect() -> None:
     async def scene(server: LeaseServer) -> None:
         campaign = Campaign(server, "a")
         running = asyncio.create_task(campaign.run())
@@ -301,7 +301,7 @@ def test_an_election_ends_when_another_leads_and_raises_what_cannot_be_connected
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no answer"), ConflictError("quicker"), NotFoundError("gone")])
-def test_releasing_never_fails(error: ClusterError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_never_raises(error: ClusterError, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: LeaseServer) -> None:
         lease = candidate(server, "a")
         await lease.acquire()

@@ -75,7 +75,7 @@ def test_supervisors_are_counted_while_their_pods_exist() -> None:
     assert standby.samples()["muster_supervisors"] == 2
 
 
-def test_pods_that_only_bear_a_jobs_label_leave_nothing_behind() -> None:
+def test_pods_with_only_the_label_of_a_job_leave_nothing_in_the_store() -> None:
     standby = Standby()
     replica = pod(0)
     standby.updates.pod("ADDED", replica)
@@ -89,7 +89,7 @@ def test_pods_that_only_bear_a_jobs_label_leave_nothing_behind() -> None:
     assert (remembered, len(standby.store._received)) == (1, 0)
 
 
-def test_a_standby_caches_jobs_and_pods_and_queues_none_of_them() -> None:
+def test_a_standby_caches_jobs_and_pods_and_queues_none() -> None:
     standby = Standby()
     standby.updates.job("ADDED", {"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}})
     standby.updates.pod("ADDED", pod(0))
@@ -101,7 +101,7 @@ NO_ANSWER = {200: False, 404: False, 409: False, 429: False, 500: False, 0: True
 
 
 @pytest.mark.parametrize(("status", "away"), NO_ANSWER.items())
-def test_while_only_a_load_balancer_answers_it_is_not_ready_and_tries_again_afterwards(status: int, *, away: bool) -> None:
+def test_the_operator_is_not_ready_while_only_a_load_balancer_answers(status: int, *, away: bool) -> None:
     standby = Standby()
     retries: list[bool] = []
     availability = Availability(standby.metrics, lambda: retries.append(True))
@@ -115,7 +115,7 @@ def test_while_only_a_load_balancer_answers_it_is_not_ready_and_tries_again_afte
     assert standby.samples()[f"muster_api_requests_total{{'status': '{status}', 'verb': 'GET'}}"] >= 1
 
 
-def test_it_is_not_ready_before_all_is_listed_nor_before_a_leaders_channel_listens() -> None:
+def test_the_operator_is_ready_once_all_is_listed_and_the_channel_listens() -> None:
     standby = Standby()
     state = {"listed": False, "lacks": True}
     health = Health(
@@ -132,7 +132,7 @@ def test_it_is_not_ready_before_all_is_listed_nor_before_a_leaders_channel_liste
     assert health.unready() is None
 
 
-def test_kopf_never_gives_up_a_request_and_tries_at_least_every_five_seconds() -> None:
+def test_kopf_retries_requests_for_ever_at_least_every_five_seconds() -> None:
     settings = kopf.OperatorSettings()
     configure(settings)
     backoffs = settings.networking.error_backoffs
@@ -144,7 +144,7 @@ def test_kopf_never_gives_up_a_request_and_tries_at_least_every_five_seconds() -
     assert list(islice(backoffs, 3)) == pauses[:3]  # from the beginning for each request
 
 
-def test_metrics_keep_every_digit() -> None:
+def test_metrics_have_every_digit() -> None:
     standby = Standby(listed_at=datetime.fromtimestamp(1795370123.25, UTC))
     metrics = standby.metrics
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_metrics_keep_every_digit() -> None:
     assert values['workqueue_queue_duration_seconds_sum{name="trainingjobs"}'] == 1_234_567.125
 
 
-def test_one_record_is_one_line_of_the_log_whatever_it_quotes() -> None:
+def test_one_record_is_one_line_of_the_log() -> None:
     form = OneLine("%(levelname)s %(message)s")
     forged = "boom \x1b]0;owned\x07\nINFO good/honest: Succeeded"
     try:

@@ -1,4 +1,4 @@
-"""Who holds a token, and how few reviews bogus ones cause."""
+"""The tokens of pods and of readers of metrics, and the limit of reviews that invalid tokens cause."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ class ApiServer:
         self.at_once -= 1
         if self.away:
             raise UnavailableError("nobody answers")
-        held = body["spec"]["token"]
-        if not held.endswith(".good"):
+        given = body["spec"]["token"]
+        if not given.endswith(".good"):
             return {"status": {"authenticated": False}}
-        claims = json.loads(base64.urlsafe_b64decode(held.split(".")[1] + "=="))
+        claims = json.loads(base64.urlsafe_b64decode(given.split(".")[1] + "=="))
         extra = {"authentication.kubernetes.io/pod-uid": [claims["kubernetes.io"]["pod"]["uid"]]}
         user = {"username": claims.get("sub", "system:serviceaccount:default:default"), "extra": extra}
         return {"status": {"authenticated": True, "audiences": claims["aud"], "user": user}}
 
 
-async def outcome(known: Tokens | Readers, held: str) -> str | int:
+async def outcome(checker: Tokens | Readers, given: str) -> str | int:
     try:
-        return await (known.identify(held) if isinstance(known, Tokens) else known.check(held)) or "allowed"
+        return await (checker.identify(given) if isinstance(checker, Tokens) else checker.check(given)) or "allowed"
     except RefusedReportError as error:
         return error.status
 
 
-def outcomes(server: ApiServer, *held: str) -> list[str | int]:
+def outcomes(server: ApiServer, *given: str) -> list[str | int]:
     async def all_of() -> list[str | int]:
-        known = Tokens(server, lambda uid: uid.startswith("pod-"))
-        return list(await asyncio.gather(*(outcome(known, each) for each in held)))
+        checker = Tokens(server, lambda uid: uid.startswith("pod-"))
+        return list(await asyncio.gather(*(outcome(checker, each) for each in given)))
 
     return asyncio.run(all_of())
 
 
-def test_a_good_token_is_reviewed_once_however_often_it_comes() -> None:
+def test_a_good_token_is_reviewed_once() -> None:
     server, good = ApiServer(), token()
     assert outcomes(server, *[good] * 50) == ["pod-1"] * 50
     assert server.reviews == [good]
@@ -92,65 +92,65 @@ CANNOT_BE_GOOD = {
 }
 
 
-@pytest.mark.parametrize("held", CANNOT_BE_GOOD.values(), ids=CANNOT_BE_GOOD)
-def test_a_token_that_cannot_be_good_is_never_reviewed(held: str) -> None:
+@pytest.mark.parametrize("given", CANNOT_BE_GOOD.values(), ids=CANNOT_BE_GOOD)
+def test_a_malformed_token_is_refused_without_a_review(given: str) -> None:
     server = ApiServer()
-    assert outcomes(server, held) == [401]
+    assert outcomes(server, given) == [401]
     assert server.reviews == []
 
 
-def test_a_token_of_a_pod_that_is_no_replica_is_never_reviewed() -> None:
+def test_a_token_of_a_pod_that_is_no_replica_is_refused_without_a_review() -> None:
     server = ApiServer()
     assert outcomes(server, token("other")) == [404]
     assert server.reviews == []
 
 
-def test_bogus_tokens_cause_few_reviews_and_evict_nobody() -> None:
+def test_invalid_tokens_cause_few_reviews_and_evict_no_valid_ones() -> None:
     server, good = ApiServer(), token("pod-2")
 
     async def check() -> Counter[str | int]:
-        known = Tokens(server, lambda uid: uid.startswith("pod-"))
-        assert await outcome(known, good) == "pod-2"
+        checker = Tokens(server, lambda uid: uid.startswith("pod-"))
+        assert await outcome(checker, good) == "pod-2"
         bogus = [token("pod-1", f"bad{number}") for number in range(1500)]
         bogus += [token(f"none-{number}", "bad") for number in range(1500)]
-        found = Counter(await asyncio.gather(*(outcome(known, each) for each in bogus)))
-        assert await outcome(known, good) == "pod-2"
-        assert await outcome(known, token("pod-3")) == "pod-3", "others are reviewed meanwhile"
-        return found
+        results = Counter(await asyncio.gather(*(outcome(checker, each) for each in bogus)))
+        assert await outcome(checker, good) == "pod-2"
+        assert await outcome(checker, token("pod-3")) == "pod-3", "others are reviewed meanwhile"
+        return results
 
-    found = asyncio.run(check())
-    assert set(found) == {401, 404, 429}
+    results = asyncio.run(check())
+    assert set(results) == {401, 404, 429}
     assert server.reviews.count(good) == 1
     assert len(server.reviews) <= REVIEWS + 2 + 10, "five at once, and one more for every two seconds that this took"
 
 
-def test_a_bad_token_that_comes_again_is_not_reviewed_again() -> None:
+def test_a_bad_token_is_reviewed_once() -> None:
     server, bad = ApiServer(), token(signature="bad")
     assert outcomes(server, *[bad] * 20) == [401] * 20
     assert server.reviews == [bad]
 
 
-def test_reviews_at_once_are_bounded() -> None:
+def test_the_number_of_concurrent_reviews_is_bounded() -> None:
     server = ApiServer()
     many = [token(f"pod-{number}") for number in range(200)]
     assert len(set(outcomes(server, *many))) == 200
     assert server.most_at_once <= tokens.REVIEWS_AT_ONCE
 
 
-def test_while_the_api_server_is_away_a_pod_is_asked_to_come_again_and_loses_no_review_by_it() -> None:
+def test_pods_get_503_while_the_api_server_is_away_and_use_up_no_reviews() -> None:
     server, good = ApiServer(), token()
 
     async def check() -> None:
-        known = Tokens(server, lambda uid: True)
+        checker = Tokens(server, lambda uid: True)
         server.away = True
-        assert [await outcome(known, good) for _ in range(20)] == [503] * 20
+        assert [await outcome(checker, good) for _ in range(20)] == [503] * 20
         server.away = False
-        assert await outcome(known, good) == "pod-1"
+        assert await outcome(checker, good) == "pod-1"
 
     asyncio.run(check())
 
 
-def test_a_token_of_one_pod_that_claims_another_is_refused() -> None:
+def test_a_token_that_claims_another_pod_is_refused() -> None:
     class Lying(ApiServer):
         async def request(self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object:
             answer = await super().request(verb, path, body=body)
@@ -160,30 +160,30 @@ def test_a_token_of_one_pod_that_claims_another_is_refused() -> None:
     assert outcomes(Lying(), token("pod-1")) == [401]
 
 
-def test_the_claim_of_a_pod_is_read_without_a_doubt_about_its_form() -> None:
+def test_the_pod_of_a_token_is_read_from_its_claims() -> None:
     assert claimed_pod(token("pod-7", aud="muster"), time.time()) == "pod-7"
     assert claimed_pod(token("pod-7", exp=1000), 1030) == "pod-7", "clocks differ"
 
 
-def test_metrics_are_for_users_whom_rbac_allows() -> None:
+def test_only_users_that_rbac_allows_read_metrics() -> None:
     server = ApiServer()
 
     async def check() -> list[str | int]:
         readers = Readers(server)
-        held = (token(sub="prometheus"), token(sub="prometheus"), token(sub="somebody"), token(signature="bad"), "junk")
-        return [await outcome(readers, each) for each in held]
+        tokens_given = (token(sub="prometheus"), token(sub="prometheus"), token(sub="somebody"), token(signature="bad"), "junk")
+        return [await outcome(readers, each) for each in tokens_given]
 
     assert asyncio.run(check()) == ["allowed", "allowed", 403, 403, 401]
 
 
-def test_bogus_tokens_do_not_keep_a_reader_of_metrics_out() -> None:
+def test_invalid_tokens_do_not_lock_out_a_reader_of_metrics() -> None:
     server, good, now = ApiServer(), token(sub="prometheus"), [0.0]
 
     async def check() -> None:
         readers = Readers(server, lambda: now[0])
         assert await outcome(readers, good) == "allowed"
-        found = Counter([await outcome(readers, token(signature=f"bad{number}")) for number in range(500)])
-        assert found[429] > 450
+        results = Counter([await outcome(readers, token(signature=f"bad{number}")) for number in range(500)])
+        assert results[429] > 450
         now[0] += 61
         assert await outcome(readers, good) == "allowed", "it is reviewed again, first of all"
 

@@ -1,4 +1,4 @@
-"""What the lifecycle core sees of a pod, for what kubelets and controllers really write."""
+"""The views of pods that the lifecycle core gets, for pods as kubelets and controllers write them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
         {"muster.dev/index": "9" * 10},
     ],
 )
-def test_a_pod_whose_labels_make_no_sense_is_no_replica(wrong: dict[str, str]) -> None:
+def test_a_pod_with_invalid_labels_is_no_replica(wrong: dict[str, str]) -> None:
     assert child_of(pod(labels={**LABELS, **wrong})) is None
     assert child_of(pod(labels=None)) is None
 
@@ -71,7 +71,7 @@ def test_a_pod_is_empty_once_all_its_containers_have_ended() -> None:
     assert not view({"phase": "Failed", "reason": "Evicted"}).empty
 
 
-def test_a_side_car_that_outlives_the_trainer_container_lingers_and_one_that_the_kubelet_ends_does_not() -> None:
+def test_a_pod_lingers_while_a_side_car_outlives_the_trainer_container() -> None:
     ended, runs = {"terminated": {"exitCode": 0}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
     assert view({"phase": "Running", **trainer(**ended)}).lingers
     assert not view({"phase": "Running", **trainer(running={})}).lingers
@@ -83,24 +83,24 @@ def test_a_side_car_that_outlives_the_trainer_container_lingers_and_one_that_the
     assert not view({"phase": "Failed", "reason": "Evicted"}).lingers
 
 
-def test_a_pod_that_never_started_has_failed_when_its_own_phase_says_so() -> None:
+def test_a_pod_that_never_started_has_failed_if_its_phase_is_failed() -> None:
     evicted = view({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
     assert (evicted.phase, evicted.reason, evicted.exit_code) == (ReplicaPhase.FAILED, "Evicted", None)
     assert "low on resource" in evicted.message
 
 
-def test_last_words_are_taken_from_the_termination_message_and_text_of_other_kinds_is_kept() -> None:
+def test_last_words_are_read_from_the_termination_message() -> None:
     words = {"code": 20, "reason": "PeerLost", "message": "gone", "step": 7}
-    spoke = view(trainer(terminated={"exitCode": 20, "message": json.dumps(words)}))
-    assert spoke.last_words is not None
-    assert (spoke.last_words.code, spoke.last_words.step) == (20, 7)
-    mumbled = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
-    assert (mumbled.last_words, mumbled.message) == (None, "Segmentation fault")
+    reported = view(trainer(terminated={"exitCode": 20, "message": json.dumps(words)}))
+    assert reported.last_words is not None
+    assert (reported.last_words.code, reported.last_words.step) == (20, 7)
+    plain = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
+    assert (plain.last_words, plain.message) == (None, "Segmentation fault")
     log = "".join(f"step {step}\n" for step in range(200)) + "Traceback:\n  at line 3\nValueError: no\n\n"
     assert view(trainer(terminated={"exitCode": 1, "message": log})).message == "Traceback: | at line 3 | ValueError: no"
 
 
-def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -> None:
+def test_the_reason_why_a_pod_is_pending_is_read_unless_it_is_common() -> None:
     assert view(trainer(waiting={"reason": "ImagePullBackOff", "message": "m"})).reason == "ImagePullBackOff"
     assert view(trainer(waiting={"reason": "ContainerCreating"})).reason == ""
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
@@ -109,7 +109,7 @@ def test_what_a_pending_pod_waits_for_is_named_unless_every_pod_waits_for_it() -
     assert view(init).reason == "ErrImagePull"
 
 
-def test_what_a_pending_pod_waits_for_is_explained_in_short() -> None:
+def test_the_reason_why_a_pod_is_pending_is_explained_briefly() -> None:
     unscheduled = {
         "type": "PodScheduled",
         "status": "False",
@@ -128,7 +128,7 @@ def test_what_a_pending_pod_waits_for_is_explained_in_short() -> None:
     assert view(trainer(running={})).waits_for == ""
 
 
-def test_disruption_deletion_and_memory_are_seen() -> None:
+def test_disruption_deletion_and_lack_of_memory_are_read() -> None:
     target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "m"}
     assert view({"conditions": [target]}).disruption == "PreemptionByScheduler"
     assert view({"conditions": [{**target, "status": "False"}]}).disruption is None
@@ -141,7 +141,7 @@ def test_disruption_deletion_and_memory_are_seen() -> None:
     assert view(trainer(terminated={"exitCode": 137, "reason": "OOMKilled"})).oom_killed
 
 
-def test_what_a_container_wrote_is_escaped_and_on_one_line() -> None:
+def test_text_of_a_container_is_escaped_and_on_one_line() -> None:
     forged = "boom \x1b]0;owned\x07\n2026-11-23 00:00:00,000 INFO muster.reconciler good/honest: Succeeded"
     words = view(
         trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": forged, "commit": {"step": 1, "path": forged}})})
@@ -156,6 +156,6 @@ def test_what_a_container_wrote_is_escaped_and_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"step": 10**30}, {"attempt": 10**12}, {"code": 10**6}, {"evaluation": {"metrics": {"a": 1e999}}}])
-def test_last_words_with_numbers_out_of_bounds_are_no_last_words(fields: dict[str, Any]) -> None:
+def test_last_words_with_numbers_out_of_bounds_are_ignored(fields: dict[str, Any]) -> None:
     ended = view(trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": "boom", **fields})}))
     assert (ended.last_words, ended.exit_code) == (None, 10)
