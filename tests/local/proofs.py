@@ -1,4 +1,4 @@
-"""What both frameworks must prove about resuming; each takes the strategy's name."""
+"""Proofs of resuming that all frameworks share. Each takes the name of a strategy."""
 
 from __future__ import annotations
 

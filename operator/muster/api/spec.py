@@ -127,15 +127,15 @@ class Trainer(ApiModel):
         default=None,
         min_length=1,
         max_length=4096,
-        description="A Python program with its arguments. The image's python3 or python starts it once for each process, with torchrun's "
-        "variables, TF_CONFIG or JAX's variables.",
+        description="A Python program with its arguments. The image's python3 or python starts it once for each process, with the variables "
+        "of its framework, such as torchrun's or TF_CONFIG.",
     )
     command: list[Word] | None = Field(
         default=None,
         min_length=1,
         max_length=64,
-        description="A command that is started once for each replica, with PET_* variables, TF_CONFIG or JAX's variables, such as "
-        "[torchrun, train.py].",
+        description="A command that is started once for each replica, with the variables of its framework, such as PET_* or TF_CONFIG. "
+        "Example: [torchrun, train.py].",
     )
     args: list[Word] | None = Field(default=None, max_length=256, description="Further arguments of the script or command.")
     code: Code | None = Field(

@@ -1,7 +1,7 @@
 """The bundled task `digits`: 1,797 handwritten digits of 8x8 pixels, which scikit-learn ships.
 
-Everything that defines the task is here, free of a framework: its config, its data and its layers. `pytorch/digits.py`
-and `tensorflow/digits.py` build the model of it.
+Everything that defines the task is here, free of a framework: its config, its data and its layers. `pytorch/digits.py`,
+`tensorflow/digits.py` and `jax/digits.py` build the model of it.
 """
 
 from __future__ import annotations
