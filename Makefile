@@ -92,10 +92,10 @@ crd: $(READY) ## write crds/ and docs/schema/ from the API types
 reference: $(READY) ## write docs/reference/ from the code
 	$(BIN)/python deploy/reference.py
 
-MKDOCS = $(BIN)/uv tool run --quiet --from 'mkdocs-material>=9.6,<10' mkdocs
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/uv tool run --quiet --from 'mkdocs-material>=9.6,<10' mkdocs
 
 docs: $(READY) ## the documentation as a site, in build/site; a broken link is an error
-	$(MKDOCS) build --quiet --strict
+	$(MKDOCS) build --strict
 
 docs-serve: $(READY) ## the same at http://127.0.0.1:8000, renewed when a page changes
 	$(MKDOCS) serve --dev-addr 127.0.0.1:8000
