@@ -178,7 +178,7 @@ def test_a_manifest_that_names_paths_elsewhere_is_damage_and_writes_nothing(
 
 
 def test_data_files_of_every_format_are_read_from_it_as_from_a_folder(root: ObjectPath, tmp_path: Path) -> None:
-    inputs = np.random.default_rng(0).normal(size=(50_000, 8)).astype(np.float32)
+    inputs = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
     data = ArrayDataSet(inputs, np.arange(len(inputs)))
     chosen = np.random.default_rng(1).integers(0, len(inputs), 500)
     for form in FORMATS:
