@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from muster_trainer.data.files import tfrecord
+from muster_trainer.data.files import FORMATS, tfrecord
 from muster_trainer.tasks import digits
 from muster_trainer.tasks.write import write
 from tests.local import proofs
@@ -25,7 +27,7 @@ from tests.support.waiting import wait_until
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The samples of digits in files of each format."""
     folders = {}
-    for form in ("TFRecord", "CSV", "Arrays"):
+    for form in FORMATS:
         folders[form] = tmp_path_factory.mktemp(form)
         for split, count in (("train", 3), ("test", 1)):
             write(digits.dataset({}, split), folders[form], split, form=form, files=count)
@@ -42,7 +44,7 @@ def same_training(one: BareWorld, other: BareWorld) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("form", ["TFRecord", "CSV"])
+@pytest.mark.parametrize("form", ["TFRecord", "CSV", "Parquet"])
 def test_pytorch_trains_the_same_from_files_with_worker_processes_as_from_memory(form: str, files: Mapping[str, Path]) -> None:
     read_ahead = proofs.uninterrupted("DDP", in_files(files[form], form), input={"workers": 2})
     same_training(read_ahead, proofs.uninterrupted("DDP"))
@@ -63,7 +65,7 @@ def test_strategies_with_ways_of_their_own_read_ahead_too(strategy: str, files: 
 def test_tensorflow_trains_the_same_from_files_with_readers_and_by_way_of_a_cache(files: Mapping[str, Path], tmp_path: Path) -> None:
     options = {"logicalDevices": 2}
     memory = proofs.uninterrupted("Mirrored", size=1, options=options)
-    for form, said in (("TFRecord", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
+    for form, said in (("TFRecord", {}), ("Arrow", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
         same_training(proofs.uninterrupted("Mirrored", in_files(files[form], form), size=1, options=options, input=said), memory)
     assert any(tmp_path.glob("*/0.npy"))
 
@@ -164,20 +166,39 @@ def dataset(config, split):
 def build_model(config): return nn.Linear(25_000, 1)
 def loss(outputs, batch): return (outputs[:, 0] - batch[1]) ** 2
 """
+LENGTH = 25_000
 LARGEST_SET = 400_000_000
 MOST_GROWTH = 150_000_000
 
 
-@pytest.mark.torch
-def test_a_data_set_larger_than_the_memory_it_may_take_is_trained_on(tmp_path: Path) -> None:
-    features = {"inputs": np.linspace(0, 1, 25_000, dtype=np.float32), "targets": np.float32(1)}
-    tfrecord.write(tmp_path / "one", [features])
-    record = (tmp_path / "one").read_bytes()
-    with (tmp_path / "train").open("wb") as file:
-        for _ in range(LARGEST_SET // len(record)):
+def write_tfrecord(path: Path, row: Mapping[str, Any], count: int) -> None:
+    tfrecord.write(path, [row])
+    record = path.read_bytes()
+    with path.open("wb") as file:
+        for _ in range(count):
             file.write(record)
+
+
+def write_parquet(path: Path, row: Mapping[str, Any], count: int) -> None:
+    """In row groups of twenty rows."""
+    table = pa.table(
+        {"inputs": pa.FixedSizeListArray.from_arrays(np.tile(row["inputs"], 20), LENGTH), "targets": np.tile(row["targets"], 20)}
+    )
+    with pq.ParquetWriter(path, table.schema, use_dictionary=False, compression="none") as writer:
+        for _ in range(count // 20):
+            writer.write_table(table)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("form", "write_rows"), [("TFRecord", write_tfrecord), ("Parquet", write_parquet)])
+def test_a_data_set_larger_than_the_memory_it_may_take_is_trained_on(
+    form: str, write_rows: Callable[[Path, Mapping[str, Any], int], None], tmp_path: Path
+) -> None:
+    row = {"inputs": np.linspace(0, 1, LENGTH, dtype=np.float32), "targets": np.float32(1)}
+    write_rows(tmp_path / "train", row, LARGEST_SET // row["inputs"].nbytes)
+    assert (tmp_path / "train").stat().st_size >= LARGEST_SET
     (tmp_path / "large.py").write_text(LARGE)
-    config = {"epochs": 1, "learningRate": 1e-6, "data": {"format": "TFRecord", "train": str(tmp_path / "train")}}
+    config = {"epochs": 1, "learningRate": 1e-6, "data": {"format": form, "train": str(tmp_path / "train")}}
     document = trainer(None, config=config, module="large", batch={"globalSize": 40}, input={"workers": 1})
     with world("DDP", document, size=1, PYTHONPATH=str(tmp_path)) as running:
         running.wait_for_step(3)

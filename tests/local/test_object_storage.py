@@ -1,4 +1,4 @@
-"""Checkpoints in an object store: the same protocol as in folders, on a real S3 server."""
+"""Checkpoints and data files in an object store: the same as in folders, on a real S3 server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from muster_contract.errors import PeerLost, StorageUnavailable
+from muster_contract.errors import BadConfiguration, PeerLost, StorageUnavailable
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
 from muster_trainer.checkpoint.objects import ObjectPath, _file_system
 from muster_trainer.checkpoint.selection import valid_commits
+from muster_trainer.data.dataset import ArrayDataSet
+from muster_trainer.data.files import FORMATS, Column, open_files
+from muster_trainer.data.files.cache import cached
+from muster_trainer.tasks import digits
+from muster_trainer.tasks.write import WRITERS, write
 from tests.local import proofs
 from tests.support.bare_worlds import trainer, world
 from tests.support.object_store import BUCKET, ObjectStore, object_store
@@ -169,3 +175,47 @@ def test_a_manifest_that_names_paths_elsewhere_is_damage_and_writes_nothing(
         pass
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["weights"]
     assert not Path("/tmp/muster-escaped").exists()
+
+
+def test_data_files_of_every_format_are_read_from_it_as_from_a_folder(root: ObjectPath, tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
+    data = ArrayDataSet(inputs, np.arange(len(inputs)))
+    chosen = np.random.default_rng(1).integers(0, len(inputs), 500)
+    for form in FORMATS:
+        for path in write(data, tmp_path, "train", form=form, files=2):
+            (root / path.name).upload(path)
+        names = tuple(f"inputs.{place}" for place in range(8)) if form == "CSV" else "inputs"
+        settings = {"format": form, "train": f"{root}/train-*.{WRITERS[form][1]}"}
+        found = open_files(settings, "train", Column(names, shape=(8,)), Column("targets", "int64"))
+        assert found is not None
+        for samples in (found, cached(found, tmp_path / "cache", title="task")):
+            same, targets = samples.batch(chosen)
+            np.testing.assert_array_equal(same, inputs[chosen])
+            assert targets.tolist() == chosen.tolist()
+
+
+def test_data_files_that_are_not_there_or_cannot_be_reached_are_named(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "test-0.csv").write_bytes(b"a")
+    for name, error, message in (
+        ("train-*", BadConfiguration, rf"data.train: there is no file {root}/train-\*; the folder has test-0.csv"),
+        ("*/train", BadConfiguration, "only the name of a file may have one"),
+    ):
+        with pytest.raises(error, match=message):
+            open_files({"format": "Parquet", "train": f"{root}/{name}"}, "train", Column("a"), Column("b"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    _file_system.cache_clear()
+    with pytest.raises(StorageUnavailable, match=f"data.train: {root}/t.* cannot be listed: .*is the storage reachable"):
+        open_files({"format": "Parquet", "train": f"{root}/t*"}, "train", Column("a"), Column("b"))
+
+
+@pytest.mark.torch
+def test_a_world_trains_on_parquet_in_it_bit_for_bit_as_from_memory(root: ObjectPath, tmp_path: Path) -> None:
+    for split, files in (("train", 3), ("test", 1)):
+        for path in write(digits.dataset({}, split), tmp_path, split, form="Parquet", files=files):
+            (root / path.name).upload(path)
+    config = {"data": {"format": "Parquet", "train": f"{root}/train-*", "test": f"{root}/test-*"}}
+    with world("DDP", trainer(None, config=config, input={"workers": 2})) as running:
+        assert running.finish() == [0, 0], running.story()
+    memory = proofs.uninterrupted("DDP")
+    assert running.losses() == memory.losses()
+    assert running.metrics() == memory.metrics()

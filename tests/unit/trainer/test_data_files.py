@@ -231,7 +231,7 @@ def test_missing_files_are_named_with_the_existing_ones(tmp_path: Path) -> None:
         open_files({"format": "CSV", "train": str(tmp_path / "train-*")}, "train")
     with pytest.raises(BadConfiguration, match=r"the folder .*/missing does not exist; mount the volume"):
         open_files({"format": "CSV", "train": str(tmp_path / "missing" / "train")}, "train")
-    with pytest.raises(BadConfiguration, match=r"data.format: one of TFRecord, CSV, Arrays is needed, found 'csv'"):
+    with pytest.raises(BadConfiguration, match=r"data.format: one of TFRecord, CSV, Arrays, Parquet, Arrow is needed, found 'csv'"):
         open_files({"format": "csv", "train": "x"}, "train")
     with pytest.raises(BadConfiguration, match="is no file; write a pattern"):
         open_files({"format": "CSV", "train": str(tmp_path)}, "train", Column("a"), Column("b"))

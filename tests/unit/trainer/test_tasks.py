@@ -94,7 +94,7 @@ def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
     ("data", "message"),
     [
         ("data/*.csv", "spec.trainer.config.data: an object with format and train is needed"),
-        ({"format": "csv"}, "spec.trainer.config.data.format: TFRecord or CSV or Arrays is needed, found 'csv'"),
+        ({"format": "csv"}, "spec.trainer.config.data.format: TFRecord or CSV or Arrays or Parquet or Arrow is needed, found 'csv'"),
         ({"format": "CSV", "trian": "x"}, "spec.trainer.config.data.trian: there is no such key; did you mean train?"),
         ({"format": "CSV"}, "spec.trainer.config.data.train: the files to train on are needed"),
         ({"format": "CSV", "train": []}, "spec.trainer.config.data.train: a file name, a pattern"),
