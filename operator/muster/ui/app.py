@@ -76,7 +76,8 @@ class Pages:
                 raise web.HTTPForbidden(text="This form was sent by another site.")
             response = await handler(request)
         except web.HTTPException as error:
-            response = error
+            error.headers.update(HEADERS)
+            raise
         except TooManyError:
             response = self._problem(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests", "Wait a moment, then load the page again.")
             response.headers["Retry-After"] = "2"
@@ -89,8 +90,7 @@ class Pages:
         except Exception:
             logging.getLogger("muster.ui").exception("a page failed")
             response = self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed", "This is a fault of Muster's. Its log has more.")
-        for name, value in HEADERS.items():
-            response.headers[name] = value
+        response.headers.update(HEADERS)
         return response
 
     async def _session(self, request: web.Request) -> Session:
@@ -163,13 +163,13 @@ class Pages:
     async def _sign_out(self, request: web.Request) -> web.StreamResponse:
         assert isinstance(self._sessions, UserSessions)
         await self._sessions.sign_out(request.cookies.get(self._cookie))
-        response = web.HTTPSeeOther("/sign-in")
+        response = _lead_to("/sign-in")
         response.del_cookie(self._cookie, path="/", secure=True, httponly=True, samesite="Strict")
         return response
 
     def _with_cookie(self, value: str) -> web.StreamResponse:
         """Leads to the list. The address no longer has the token."""
-        response = web.HTTPSeeOther("/")
+        response = _lead_to("/")
         secure = isinstance(self._sessions, UserSessions)
         response.set_cookie(self._cookie, value, httponly=True, samesite="Strict", path="/", secure=secure)
         return response
@@ -190,6 +190,10 @@ class Pages:
     async def _page(self, template: str, session: Session, **values: Any) -> web.StreamResponse:
         text = await asyncio.to_thread(partial(self._drawing.page, template, user=session.user, **values))
         return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/html", charset="utf-8")
+
+
+def _lead_to(path: str) -> web.Response:
+    return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": path})
 
 
 def _status(error: errors.ClientError) -> HTTPStatus:
