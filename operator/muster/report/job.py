@@ -11,7 +11,7 @@ from muster.api.status import Phases, TrainingJobStatus
 from muster.report.history import History
 from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
 from muster.report.plots import Bar, Bars, Line, Lines
-from muster.report.run import Run, clock, ending, run_page
+from muster.report.run import ENVIRONMENT, Run, clock, ending, run_page
 from muster.report.timeline import Kind
 
 _PHASES = tuple(each.name for each in fields(Phases))
@@ -59,7 +59,8 @@ def job_page(job: JobView) -> Page:
     history = job.history if job.history is not None and job.history.steps else None
     if history is not None:
         page = run_page(Run(name=job.name, job_yaml="", status=job.status, history=history, state=job.state))
-        subtitle, figures, sections = page.subtitle, page.figures or {}, list(page.sections)
+        sections = [each for each in page.sections if each.title != ENVIRONMENT or history.fingerprints]
+        subtitle, figures = page.subtitle, page.figures or {}
         newest = max(history.curve)
         later = [point for point in job.points if point.step > newest]
         if len(later) > 1:

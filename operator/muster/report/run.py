@@ -21,6 +21,7 @@ SMOOTHING = 25
 """The throughput is averaged over at most this number of steps."""
 FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
+ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
 """Names of the trainer's own metrics. Other metrics keep the names that their task gives them."""
@@ -73,7 +74,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("Throughput", [_throughput(history, run.begin)]),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
             Section("Attempts", [_attempts(run), PHASES_NOTE]),
-            Section("Environment of each process", [_processes(history)]),
+            Section(ENVIRONMENT, [_processes(history)]),
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
         ],
     )
