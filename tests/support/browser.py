@@ -70,7 +70,7 @@ class Browser:
 
     def problems(self) -> list[str]:
         """What the console has reported since the last call: errors of scripts, refused content, files that are missing."""
-        return [str(each["message"]) for each in self.driver.get_log("browser")]
+        return [str(each["message"]) for each in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 @contextmanager

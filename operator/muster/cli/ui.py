@@ -23,9 +23,10 @@ _Folder = click.Path(path_type=Path, file_okay=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=7788, show_default=True, help="0 takes a free one.")
 @click.option("--open", "open_browser", is_flag=True, help="Show the page in a browser.")
 @click.option("--sign-in", is_flag=True, help="For a Deployment: users sign in with tokens of the cluster. The chart sets this.")
-@click.option("--listen", default="127.0.0.1", help="With --sign-in: the address to listen on.")
+@click.option("--listen", default="127.0.0.1", help="With --sign-in: the address to listen on. Empty: all.")
 @click.option("--api-server", default="https://kubernetes.default.svc", help="With --sign-in: the address of the API server.")
 @click.option("--authority", type=click.Path(dir_okay=False), help="With --sign-in: the file with the API server's certificates.")
+@click.option("--certificate", type=_Folder, help="With --sign-in: the folder with tls.crt and tls.key, for HTTPS.")
 @cluster_options
 def ui(
     *,
@@ -39,6 +40,7 @@ def ui(
     listen: str,
     api_server: str,
     authority: str | None,
+    certificate: Path | None,
     target: tuple[str | None, ...],
 ) -> None:
     """Serves web pages with all jobs, and with the attempts, curves, use of time, explanation and logs of each, until Ctrl-C.
@@ -58,11 +60,12 @@ def ui(
     try:
         if sign_in:
             sessions = UserSessions(server=api_server, authority=authority, history=history, clock=time.monotonic)
-            asyncio.run(serve_users(sessions, host=listen, port=port, opened=opened))
+            asyncio.run(serve_users(sessions, host=listen, port=port, certificate=certificate, opened=opened))
         else:
             own = Own(runs, None if no_cluster else Target(*target), everywhere, history)
             asyncio.run(serve_own(own, port=port, opened=opened))
     except ClientError as error:
         raise RefusalError(str(error), error.code) from error
     except OSError as error:
-        raise RefusalError(f"port {port}: cannot be listened on: {error.strerror}; choose another one with --port", 1) from error
+        fault = f"{error.filename or f'port {port}'}: {error.strerror}"
+        raise RefusalError(f"the page cannot be served: {fault}; see --port and --certificate", 1) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -49,19 +50,34 @@ async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> No
         if own.history is not None:
             sources["gone"] = GoneJobs(own.history, None)
         session = OwnSession(sources, time.monotonic)
-        site = await _listen(stack, LOOPBACK, port, lambda free: _own_pages(session, free, namespace=namespace))
-        opened(f"http://{LOOPBACK}:{site}/?token={session.secret}")
+        listening = socket.create_server((LOOPBACK, port))
+        free = listening.getsockname()[1]
+        runner = await _ready(stack, _own_pages(session, free, namespace=namespace))
+        await web.SockSite(runner, listening).start()
+        opened(f"http://{LOOPBACK}:{free}/?token={session.secret}")
         await _asked_to_end()
 
 
-async def serve_users(sessions: UserSessions, *, host: str, port: int, opened: Callable[[str], None]) -> None:
-    """Serves users who sign in with tokens of the cluster."""
+async def serve_users(sessions: UserSessions, *, host: str, port: int, certificate: Path | None, opened: Callable[[str], None]) -> None:
+    """Serves users who sign in with tokens of the cluster, on `host`, or on every address if it is empty. `certificate` is a folder with
+    `tls.crt` and `tls.key`; without one the page is plain HTTP. Raises OSError if the port is taken or the certificate cannot be read."""
+    # The prefix makes browsers refuse the cookie unless it is secure and of this host alone.
+    pages = Pages(sessions, hosts=None, cookie="__Host-muster-ui")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
-        # The prefix makes browsers refuse the cookie unless it is secure and of this host alone.
-        site = await _listen(stack, host, port, lambda _: Pages(sessions, hosts=None, cookie="__Host-muster-ui"))
-        opened(f"http://{host}:{site}/")
+        runner = await _ready(stack, pages)
+        await web.TCPSite(runner, host or None, port, ssl_context=_tls(certificate)).start()
+        free = runner.addresses[0][1]
+        opened(f"{'https' if certificate else 'http'}://{host or '*'}:{free}/")
         await _asked_to_end()
+
+
+def _tls(folder: Path | None) -> ssl.SSLContext | None:
+    if folder is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
 
 
 def _own_pages(session: OwnSession, port: int, *, namespace: str | None) -> Pages:
@@ -70,16 +86,12 @@ def _own_pages(session: OwnSession, port: int, *, namespace: str | None) -> Page
     return Pages(session, hosts=hosts, cookie=f"muster-ui-{port}", namespace=namespace)
 
 
-async def _listen(stack: AsyncExitStack, host: str, port: int, pages: Callable[[int], Pages]) -> int:
-    """Listens, and returns the port, which is a free one if `port` is 0."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=128)
-    free: int = listening.getsockname()[1]
-    runner = web.AppRunner(pages(free).application(), access_log=None, auto_decompress=False, shutdown_timeout=1.0, keepalive_timeout=30.0)
+async def _ready(stack: AsyncExitStack, pages: Pages) -> web.AppRunner:
+    """The pages, ready to be served until the stack is closed."""
+    runner = web.AppRunner(pages.application(), access_log=None, auto_decompress=False, shutdown_timeout=1.0, keepalive_timeout=30.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listening).start()
-    return free
+    return runner
 
 
 async def _asked_to_end() -> None:
