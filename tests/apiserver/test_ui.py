@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -9,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from muster.ui.sessions import IDLE_SECONDS, MOST_PER_USER, SESSION_SECONDS, SIGN_INS, NotSignedInError, TooManyError, UserSessions
 from tests.apiserver.test_commands import on_log_node
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.commands import Muster
@@ -162,7 +165,13 @@ def test_a_report_of_a_job_and_of_a_deleted_one(cluster: Cluster, jobs: Jobs, no
     assert done.returncode == 0, done.stderr
     assert "digits: Running" in file.read_text()
     assert "The job runs" in file.read_text()
+    assert 'data-part="Throughput"' not in file.read_text()
     storage = tmp_path / "storage"
+    created = datetime.fromisoformat(jobs.get("digits")["metadata"]["creationTimestamp"])
+    leave(storage / jobs.namespace / "digits", created=created)
+    assert muster("report", "digits", "-o", str(file), "--history", str(storage)).returncode == 0
+    assert 'data-part="Throughput"' in file.read_text()
+    assert "attempt 0 of worker-0" in file.read_text()
     leave(storage / jobs.namespace / "gone")
     assert muster("report", "gone", "-o", str(file)).returncode == 7
     done = muster("report", "gone", "-o", str(file), "--history", str(storage))
@@ -219,3 +228,38 @@ def test_a_cookie_of_a_session_is_secure_and_a_token_is_nowhere_on_the_pages(clu
         assert all(word in cookie for word in ("HttpOnly", "Secure", "SameSite=Strict", "Path=/"))
         assert reader not in json.dumps(headers)
         assert reader not in site.page("/", cookie.partition(";")[0])[1]
+
+
+def test_sessions_end_and_their_number_is_bounded(cluster: Cluster, jobs: Jobs) -> None:
+    reader = token_of(cluster, jobs.namespace, "reader")
+    now = [0.0]
+
+    async def live() -> None:
+        sessions = UserSessions(server=cluster.admin.server, authority=str(cluster.admin.authority), history=None, clock=lambda: now[0])
+        try:
+            first = await sessions.sign_in(reader)
+            assert (await sessions.session(first, None)).user.endswith(f"{jobs.namespace}:reader")
+            others = [await sessions.sign_in(reader) for _ in range(MOST_PER_USER)]
+            with pytest.raises(NotSignedInError):
+                await sessions.session(first, None)
+            for _ in range(int(SIGN_INS) - MOST_PER_USER - 1):
+                with pytest.raises(NotSignedInError):
+                    await sessions.sign_in("wrong")
+            with pytest.raises(TooManyError):
+                await sessions.sign_in(reader)
+            now[0] = IDLE_SECONDS - 1
+            await sessions.session(others[0], None)
+            now[0] = IDLE_SECONDS + 1
+            await sessions.session(others[0], None)
+            with pytest.raises(NotSignedInError):
+                await sessions.session(others[1], None)
+            while now[0] < SESSION_SECONDS:
+                await sessions.session(others[0], None)
+                now[0] += IDLE_SECONDS / 2
+            now[0] = SESSION_SECONDS + 1
+            with pytest.raises(NotSignedInError):
+                await sessions.session(others[0], None)
+        finally:
+            await sessions.close()
+
+    asyncio.run(live())

@@ -82,7 +82,7 @@ def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
 def page_of_job(name: str, *, history: Path | None, target: tuple[str | None, ...]) -> Page:
     """The page of a job on a cluster. If it is deleted, that of its history."""
     from muster.client.connection import Connection
-    from muster.client.errors import NoJobError
+    from muster.client.errors import NoClusterError, NoJobError
     from muster.client.views import cluster_view, gone_view
     from muster.report.history import ReportError
     from muster.report.job import JobView, job_page
@@ -97,5 +97,9 @@ def page_of_job(name: str, *, history: Path | None, target: tuple[str | None, ..
 
     try:
         return job_page(on_cluster(target, view))
+    except RefusalError as error:
+        if error.exit_code != NoClusterError.code:
+            raise
+        raise RefusalError(f"{name}: there is no such run directory. As the name of a job: {error.message}", error.exit_code) from error
     except ReportError as error:
         raise RefusalError(str(error)) from error

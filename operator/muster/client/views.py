@@ -54,7 +54,7 @@ async def cluster_view(
             notes.append(f"There are no full curves: {error}.")
     if recorded is not None:
         notes += [] if recorded.has_every_step else [SOME_STEPS]
-        shown += _recorded_logs(recorded, without=[label for label, _ in logs])
+        shown += _recorded_logs(recorded, without=[label for label, lines in logs if any(line.time for line in lines)])
     printed = points_in((_unix(line), line.text) for _, lines in logs for line in lines)
     return JobView(
         name=f"{connection.namespace}/{name}",

@@ -14,13 +14,15 @@ from muster.report.curves import compare
 from muster.report.history import History, ReportError, read_history
 from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.report.plots import Bar, Bars, Line, Lines
-from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timeline
+from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 
 _PHASES = tuple(field.name for field in fields(Phases))
 SMOOTHING = 25
 """The throughput is averaged over at most this number of steps."""
 FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
+MOST_SEGMENTS = 2000
+"""Of a timeline. A shorter one would be a fraction of a pixel."""
 ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
@@ -126,10 +128,11 @@ def _throughput(history: History, begin: float) -> Lines:
 def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float) -> Bars:
     """A row for each attempt, with the use of its time."""
     wall = sum(totals.values()) or 1.0
+    drawn = coarse(spans, least=wall / MOST_SEGMENTS)
     return Bars(
         x_label="seconds since the run began",
         bars=[
-            Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in spans if s.attempt == attempt])
+            Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in drawn if s.attempt == attempt])
             for attempt in sorted({span.attempt for span in spans})
         ],
         key={kind.value: f"{kind.value} {seconds:.1f} s ({seconds / wall:.0%})" for kind, seconds in totals.items() if seconds > 0},

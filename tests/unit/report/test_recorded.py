@@ -21,7 +21,7 @@ CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
 def leave(folder: Path, *, attempt: int = 0, index: int = 0, steps: range = range(1, 6), **changed: Any) -> Path:
     """The files that a worker leaves of an attempt."""
-    created = changed.pop("created", CREATED)
+    created: datetime = changed.pop("created", CREATED)
     replica = folder / "history" / f"{created:%Y%m%dT%H%M%SZ}-{attempt:04d}" / f"worker-{index}"
     replica.mkdir(parents=True)
     begin = created.timestamp() + 100 * attempt
@@ -137,3 +137,14 @@ def test_a_job_without_steps_has_a_page(tmp_path: Path) -> None:
     recorded = read_recorded(leave(tmp_path, steps=range(1, 1)).parents[2])
     page = as_html(job_page(JobView("digits", "Pending", recorded.status())))
     assert "digits: Pending" in page
+
+
+def test_numbers_that_no_training_has_still_make_a_page(tmp_path: Path) -> None:
+    replica = leave(tmp_path, attempt=0)
+    leave(tmp_path, attempt=1, steps=range(3, 9))
+    origin = {"event": "step", "rank": 0, "role": "worker", "index": 0, "attempt": 0}
+    with (replica / "events.jsonl").open("a") as file:
+        for step, time, loss in ((2**53, 1e11, "1e308"), (7, 0, "-1e308"), (8, 1.0, "inf"), (9, 2.0, "1e-300")):
+            file.write(json.dumps({**origin, "step": step, "time": time, "loss": loss, "seconds": 1e9, "samples": 2**53}) + "\n")
+    recorded = read_recorded(tmp_path)
+    assert "<svg" in as_html(job_page(JobView("digits", recorded.state, recorded.status(), history=recorded.history)))
