@@ -47,9 +47,9 @@ async def cluster_view(
     notes = [] if len(pods) <= MOST_LOGS else [f"The logs are those of the first {MOST_LOGS} of {len(pods)} replicas."]
     recorded: Recorded | None = None
     if history is not None:
-        folder = history / connection.namespace / (job.spec.checkpoint.name or name)
+        folder = job.spec.checkpoint.name or name
         try:
-            recorded = await asyncio.to_thread(read_recorded, folder, created=created)
+            recorded = await asyncio.to_thread(read_recorded, history, connection.namespace, folder, created=created)
         except ReportError as error:
             notes.append(f"There are no full curves: {error}.")
     if recorded is not None:
@@ -93,7 +93,7 @@ async def local_view(folder: Path, name: str, *, history: History | None) -> Job
 
 def gone_view(root: Path, namespace: str, name: str) -> JobView:
     """A job of which only the history beside its checkpoints is left. Raises ReportError if there is none."""
-    recorded = read_recorded(root / namespace / name)
+    recorded = read_recorded(root, namespace, name)
     return JobView(
         name=f"{namespace}/{name}",
         state=recorded.state,

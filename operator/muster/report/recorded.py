@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from muster.api.status import AttemptRecord, Phase, Progress, Reason, TrainingJobStatus
@@ -33,6 +35,10 @@ from muster_contract.wire import WireError, parse
 
 MOST_REPLICAS = 1024
 """Replicas of an attempt that are read."""
+MOST_BYTES = 16 << 20
+"""Bytes of events and logs of a job that are read. The newest attempts go first."""
+MOST_BRIEFLY = 4
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_ENTRIES = 10_000
 """Names of a folder that are looked at."""
 
@@ -99,19 +105,38 @@ class Recorded:
         )
 
 
-def read_recorded(folder: Path, *, created: datetime | None = None) -> Recorded:
-    """What is left of the job whose checkpoint folder this is: of the one that was created then, or of the newest of its name.
+def read_recorded(root: Path, namespace: str, name: str, *, created: datetime | None = None, brief: bool = False) -> Recorded:
+    """What is left of the job whose folder in the checkpoint storage `root` has this name: of the one that was created then, or of the
+    newest. With `brief` it is only how some replicas of the newest attempt ended.
 
     Raises ReportError if there is nothing.
     """
-    history = folder / HISTORY
-    fences = sorted(fence for name in _names(history) if (fence := Fence.parse(name)) is not None)
-    wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
-    own = [fence for fence in fences if fence.created == wanted][-ATTEMPTS_KEPT:]
-    replicas = tuple(left for fence in own for left in _replicas(history / str(fence), fence))
+    replicas: list[Left] = []
+    with ExitStack() as stack:
+        try:
+            history = _descend(stack, root, namespace, name, HISTORY)
+            fences = sorted(fence for each in _names(history) if (fence := Fence.parse(each)) is not None)
+            wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
+            most = 1 if brief else ATTEMPTS_KEPT
+            own = [fence for fence in fences if fence.created == wanted][-most:]
+            reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
+            for fence in reversed(own):  # if there is too much, the oldest is left out
+                replicas[:0] = reading.attempt(history, fence)
+        except OSError:
+            pass  # what could be read is shown
     if not replicas:
-        raise ReportError(f"{history}: has no history of the job; supervisors write it when an attempt has ended")
-    return Recorded(replicas)
+        raise ReportError(f"{root / namespace / name}: has no history of the job; supervisors write it when an attempt has ended")
+    return Recorded(tuple(replicas))
+
+
+def _descend(stack: ExitStack, root: Path, *names: str) -> int:
+    """A descriptor of the folder below `root`, through no link. Raises OSError."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    for name in names:
+        descriptor = os.open(name, _FOLDER, dir_fd=descriptor)
+        stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _attempt(number: int, records: Sequence[ReplicaRecord]) -> AttemptRecord:
@@ -136,50 +161,67 @@ def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(min(seconds, 4e9), UTC)
 
 
-def _replicas(folder: Path, fence: Fence) -> Iterator[Left]:
-    for name in _names(folder)[:MOST_REPLICAS]:
+class _Reading:
+    """Reads replicas, at most so many of each attempt. `left` is how many bytes of events and logs may still be read."""
+
+    def __init__(self, most: int, left: int) -> None:
+        self._most = most
+        self._left = left
+
+    def attempt(self, history: int, fence: Fence) -> list[Left]:
+        """The replicas of one attempt. `history` is a descriptor."""
+        found = []
+        with ExitStack() as stack:
+            attempt = os.open(str(fence), _FOLDER, dir_fd=history)
+            stack.callback(os.close, attempt)
+            for name in _names(attempt)[: self._most]:
+                try:
+                    replica = os.open(name, _FOLDER, dir_fd=attempt)
+                except OSError:
+                    continue
+                try:
+                    left = self._replica(replica, fence, name)
+                finally:
+                    os.close(replica)
+                if left is not None:
+                    found.append(left)
+        return found
+
+    def _replica(self, folder: int, fence: Fence, name: str) -> Left | None:
         try:
-            record = parse(ReplicaRecord, _content(folder / name / RECORD, MOST_RECORD_BYTES), RECORD)
+            record = parse(ReplicaRecord, _content(folder, RECORD, MOST_RECORD_BYTES), RECORD)
         except (OSError, ValueError, WireError):
-            continue
+            return None
         if (record.job_created, record.attempt) != (fence.created, fence.attempt) or name != f"{record.role}-{record.index}":
-            continue
-        events = events_in(_text(folder / name / EVENTS, MOST_EVENT_BYTES))
+            return None
+        events = events_in(self._text(folder, EVENTS, MOST_EVENT_BYTES))
         own = (event for event in events if (event.role, event.index, event.attempt) == (record.role, record.index, record.attempt))
-        log = _text(folder / name / LOG, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
-        yield Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
+        log = self._text(folder, LOG, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
+        return Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
+
+    def _text(self, folder: int, name: str, limit: int) -> str:
+        """Empty if the file is too large, or of another kind."""
+        try:
+            content = _content(folder, name, min(limit, self._left))
+        except (OSError, ValueError):
+            return ""
+        self._left -= len(content)
+        return content.decode(errors="replace")
 
 
-def _names(folder: Path) -> list[str]:
-    """The names in a folder, sorted. Empty if there is no such folder, or if it is a link."""
-    names: list[str] = []
-    try:
-        if folder.is_symlink():
-            return []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    names.append(entry.name)
-                if len(names) == MOST_ENTRIES:
-                    break
-    except OSError:
-        return []
-    return sorted(names)
+def _names(folder: int) -> list[str]:
+    """The names of the folders in a folder, sorted, without links. Raises OSError."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir(follow_symlinks=False))
 
 
-def _text(path: Path, limit: int) -> str:
-    try:
-        return _content(path, limit).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""
-
-
-def _content(path: Path, limit: int) -> bytes:
+def _content(folder: int, name: str, limit: int) -> bytes:
     """The content of a regular file. Raises ValueError for one of another kind, or one that is longer than `limit` bytes."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError(f"{path.name} is not a regular file")
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{name} is not a regular file")
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise ValueError(f"{path.name} is longer than {limit} bytes")
+        raise ValueError(f"{name} is longer than {limit} bytes")
     return content

@@ -19,6 +19,8 @@ from muster.ui.listed import Kind, Listed, in_order
 from muster.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Session, TooManyError, UserSessions
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
+ROWS_PER_SECOND = 100
+"""A list that is longer is refreshed less often."""
 AT_ONCE = 8
 """Pages that are made at the same time."""
 MOST_ROWS = 1000
@@ -111,7 +113,8 @@ class Pages:
         values = {"rows": rows[:MOST_ROWS], "notes": notes, "asks_namespace": "cluster" in session.sources, "namespace": namespace}
         if len(rows) > MOST_ROWS:
             notes.append(f"The newest {MOST_ROWS} of {len(rows)} jobs are shown. Choose a namespace.")
-        return await self._page("jobs.html.j2", session, refresh=REFRESH_SECONDS, **values)
+        refresh = min(REFRESH_ENDED_SECONDS, max(REFRESH_SECONDS, len(rows) // ROWS_PER_SECOND))
+        return await self._page("jobs.html.j2", session, refresh=refresh, **values)
 
     async def _rows(self, session: Session, namespace: str | None) -> tuple[list[Listed], list[str]]:
         """The jobs of all sources. A source that does not answer is a note."""

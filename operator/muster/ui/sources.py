@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -24,10 +26,11 @@ from muster.report.job import JobView, Point
 from muster.report.recorded import read_recorded
 from muster.ui.following import RunFollower
 from muster.ui.listed import Listed, row_of, row_of_status
-from muster_contract.checkpoint_layout import HISTORY
 
 MOST_GONE = 500
 """Folders of the checkpoint storage that are looked at."""
+RIGHTS_SECONDS = 30.0
+"""How long an answer of the API server on a user's rights counts for deleted jobs."""
 MOST_POINTS = 2000
 MOST_JOBS = 200
 MOST_RUNS = 200
@@ -95,12 +98,12 @@ class GoneJobs:
     def __init__(self, root: Path, connection: Connection | None) -> None:
         self._root = root
         self._connection = connection
+        self._answers: dict[str, tuple[bool, float]] = {}
 
     async def listed(self, namespace: str | None) -> list[Listed]:
-        found = await asyncio.to_thread(self._folders, namespace)
-        allowed = {each: await self._may(each) for each in {space for space, _ in found}}
-        rows = [await asyncio.to_thread(self._row, space, name) for space, name in found if allowed[space]]
-        return [row for row in rows if row is not None]
+        spaces = [namespace] if namespace is not None else await asyncio.to_thread(_folders, self._root)
+        allowed = [space for space in spaces if _is_name(space) and await self._may(space)]
+        return await asyncio.to_thread(self._rows, allowed)
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         if not (_is_name(namespace) and _is_name(name)) or not await self._may(namespace):
@@ -115,17 +118,23 @@ class GoneJobs:
         """Whether the user may read jobs of the namespace and the logs of its pods, whatever their names."""
         if self._connection is None:
             return True
-        jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
-        return all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
+        now = time.monotonic()
+        answer, until = self._answers.get(namespace, (False, 0.0))
+        if now >= until:
+            jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
+            answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
+            if len(self._answers) > MOST_GONE:
+                self._answers.clear()
+            self._answers[namespace] = answer, now + RIGHTS_SECONDS
+        return answer
 
-    def _folders(self, namespace: str | None) -> list[tuple[str, str]]:
-        spaces = [namespace] if namespace is not None else _folders(self._root)
-        found = [(space, name) for space in spaces if _is_name(space) for name in _folders(self._root / space)]
-        return [each for each in found if (self._root.joinpath(*each, HISTORY)).is_dir()][:MOST_GONE]
+    def _rows(self, namespaces: Sequence[str]) -> list[Listed]:
+        found = ((space, name) for space in namespaces for name in _folders(self._root / space))
+        return [row for space, name in islice(found, MOST_GONE) if (row := self._row(space, name)) is not None]
 
     def _row(self, namespace: str, name: str) -> Listed | None:
         try:
-            recorded = read_recorded(self._root / namespace / name)
+            recorded = read_recorded(self._root, namespace, name, brief=True)
         except ReportError:
             return None
         record = recorded.replicas[0].record
@@ -184,4 +193,3 @@ def _is_name(name: str) -> bool:
 
 Sources = dict[str, Source]
 """The sources by kind."""
-OpenSources = Callable[[], Sources]
