@@ -16,6 +16,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from muster.cli.refusal import RefusalError
+from muster.cli.report import page_of_job
+from muster.report.page import as_html
 from muster.ui.sessions import IDLE_SECONDS, MOST_PER_USER, SESSION_SECONDS, SIGN_INS, NotSignedInError, TooManyError, UserSessions
 from tests.apiserver.test_commands import on_log_node
 from tests.support.api_server.cluster import Cluster
@@ -157,26 +160,24 @@ def test_the_page_of_a_cluster_shows_jobs_explanation_logs_and_deleted_jobs(
 
 
 def test_a_report_of_a_job_and_of_a_deleted_one(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
-    muster = Muster(cluster.kubeconfig, jobs.namespace)
+    storage, target = tmp_path / "storage", (jobs.namespace, None, str(cluster.kubeconfig))
     jobs.submit(job("digits", workers=1))
     jobs.reaches("digits", "Running")
     file = tmp_path / "report.html"
-    done = muster("report", "digits", "-o", str(file))
+    done = Muster(cluster.kubeconfig, jobs.namespace)("report", "digits", "-o", str(file))
     assert done.returncode == 0, done.stderr
     assert "digits: Running" in file.read_text()
     assert "The job runs" in file.read_text()
     assert 'data-part="Throughput"' not in file.read_text()
-    storage = tmp_path / "storage"
     created = datetime.fromisoformat(jobs.get("digits")["metadata"]["creationTimestamp"])
     leave(storage / jobs.namespace / "digits", created=created)
-    assert muster("report", "digits", "-o", str(file), "--history", str(storage)).returncode == 0
-    assert 'data-part="Throughput"' in file.read_text()
-    assert "attempt 0 of worker-0" in file.read_text()
+    page = as_html(page_of_job("digits", history=storage, target=target))
+    assert 'data-part="Throughput"' in page
+    assert "attempt 0 of worker-0" in page
     leave(storage / jobs.namespace / "gone")
-    assert muster("report", "gone", "-o", str(file)).returncode == 7
-    done = muster("report", "gone", "-o", str(file), "--history", str(storage))
-    assert done.returncode == 0, done.stderr
-    assert "gone: Succeeded" in file.read_text()
+    with pytest.raises(RefusalError, match="there is no job gone"):
+        page_of_job("gone", history=None, target=target)
+    assert "gone: Succeeded" in as_html(page_of_job("gone", history=storage, target=target))
 
 
 def test_users_see_what_their_own_tokens_may_read(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:

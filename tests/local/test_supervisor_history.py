@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+from muster_contract.environment import ReplicaEnvironment
 from muster_contract.history import ATTEMPTS_KEPT, MOST_EVENT_BYTES
+from muster_trainer.supervisor.history import HistoryWriter
 from tests.support.supervisors import SLEEPS, Coordinator, SupervisorRun
 
 FENCE = "20261121T111614Z-{:04d}"
@@ -119,3 +123,24 @@ def test_a_replica_that_is_asked_to_go_leaves_its_history_too(run: SupervisorRun
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
     assert left(tmp_path, 3)[2] == ["ready"]
+
+
+def test_a_write_that_never_ends_delays_the_end_for_a_bounded_time(run: SupervisorRun, tmp_path: Path) -> None:
+    """Here the write waits for the log of the supervisor, into which it wants to say that it failed."""
+    (tmp_path / "history").write_text("a file")
+    environ = {**run.environment(processes=1, entry={"script": "x.py"}, grace=1), "MUSTER_CHECKPOINT_DIR": str(tmp_path)}
+    waits, go_on = threading.Event(), threading.Event()
+
+    def say(message: str) -> None:
+        waits.set()
+        go_on.wait(60)
+
+    writer = HistoryWriter(say)
+    began = time.monotonic()
+    writer.write(ReplicaEnvironment.from_environment(environ), {"log.txt": b""})
+    assert waits.wait(60)
+    writer.finish(0.2)
+    assert not go_on.is_set()
+    assert time.monotonic() - began < 30
+    go_on.set()
+    writer.finish(60)

@@ -78,6 +78,13 @@ def browser(window: Browser, address: str) -> Browser:
     return window
 
 
+def picture(browser: Browser, name: str) -> None:
+    """Saves the page, if the tests are to leave pictures."""
+    if folder := os.environ.get("MUSTER_UI_PICTURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        browser.shoot(Path(folder) / f"{name}.png")
+
+
 PAGES = {"jobs": "", "run": "jobs/local/-/digits", "gone": "jobs/gone/default/gone"}
 
 
@@ -95,8 +102,7 @@ def test_a_page_is_whole_readable_and_free_of_errors(browser: Browser, address: 
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 300) == dark
     for each in browser.all("summary"):
         each.click()
-    if pictures := os.environ.get("MUSTER_UI_PICTURES"):
-        browser.shoot(Path(pictures) / f"{page}-{'dark' if dark else 'light'}-{width}.png")
+    picture(browser, f"{page}-{'dark' if dark else 'light'}-{width}")
     assert browser.problems() == []
 
 

@@ -12,7 +12,7 @@ from tests.support.api_server.cluster import Cluster, running
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.browser import NARROW, WIDE, browsing
 from tests.support.waiting import wait_until
-from tests.ui.test_browser import CONTRAST, LUMINANCE
+from tests.ui.test_browser import CONTRAST, LUMINANCE, picture
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,7 @@ def test_a_user_signs_in_with_the_keyboard_sees_their_jobs_and_signs_out(cluster
                 browser.look(dark=dark, width=width)
                 assert browser.script("return document.documentElement.scrollWidth <= window.innerWidth")
                 assert browser.script(LUMINANCE, CONTRAST) == []
+        picture(browser, "sign-in")
         browser.look(dark=False, width=WIDE)
         browser.all("#token")[0].send_keys("wrong")
         browser.press("ENTER")
@@ -48,6 +49,8 @@ def test_a_user_signs_in_with_the_keyboard_sees_their_jobs_and_signs_out(cluster
         wait_until(lambda: browser.all(f"a[href='/jobs/cluster/{space}/digits']"), "the job is listed", seconds=60)
         browser.all("main a")[0].click()
         wait_until(lambda: "digits: Pending" in browser.text("h1"), "the page of the job is open", seconds=60)
+        picture(browser, "cluster-job")
+        browser.look(dark=False, width=WIDE)
         assert browser.script("return document.cookie") == ""
         browser.all("form[action='/sign-out'] button")[0].click()
         wait_until(lambda: browser.text("h1") == "Sign in", "the user is signed out", seconds=60)
