@@ -1,4 +1,4 @@
-# Muster's images: `--target operator`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax`. See docs/install.md.
+# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax`. See docs/install.md.
 #
 # No mounts and no here-documents, so that an engine without BuildKit builds it too. Such an engine builds every stage up to the target.
 # The stages of the operator come first and use no argument of the trainer, so that later builds find them in its cache.
@@ -19,7 +19,8 @@ COPY deploy/requirements.py deploy/install_over_base.py deploy/
 COPY deploy/locks deploy/locks
 RUN case "$LOCKED" in true) touch ranges ;; false) echo --ranges > ranges ;; *) echo "LOCKED=$LOCKED: write true or false" >&2; exit 1 ;; esac && \
     python3 deploy/requirements.py build $(cat ranges) > build.txt && \
-    python3 deploy/requirements.py operator $(cat ranges) > operator.txt
+    python3 deploy/requirements.py operator $(cat ranges) > operator.txt && \
+    python3 deploy/requirements.py ui $(cat ranges) > ui.txt
 
 # ---- operator ----
 FROM ${BASE_IMAGE} AS operator-build
@@ -104,6 +105,37 @@ ARG CREATED=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="Muster trainer for ${FRAMEWORK}" \
       org.opencontainers.image.description="Supervisor, checkpoints and strategies of Muster's training jobs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.source="${SOURCE}"
+
+# ---- web page ----
+# Last, so that an engine without BuildKit does not build it for other targets.
+FROM ${BASE_IMAGE} AS ui-build
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/muster/bin:$PATH
+RUN python3 -m venv /opt/muster
+COPY --from=requirements /src/ui.txt ./
+RUN pip install -r ui.txt
+COPY --from=operator-build /wheels /wheels
+RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.ui.serving, matplotlib.figure' && pip uninstall --yes pip
+
+FROM ${BASE_IMAGE} AS ui
+RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster
+COPY --from=ui-build /opt/muster /opt/muster
+ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib
+USER 1000:1000
+WORKDIR /
+ENTRYPOINT ["python", "-P", "-m", "muster.cli", "ui"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG CREATED=unknown
+ARG SOURCE=unknown
+LABEL org.opencontainers.image.title="Muster web page" \
+      org.opencontainers.image.description="All training jobs, live and afterwards" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \

@@ -1,6 +1,7 @@
 """Prints what pip installs into one of the images, for the Dockerfile: the lock of deploy/locks, or what pyproject.toml asks for.
 
 requirements.py operator [--ranges]
+requirements.py ui [--ranges]
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            what builds Muster's own package
 
@@ -25,6 +26,7 @@ BASE = "base"
 LOCKS = {
     "build": ("build",),
     "operator": ("operator",),
+    "ui": ("ui",),
     "pytorch": ("trainer", "pytorch", "torch"),
     "pytorch-base": ("trainer", "pytorch", BASE),
     "tensorflow": ("trainer", "tensorflow", "tensorflow[and-cuda]"),
@@ -43,6 +45,8 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     extras = project["optional-dependencies"]
     if image == "operator":
         return [*project["dependencies"], *extras["operator"], *extras[TELEMETRY]]
+    if image == "ui":
+        return [*project["dependencies"], *extras["cluster"], *extras["report"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
     wanted = distribution or _locks_of(framework)[0][1]

@@ -4,6 +4,7 @@ DIRECTORY/attempts/FENCE.json           an attempt has begun, and the step from 
 DIRECTORY/step-STEP-FENCE/manifest.json  what a checkpoint holds
 DIRECTORY/step-STEP-FENCE/COMMITTED      the checkpoint is complete: it holds the SHA-256 of the manifest
 DIRECTORY/tensorboard/                   summaries
+DIRECTORY/history/FENCE/                 what the replicas left of an attempt (muster_contract.history)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ CHECKPOINTS = "step-*"
 MANIFEST = "manifest.json"
 MARKER = "COMMITTED"
 TENSORBOARD = "tensorboard"
+HISTORY = "history"
 
 _TIME = "%Y%m%dT%H%M%SZ"
 _FENCE = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9]{4,9})")
@@ -68,6 +70,6 @@ def registration_name(fence: Fence) -> str:
 
 
 def is_reserved(path: str) -> bool:
-    """Whether a relative path below the job's folder belongs to checkpoints or registrations."""
+    """Whether a relative path below the job's folder belongs to checkpoints, registrations or the history."""
     first = path.partition("/")[0]
-    return first == ATTEMPTS or first.startswith("step-")
+    return first in (ATTEMPTS, HISTORY) or first.startswith("step-")

@@ -46,6 +46,15 @@ VARIANTS: dict[str, Manifest] = {
         "gangScheduling": {"apiGroups": ["scheduling.volcano.sh", "scheduling.k8s.io"]},
         "operator": {"nodeSelector": {"pool": "system"}, "tolerations": [{"operator": "Exists"}], "podLabels": {"app": "x"}},
     },
+    "web page": {
+        "ui": {
+            "enabled": True,
+            "tlsSecret": "page-tls",
+            "historyClaim": "checkpoints",
+            "from": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}],
+            "nodeSelector": {"pool": "system"},
+        },
+    },
     "least": {
         "gangScheduling": {"apiGroups": []},
         "crds": {"enabled": False},

@@ -286,3 +286,26 @@ def test_the_images_are_made_from_no_more_than_the_context_lets_through() -> Non
         assert (ROOT / source).exists()
         assert any(Path(each) == Path(source) or Path(source) in Path(each).parents for each in allowed), source
     assert set(allowed) <= set(IMAGES["operator"].sources), "a change of these would not build the images of the local cluster again"
+
+
+def test_the_web_page_is_left_out_unless_it_is_wished(render: Render) -> None:
+    assert not [each for each in render() if each["metadata"]["name"].endswith("-ui")]
+
+
+def test_the_web_page_has_the_storage_read_only_and_the_certificate(render: Render) -> None:
+    manifests = render(VARIANTS["web page"])
+    pod = only(manifests, "Deployment", "-ui")["spec"]["template"]["spec"]
+    [page] = pod["containers"]
+    assert page["args"][-2:] == ["--certificate=/etc/muster/certificate", "--history=/history"]
+    assert {each["name"]: each.get("readOnly", False) for each in page["volumeMounts"]} == {
+        "authority": True,
+        "certificate": True,
+        "history": True,
+        "tmp": False,
+    }
+    assert next(each for each in pod["volumes"] if each["name"] == "history")["persistentVolumeClaim"]["readOnly"]
+    [rule] = only(manifests, "NetworkPolicy", "-ui")["spec"]["ingress"]
+    assert rule["from"] == VARIANTS["web page"]["ui"]["from"]
+    plain = only(render({"ui": {"enabled": True}}), "Deployment", "-ui")["spec"]["template"]["spec"]["containers"][0]
+    assert plain["args"][-1] == "--authority=/etc/muster/authority/ca.crt"
+    assert plain["livenessProbe"]["httpGet"]["scheme"] == "HTTP"

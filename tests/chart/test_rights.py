@@ -175,3 +175,13 @@ def test_the_job_of_helm_test_and_of_the_notes_is_accepted(installed: Any) -> No
     text = notes.partition("<<'JOB'\n")[2].partition("     JOB\n")[0]
     done = installed("create", "--dry-run=server", "--validate=strict", "-n", "team-a", objects=[yaml.safe_load(text)])
     assert done.returncode == 0, done.stderr
+
+
+def test_the_web_page_has_no_rights_and_no_token(render: Render) -> None:
+    manifests = render({"ui": {"enabled": True}})
+    assert granted(manifests, "muster-ui") == {}
+    [pod] = [
+        each["spec"]["template"]["spec"] for each in manifests if each["kind"] == "Deployment" and each["metadata"]["name"] == "muster-ui"
+    ]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("muster-ui", False)
+    assert not [volume for volume in pod["volumes"] if "projected" in volume or "secret" in volume]

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "schema": "muster.cli.schema:schema",
     "submit": "muster.cli.jobs:submit",
     "suspend": "muster.cli.jobs:suspend",
+    "ui": "muster.cli.ui:ui",
     "validate": "muster.cli.validate:validate",
     "watch": "muster.cli.watching:watch",
 }

@@ -1,36 +1,105 @@
-"""`muster report`: a run as one HTML page."""
+"""`muster report`: a run or a job as one HTML page."""
 
 from __future__ import annotations
 
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.on_cluster import cluster_options, on_cluster
 from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.report.page import Page
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", metavar="RUN_DIR|JOB", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; default: report.html in the run directory."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; default: report.html in the run directory, or JOB-report.html.",
 )
 @click.option("--against", type=click.Path(path_type=Path), help="Another run directory, to hold this run's losses against.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the checkpoint storage, as this machine has it: for the full curves of a job on a cluster, also of a deleted one.",
+)
 @click.option("--open", "open_browser", is_flag=True, help="Show the page in a browser.")
-def report(run_dir: Path, output: Path | None, against: Path | None, open_browser: bool) -> None:
-    """Writes what happened in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput."""
+@cluster_options
+def report(
+    *,
+    run_dir: Path,
+    output: Path | None,
+    against: Path | None,
+    history: Path | None,
+    open_browser: bool,
+    target: tuple[str | None, ...],
+) -> None:
+    """Writes what happened in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput.
+
+    If there is no such folder, it is a JOB on a cluster. Its page also has the explanation and the last lines of the logs.
+    """
     from muster.cli.pages import write
+
+    if is_job(run_dir):
+        if against is not None:
+            raise click.UsageError("--against: compares run directories; leave it out for a job on a cluster")
+        page, file = page_of_job(str(run_dir), history=history, target=target), output or Path(f"{run_dir}-report.html")
+    else:
+        if history is not None:
+            raise click.UsageError("--history: is for jobs on a cluster; a run directory has its own")
+        page, file = page_of_run(run_dir, against=against), output or run_dir / "report.html"
+    write(page, file)
+    if open_browser:
+        webbrowser.open(file.resolve().as_uri())
+
+
+def is_job(argument: Path) -> bool:
+    """Whether the argument is the name of a job, and no path."""
+    return not argument.exists() and len(argument.parts) == 1 and argument.name not in ("", "..")
+
+
+def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
+    """The page of a run directory."""
     from muster.measure.figures import figures_of
     from muster.report.history import ReportError
     from muster.report.run import read_run, run_page
 
-    target = output or run_dir / "report.html"
     try:
         run = read_run(run_dir)
         page = run_page(run, against=read_run(against) if against else None)
     except ReportError as error:
         raise RefusalError(str(error)) from error
-    write(replace(page, figures={**(page.figures or {}), **figures_of(run).shown()}), target)
-    if open_browser:
-        webbrowser.open(target.resolve().as_uri())
+    return replace(page, figures={**(page.figures or {}), **figures_of(run).shown()})
+
+
+def page_of_job(name: str, *, history: Path | None, target: tuple[str | None, ...]) -> Page:
+    """The page of a job on a cluster. If it is deleted, that of its history."""
+    from muster.client.connection import Connection
+    from muster.client.errors import NoClusterError, NoJobError
+    from muster.client.views import cluster_view, gone_view
+    from muster.report.history import ReportError
+    from muster.report.job import JobView, job_page
+
+    async def view(connection: Connection) -> JobView:
+        try:
+            return await cluster_view(connection, name, history=history)
+        except NoJobError:
+            if history is None:
+                raise
+            return gone_view(history, connection.namespace, name)
+
+    try:
+        return job_page(on_cluster(target, view))
+    except RefusalError as error:
+        if error.exit_code != NoClusterError.code:
+            raise
+        raise RefusalError(f"{name}: there is no such run directory. As the name of a job: {error.message}", error.exit_code) from error
+    except ReportError as error:
+        raise RefusalError(str(error)) from error

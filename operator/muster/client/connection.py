@@ -80,6 +80,18 @@ class Connection:
     async def replace(self, path: str, body: Object) -> Object:
         return await self._object("PUT", path, body=body, query={"fieldManager": "muster"})
 
+    async def may(self, attributes: Object) -> bool:
+        """Whether the user has the right that these resource attributes of an access review name."""
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+        answer = await self._object("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    async def user_name(self) -> str:
+        """The name by which the API server knows the user. Raises NoRightsError if it does not."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        answer = await self._object("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
+        return printable(str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or ""))
+
     async def patch(self, path: str, body: Object) -> Object:
         """A JSON merge patch."""
         return await self._object("PATCH", path, body=body, query={"fieldManager": "muster"}, content=MERGE_PATCH)
@@ -148,6 +160,18 @@ async def connected(target: Target) -> AsyncIterator[Connection]:
         raise errors.NoClusterError(f"no cluster: {_one_line(str(error))}; set KUBECONFIG, or give --kubeconfig and --context") from error
     async with client.ApiClient(configuration) as api:
         yield Connection(api, namespace=target.namespace or namespace, context=context)
+
+
+@asynccontextmanager
+async def connected_as(token: str, *, server: str, authority: str | None) -> AsyncIterator[Connection]:
+    """A connection with the rights of a token, and with no others. `authority` is the file with the certificates of the API server."""
+    configuration = client.Configuration(host=server)
+    configuration.client_session_kwargs = {"trust_env": False}
+    if authority is not None:
+        configuration.ssl_ca_cert = authority
+    configuration.api_key["BearerToken"] = f"Bearer {token}"
+    async with client.ApiClient(configuration) as api:
+        yield Connection(api, namespace="default", context="this cluster")
 
 
 async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
@@ -37,9 +37,13 @@ async def logs_of(connection: Connection, job: Object, selection: Selection, *, 
     return list(merged(lines[-tail:] if tail is not None else lines for lines in wanted))
 
 
-async def _log(connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None) -> list[Line]:
+async def _log(
+    connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None, most_bytes: int | None = None
+) -> list[Line]:
     """The lines of one pod. If the node does not answer, or the container never started, a line says so."""
     query = {"container": TRAINER_CONTAINER, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
+    if most_bytes is not None:
+        query["limitBytes"] = str(most_bytes)
     label = label_of(pod)
     try:
         async with turns:
@@ -51,6 +55,21 @@ async def _log(connection: Connection, pod: Object, turns: asyncio.Semaphore, *,
     except errors.ClientError as error:
         return [Line(FIRST, label, f"(the log cannot be read: {error})")]
     return [line_of(line, replica=label) for line in text.removesuffix("\n").split("\n") if line]
+
+
+async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int, most_bytes: int) -> list[tuple[str, list[Line]]]:
+    """Replica and the last lines of each pod that has started. What cannot be read is a line that says so."""
+    turns = asyncio.Semaphore(AT_ONCE)
+    started = [pod for pod in pods if not is_pending(pod)]
+
+    async def tail(pod: Object) -> list[Line]:
+        try:
+            return await _log(connection, pod, turns, tail=lines, most_bytes=most_bytes)
+        except errors.NoRightsError as error:
+            return [Line(FIRST, label_of(pod), f"(the log cannot be read: {error})")]
+
+    each = await asyncio.gather(*(tail(pod) for pod in started))
+    return [(label_of(pod), found[-lines:]) for pod, found in zip(started, each, strict=True)]
 
 
 class Follower:

@@ -50,13 +50,18 @@ class History:
 def recorded_events(run: Path) -> Iterator[Event]:
     """The events of a run directory, in the order in which each replica wrote them. Lines without a valid event are left out."""
     for path in sorted(run.glob("attempts/*/*/events.jsonl")):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                document = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # the last line of a killed writer may be cut
-            if isinstance(document, dict) and _is_recorded(document):
-                yield decode_event(document)
+        yield from events_in(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def events_in(text: str) -> Iterator[Event]:
+    """The events in the text of an `events.jsonl`. Lines without a valid event are left out."""
+    for line in text.splitlines():
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the last line of a killed writer may be cut
+        if isinstance(document, dict) and _is_recorded(document):
+            yield decode_event(document)
 
 
 def _is_recorded(document: dict[str, object]) -> bool:
@@ -70,9 +75,15 @@ def read_history(run: Path) -> History:
     """The history of the run in this directory. Raises ReportError if there is none."""
     if not run.is_dir():
         raise ReportError(f"{run}: no such run directory; `muster run` writes runs/<job name>")
-    events = sorted(recorded_events(run), key=lambda event: event.time)
-    if not events:
+    history = history_of(recorded_events(run))
+    if not history.attempt_spans:
         raise ReportError(f"{run}: holds no events; is it the run directory of a `muster run` that trained a task or module?")
+    return history
+
+
+def history_of(unordered: Iterable[Event]) -> History:
+    """The history that these events tell."""
+    events = sorted(unordered, key=lambda event: event.time)
     spans: dict[int, tuple[float, float]] = {}
     for event in events:
         first, last = spans.get(event.attempt, (event.time, event.time))

@@ -11,11 +11,13 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Literal
 
 import jinja2
 import rich.table
+from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
@@ -62,6 +64,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """Text as in a Source, of which only the summary shows at first."""
+
+    summary: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Finding:
     """A result, as one sentence at the top of the page."""
 
@@ -74,7 +84,7 @@ class Section:
     """A heading and the parts below it. A string is a paragraph."""
 
     title: str
-    parts: Sequence[str | Table | Story | Source | Lines | Bars]
+    parts: Sequence[str | Table | Story | Source | Folded | Lines | Bars]
 
 
 @dataclass(frozen=True)
@@ -90,11 +100,22 @@ class Page:
 
 def as_html(page: Page) -> str:
     """The page as the text of one HTML file. Raises ReportError if matplotlib is missing."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
-    environment.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS}
-    template = environment.from_string(files("muster.report").joinpath("page.html.j2").read_text(encoding="utf-8"))
-    return template.render(page=page)
+    return environment().get_template("page.html.j2").render(page=page)
+
+
+def environment(*folders: jinja2.BaseLoader) -> jinja2.Environment:
+    """Templates of this package and of further ones. `parts.html.j2` draws the findings, figures and sections of `page`."""
+    loader = jinja2.ChoiceLoader([*folders, jinja2.PackageLoader("muster.report", ".")])
+    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
+    made.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS, "css": Markup(style())}
+    return made
+
+
+@cache
+def style() -> str:
+    """The style sheet of all pages."""
+    return files("muster.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def shown(value: Cell) -> str:

@@ -14,13 +14,16 @@ from muster.report.curves import compare
 from muster.report.history import History, ReportError, read_history
 from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.report.plots import Bar, Bars, Line, Lines
-from muster.report.timeline import Kind, Span, goodput, seconds_by_kind, timeline
+from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 
 _PHASES = tuple(field.name for field in fields(Phases))
 SMOOTHING = 25
 """The throughput is averaged over at most this number of steps."""
 FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
+MOST_SEGMENTS = 2000
+"""Of a timeline. A shorter one would be a fraction of a pixel."""
+ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
 """Names of the trainer's own metrics. Other metrics keep the names that their task gives them."""
@@ -34,6 +37,12 @@ class Run:
     job_yaml: str
     status: TrainingJobStatus
     history: History
+    state: str = ""
+    """How the run ended, if the phase of its status does not say it."""
+
+    @property
+    def shown_state(self) -> str:
+        return self.state or self.status.phase.value
 
     @property
     def begin(self) -> float:
@@ -57,8 +66,8 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
     totals = seconds_by_kind(spans)
     redone = f"The broad pale line shows the {len(history.redone)} steps that were lost in a failure and done again by the next attempt."
     return Page(
-        title=f"{run.name}: {run.status.phase.value}",
-        subtitle=f"{_clock(run.begin, with_date=True)} to {_clock(run.end, with_date=True)} UTC",
+        title=f"{run.name}: {run.shown_state}",
+        subtitle=f"{clock(run.begin, with_date=True)} to {clock(run.end, with_date=True)} UTC",
         findings=list(_verdict(history, against)),
         figures=_figures(run, totals),
         sections=[
@@ -67,7 +76,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("Throughput", [_throughput(history, run.begin)]),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
             Section("Attempts", [_attempts(run), PHASES_NOTE]),
-            Section("Environment of each process", [_processes(history)]),
+            Section(ENVIRONMENT, [_processes(history)]),
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
         ],
     )
@@ -119,10 +128,11 @@ def _throughput(history: History, begin: float) -> Lines:
 def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float) -> Bars:
     """A row for each attempt, with the use of its time."""
     wall = sum(totals.values()) or 1.0
+    drawn = coarse(spans, least=wall / MOST_SEGMENTS)
     return Bars(
         x_label="seconds since the run began",
         bars=[
-            Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in spans if s.attempt == attempt])
+            Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in drawn if s.attempt == attempt])
             for attempt in sorted({span.attempt for span in spans})
         ],
         key={kind.value: f"{kind.value} {seconds:.1f} s ({seconds / wall:.0%})" for kind, seconds in totals.items() if seconds > 0},
@@ -137,22 +147,23 @@ def story(run: Run) -> list[str]:
     for start in history.starts:
         before = records.get(start.attempt - 1)
         if before is not None and before.end_time is not None:
-            lines.append(_ending(before))
+            lines.append(ending(before))
         lines.extend(f"The attempt skipped checkpoint {skipped.path}: {skipped.reason}." for skipped in start.skipped)
         where = "from the beginning" if start.step == 0 else f"from the checkpoint of step {start.step}"
-        lines.append(f"{_clock(start.time)} Attempt {start.attempt} trains {where}.")
+        lines.append(f"{clock(start.time)} Attempt {start.attempt} trains {where}.")
     if history.curve:
         last = max(history.curve)
         step = history.curve[last]
         loss = f" with loss {step.loss_value:.4g}" if step.loss else ""
-        lines.append(f"{_clock(run.end)} {run.status.phase.value} after {last} steps{loss}.")
+        lines.append(f"{clock(run.end)} {run.shown_state} after {last} steps{loss}.")
     for evaluation in history.evaluations[-1:]:
         metrics = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in evaluation.metrics.items())
         lines.append(f"Evaluation at step {evaluation.step}: {metrics}.")
     return lines
 
 
-def _ending(record: AttemptRecord) -> str:
+def ending(record: AttemptRecord) -> str:
+    """How an attempt ended, in a sentence."""
     when = f"{record.end_time:%H:%M:%S}" if record.end_time else ""
     replica = f"{record.replica}: " if record.replica else ""
     message = record.message or (record.reason.value if record.reason else "it ended")
@@ -195,7 +206,7 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
     record = next((record for record in run.status.attempts if record.attempt == number), None)
     return [
         number,
-        _clock(history.attempt_spans[number][0]),
+        clock(history.attempt_spans[number][0]),
         record.step_found if record else None,
         start.step if start else None,
         steps[-1].step if steps else None,
@@ -207,7 +218,7 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
 
 def _end_of(run: Run, record: AttemptRecord | None) -> str:
     if record is None or record.reason is None:
-        return run.status.phase.value
+        return run.shown_state
     return f"{record.reason.value} ({record.failure_class.value})" if record.failure_class else record.reason.value
 
 
@@ -229,7 +240,8 @@ def _processes(history: History) -> Table:
     )
 
 
-def _clock(time: float, *, with_date: bool = False) -> str:
+def clock(time: float, *, with_date: bool = False) -> str:
+    """A time in Unix seconds, in UTC."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S")
 
 

@@ -90,6 +90,19 @@ def _extend(spans: list[Span], kind: Kind, attempt: int, begin: float, end: floa
     return end
 
 
+def coarse(spans: Iterable[Span], *, least: float) -> list[Span]:
+    """The spans of each attempt, where one that is shorter than `least` seconds is joined to the next. It has the kind of the longer."""
+    joined: list[Span] = []
+    for span in spans:
+        before = joined[-1] if joined and joined[-1].attempt == span.attempt else None
+        if before is not None and before.seconds < least:
+            kind = before.kind if before.seconds >= span.seconds else span.kind
+            joined[-1] = Span(kind, span.attempt, before.begin, span.end)
+        else:
+            joined.append(span)
+    return joined
+
+
 def seconds_by_kind(spans: Iterable[Span]) -> Mapping[Kind, float]:
     """Seconds of each kind, for all kinds."""
     totals = dict.fromkeys(Kind, 0.0)

@@ -27,7 +27,8 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 
 
 def test_an_export_may_not_take_the_folders_of_checkpoints() -> None:
-    assert [is_reserved(path) for path in ("attempts/model", "step-1", "model", "", "model/step-1")] == [True, True, False, False, False]
+    assert [is_reserved(path) for path in ("attempts/model", "history", "step-1")] == [True, True, True]
+    assert [is_reserved(path) for path in ("model", "", "model/step-1")] == [False, False, False]
 
 
 def test_a_later_job_and_a_later_attempt_have_higher_fences() -> None:

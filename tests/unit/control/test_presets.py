@@ -66,10 +66,10 @@ def test_a_job_waits_for_its_preset_and_starts_when_it_is_there() -> None:
     presets = Presets()
     world = World(presets=presets)
     world.submit(preset="h100-8")
-    world.look()
+    world.reconcile()
     assert not world.cluster.of("Pod")
     assert presets.update([SMALL])
-    world.look()
+    world.reconcile()
     assert len(world.cluster.of("Pod")) == 2
     assert [each["message"] for each in world.status()["conditions"] if each["type"] == "Valid"] == ["with the defaults of preset h100-8"]
 
@@ -151,16 +151,16 @@ def test_all_pods_of_a_new_world_have_the_changed_preset_and_the_image_stays() -
     presets = Presets([preset()])
     world = World(presets=presets)
     world.submit(preset="h100-8")
-    world.look()
-    world.look()
+    world.reconcile()
+    world.reconcile()
     for index in (0, 1):
         world.pod(index, running={"startedAt": "2026-11-21T12:00:00Z"})
     changed = copy.deepcopy(H100_8)
     changed["images"]["PyTorch"] = "newer"
     changed["roles"]["worker"]["template"]["spec"]["nodeSelector"] = {"node": "h200-8"}
-    world.look()
+    world.reconcile()
     presets.update([preset(**changed)])
-    world.look()
+    world.reconcile()
     assert {pod["spec"]["nodeSelector"]["node"] for pod in world.cluster.of("Pod")} == {"h100-8"}, "a running world is left alone"
     world.pod(1, terminated={"exitCode": 137, "finishedAt": "2026-11-21T12:00:01Z"})
     for _ in range(4):

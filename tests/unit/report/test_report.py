@@ -17,7 +17,7 @@ from muster.report.history import History, ReportError, read_history
 from muster.report.page import as_html
 from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
-from muster.report.timeline import Kind, goodput, seconds_by_kind, timeline
+from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 from muster_contract.events import Commit, Step
 
 BEGIN = 1_795_260_000.0
@@ -53,6 +53,19 @@ def test_every_moment_of_a_broken_run_has_its_kind() -> None:
         Kind.RECOVERING: 3.5,
         Kind.SUSPENDED: 0.0,
     }
+
+
+def test_spans_that_are_too_short_to_be_seen_are_joined() -> None:
+    def span(kind: Kind, begin: float, end: float, attempt: int = 0) -> Span:
+        return Span(kind, attempt, begin, end)
+
+    work, save = Kind.PRODUCTIVE, Kind.CHECKPOINT
+    spans = [span(work, 0, 5), span(save, 5, 5.1), span(work, 5.1, 9), span(save, 9, 11), span(work, 11, 11.2, attempt=1)]
+    whole = [span(work, 0, 5), span(work, 5, 9), span(save, 9, 11), span(work, 11, 11.2, attempt=1)]
+    assert coarse(spans, least=1.0) == whole
+    assert coarse(spans, least=0.0) == spans
+    many = [span(work if n % 2 else save, n, n + 1) for n in range(10_000)]
+    assert len(coarse(many, least=10_000 / 2000)) <= 2000
 
 
 def test_the_time_between_a_stopped_attempt_and_the_next_is_suspension() -> None:

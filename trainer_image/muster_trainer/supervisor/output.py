@@ -22,14 +22,14 @@ CHUNK = 65536
 
 @dataclass
 class Tail:
-    """The last lines that a process printed, on stdout and stderr together; safe to read from another thread."""
+    """The last lines that a process, or all of them, printed, on stdout and stderr together; safe to read from another thread."""
 
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _open_streams: int = 2
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def add(self, line: bytes) -> None:
-        shown = line.rstrip(b"\r\n").rpartition(b"\r")[2][:TAIL_LINE_BYTES].decode(errors="replace")
+    def add(self, line: bytes, *, prefix: bytes = b"") -> None:
+        shown = (prefix + line.rstrip(b"\r\n").rpartition(b"\r")[2][:TAIL_LINE_BYTES]).decode(errors="replace")
         with self._changed:
             self._lines.append(shown)
 
@@ -49,6 +49,7 @@ class Output:
 
     def __init__(self) -> None:
         self._tails: dict[int, Tail] = {}
+        self._all = Tail()
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
@@ -59,12 +60,16 @@ class Output:
             tail = self._tails[process.rank] = Tail()
             prefix = b"[rank %d] " % process.rank if len(processes) > 1 else None
             for source, sink in ((process.stdout, sinks[1]), (process.stderr, sinks[2])):
-                self._selector.register(source, selectors.EVENT_READ, _Stream(sink, tail, prefix))
+                self._selector.register(source, selectors.EVENT_READ, _Stream(sink, (tail, self._all), prefix))
         self._thread.start()
 
     def tail(self, rank: int, *, seconds: float = 0.0) -> list[str]:
         """The last lines of a process. Waits at most `seconds` for it to close its streams."""
         return self._tails[rank].lines(seconds)
+
+    def last_lines(self) -> list[str]:
+        """The last lines of all processes, with the rank before each if there are several."""
+        return self._all.lines(0)
 
     def finish(self, seconds: float) -> None:
         """Waits until all output has been passed on, or `seconds` are over."""
@@ -103,9 +108,9 @@ class _Sink:
 class _Stream:
     """From one pipe to one sink: as it comes without a prefix, in whole lines with one."""
 
-    def __init__(self, sink: _Sink, tail: Tail, prefix: bytes | None) -> None:
+    def __init__(self, sink: _Sink, tails: tuple[Tail, Tail], prefix: bytes | None) -> None:
         self._sink = sink
-        self._tail = tail
+        self._tail, self._all = tails
         self._prefix = prefix
         self._rest = b""
 
@@ -126,5 +131,6 @@ class _Stream:
     def _pass_on(self, lines: list[bytes]) -> None:
         for line in lines:
             self._tail.add(line)
+            self._all.add(line, prefix=self._prefix or b"")
         if self._prefix is not None and lines:
             self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))

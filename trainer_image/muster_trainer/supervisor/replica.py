@@ -22,6 +22,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch, plan
 from muster_trainer.supervisor.events import EventLog, EventReader, Line
+from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
 from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.listener import Connection, Listener
@@ -44,6 +45,7 @@ DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck
 TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
+HISTORY_SECONDS = 1.0  # how long the end of a replica waits for its history, after the last report
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has taken its stacks
 IDLE_SECONDS = 2.0
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
@@ -60,10 +62,12 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
         words = last_words_of(error, None)
         _write(words, environ)
         return words.code
-    reporter, starter = Reporter(replica, say, inbox.wake), Starter(inbox)
+    reporter, starter, history = Reporter(replica, say, inbox.wake), Starter(inbox), HistoryWriter(say)
     standby = replica.standby
     while True:
-        words, report = _stand_by(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter)
+        words, report = (
+            _stand_by(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter=starter, history=history)
+        )
         succession = Succession(reporter, inbox, words, report, standby=standby)
         world = succession.await_world()
         if world is None:
@@ -73,6 +77,7 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
     starter.close()
     _write(words, environ)
     reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
+    history.finish(HISTORY_SECONDS)
     return words.code
 
 
@@ -87,7 +92,9 @@ def _is_bundled(spec: TrainerSpec) -> bool:
     return spec.task is not None or spec.module is not None
 
 
-def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, starter: Starter) -> tuple[LastWords, Report]:
+def _live(
+    environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, *, starter: Starter, history: HistoryWriter
+) -> tuple[LastWords, Report]:
     """Runs one attempt. Its last words and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
     try:
@@ -102,7 +109,9 @@ def _live(environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, st
             life = Replica(
                 replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter, starter=starter, listener=listener
             )
-            return life.run(), life.report()
+            words = life.run()
+            history.write(replica, life.history(words))
+            return words, life.report()
     except TrainerError as error:
         return last_words_of(error, replica.attempt), report_of(replica)
 
@@ -198,6 +207,7 @@ class Replica:
         self._launches = launches
         self._inbox = inbox
         self._log = log
+        self._record_of_attempt = AttemptRecord(replica)
         self._reporter = reporter
         self._starter = starter
         self._listener = listener
@@ -248,6 +258,10 @@ class Replica:
         )
         report = replace(report_of(self._replica, self._state), processes=processes, stacks=self._stacks)
         return report if unwatched else replace(report, idle_seconds=idle)
+
+    def history(self, words: LastWords) -> dict[str, bytes]:
+        """The files with what the replica did in this attempt."""
+        return self._record_of_attempt.files(words, self._output.last_lines())
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
@@ -305,6 +319,7 @@ class Replica:
                 if self._listener and not (isinstance(reader, Connection) and reader.is_post):
                     self._listener.posts.superseded = True
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_seen > 0)
+        self._record_of_attempt.add(lines)
         if lines and (problem := self._log.append(lines)):
             self._notice(NoticeReason.EVENTS_LOST, problem)
         if reader.malformed:

@@ -1,0 +1,170 @@
+"""All that is known about a job, for its page: of a job on a cluster, of a local run, and of a job that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muster.admission.yaml_text import write_yaml
+from muster.api.status import TrainingJobStatus
+from muster.client.connection import Connection
+from muster.client.jobs import manifest_of
+from muster.client.local_backend import LocalBackend
+from muster.client.log_lines import Line
+from muster.client.logs import tails_of
+from muster.client.looking import snapshot_of
+from muster.client.watch import typed
+from muster.explain.evidence import label_of
+from muster.explain.explain import as_lines, explain
+from muster.explain.snapshot import Snapshot
+from muster.report.history import History, ReportError
+from muster.report.job import JobView, Log, Point, points_in
+from muster.report.recorded import Recorded, read_recorded
+from muster_contract.history import LOG_LINE, LOG_LINES
+from muster_contract.text import printable
+
+MOST_LOGS = 16
+"""Replicas whose logs a page has, unless one is asked for."""
+MOST_LOG_BYTES = 1 << 18
+
+SOME_STEPS = "The job did many steps, of which the history has some."
+
+
+async def cluster_view(
+    connection: Connection, name: str, *, history: Path | None = None, points: Sequence[Point] = (), replica: str | None = None
+) -> JobView:
+    """A job of the connection's namespace. `history` is the folder of the checkpoint storage, if this machine has it. `points` were seen
+    before. Raises a ClientError."""
+    snapshot = await snapshot_of(connection, name)
+    job = typed(snapshot.job)
+    pods = [pod for pod in snapshot.pods if replica is None or label_of(pod) == replica]
+    logs = await tails_of(connection, pods[:MOST_LOGS], lines=LOG_LINES, most_bytes=MOST_LOG_BYTES)
+    shown = [Log(label, [_cut(line.text) for line in lines]) for label, lines in logs]
+    created = job.metadata.creation_timestamp
+    notes = [] if len(pods) <= MOST_LOGS else [f"The logs are those of the first {MOST_LOGS} of {len(pods)} replicas."]
+    recorded: Recorded | None = None
+    if history is not None:
+        folder = job.spec.checkpoint.name or name
+        try:
+            recorded = await asyncio.to_thread(read_recorded, history, connection.namespace, folder, created=created)
+        except ReportError as error:
+            notes.append(f"There are no full curves: {error}.")
+    if recorded is not None:
+        notes += [] if recorded.has_every_step else [SOME_STEPS]
+        shown += _recorded_logs(recorded, without=[label for label, lines in logs if any(line.time for line in lines)])
+    printed = points_in((_unix(line), line.text) for _, lines in logs for line in lines)
+    return JobView(
+        name=f"{connection.namespace}/{name}",
+        state=job.status.phase.value,
+        status=job.status,
+        created=None if created is None else created.timestamp(),
+        job_yaml=write_yaml(manifest_of(snapshot.job)),
+        history=recorded.history if recorded is not None else None,
+        points=_merged(points, printed),
+        explanation=as_lines(explain(snapshot)),
+        logs=shown,
+        notes=[printable(note) for note in notes],
+    )
+
+
+async def local_view(folder: Path, name: str, *, history: History | None) -> JobView:
+    """The run of this name below `folder`. `history` is that of its events. Raises a ClientError."""
+    backend = LocalBackend(folder, detach=True)
+    job = backend.read(name)
+    state = job.status.phase.value
+    if not job.status.phase.final and not backend.is_running(name):
+        state = f"{state}, stopped"
+    snapshot = Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()})
+    created = job.metadata.creation_timestamp
+    return JobView(
+        name=name,
+        state=state,
+        status=job.status,
+        created=None if created is None else created.timestamp(),
+        job_yaml=write_yaml(job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})),
+        history=history,
+        explanation=as_lines(explain(snapshot)),
+        logs=await asyncio.to_thread(_local_logs, backend.directory(name)),
+    )
+
+
+def gone_view(root: Path, namespace: str, name: str) -> JobView:
+    """A job of which only the history beside its checkpoints is left. Raises ReportError if there is none."""
+    recorded = read_recorded(root, namespace, name)
+    return JobView(
+        name=f"{namespace}/{name}",
+        state=recorded.state,
+        status=recorded.status(),
+        created=recorded.created.timestamp(),
+        history=recorded.history,
+        logs=_recorded_logs(recorded, without=()),
+        notes=["The page is made of the history beside the checkpoints.", *([] if recorded.has_every_step else [SOME_STEPS])],
+    )
+
+
+def status_points(status: TrainingJobStatus) -> list[Point]:
+    """The step that the status has now, if it has a loss."""
+    progress = status.progress
+    if progress is None or not progress.step or progress.loss is None:
+        return []
+    try:
+        loss = float(progress.loss)
+    except ValueError:
+        return []
+    time = progress.updated_at.timestamp() if progress.updated_at is not None else math.nan
+    return [Point(time, progress.step, loss, progress.samples_per_second)]
+
+
+def _merged(*sources: Iterable[Point]) -> list[Point]:
+    """The points by step. Of several at one step the first counts."""
+    found: dict[int, Point] = {}
+    for points in sources:
+        for point in points:
+            found.setdefault(point.step, point)
+    return [found[step] for step in sorted(found)]
+
+
+def _recorded_logs(recorded: Recorded, *, without: Sequence[str]) -> list[Log]:
+    attempt = recorded.last[0].record.attempt
+    left = [each for each in recorded.last if each.log and each.label not in without]
+    return [Log(f"{each.label}, attempt {attempt}", each.log) for each in left[:MOST_LOGS]]
+
+
+def _local_logs(run: Path) -> list[Log]:
+    """The last lines of each replica, from the newest of its logs. A restart in the same replica continues its log."""
+    newest: dict[str, Path] = {}
+    for log in run.glob("attempts/*/*/log.txt"):
+        before = newest.get(log.parent.name)
+        if before is None or _attempt(log) > _attempt(before):
+            newest[log.parent.name] = log
+    return [Log(label, _last_lines(newest[label])) for label in sorted(newest)[:MOST_LOGS]]
+
+
+def _attempt(log: Path) -> int:
+    number = log.parent.parent.name
+    return int(number) if number.isdecimal() else 0
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - MOST_LOG_BYTES))
+            text = file.read(MOST_LOG_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    return [_cut(line) for line in text.splitlines()[-LOG_LINES:]]
+
+
+def _cut(text: str) -> str:
+    return printable(text[:LOG_LINE], keep="\t")
+
+
+def _unix(line: Line) -> float:
+    """The time of a line in Unix seconds; NaN if it has none."""
+    try:
+        return datetime.fromisoformat(f"{line.time[:26]}+00:00").timestamp()
+    except ValueError:
+        return math.nan

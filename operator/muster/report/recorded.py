@@ -1,0 +1,227 @@
+"""Reads what supervisors left of a job beside its checkpoints (muster_contract.history).
+
+The training code of the job can write there. So files are read within bounds, links are not followed, and what does not fit is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from muster.api.status import AttemptRecord, Phase, Progress, Reason, TrainingJobStatus
+from muster.report.history import History, ReportError, events_in, history_of
+from muster_contract.checkpoint_layout import HISTORY, Fence
+from muster_contract.codes import ExitCode
+from muster_contract.events import Event
+from muster_contract.history import (
+    ATTEMPTS_KEPT,
+    EVENTS,
+    LOG,
+    LOG_LINES,
+    MOST_EVENT_BYTES,
+    MOST_LOG_BYTES,
+    MOST_RECORD_BYTES,
+    RECORD,
+    ReplicaRecord,
+)
+from muster_contract.text import printable
+from muster_contract.wire import WireError, parse
+
+MOST_REPLICAS = 1024
+"""Replicas of an attempt that are read."""
+MOST_BYTES = 16 << 20
+"""Bytes of events and logs of a job that are read. The newest attempts go first."""
+MOST_BRIEFLY = 4
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MOST_ENTRIES = 10_000
+"""Names of a folder that are looked at."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What one replica left of one attempt."""
+
+    record: ReplicaRecord
+    events: tuple[Event, ...]
+    log: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.record.role}-{self.record.index}"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the replicas of one job left, by attempt and replica. There is at least one."""
+
+    replicas: tuple[Left, ...]
+
+    @property
+    def last(self) -> list[Left]:
+        """The replicas of the newest attempt."""
+        newest = max(each.record.attempt for each in self.replicas)
+        return [each for each in self.replicas if each.record.attempt == newest]
+
+    @property
+    def created(self) -> datetime:
+        return self.replicas[0].record.job_created
+
+    @property
+    def history(self) -> History:
+        return history_of(event for each in self.replicas for event in each.events)
+
+    @property
+    def has_every_step(self) -> bool:
+        return all(each.record.every_step for each in self.replicas)
+
+    @property
+    def state(self) -> str:
+        """How the last attempt ended, in a few words."""
+        words = [each.record.last_words for each in self.last]
+        failed = next((each for each in words if each is not None and each.code != ExitCode.COMPLETED), None)
+        if failed is not None:
+            return f"Ended ({failed.reason or failed.code})"
+        return Phase.SUCCEEDED.value if all(words) else "Ended"
+
+    def status(self) -> TrainingJobStatus:
+        """What of a status can be told from the records."""
+        attempts: dict[int, list[ReplicaRecord]] = {}
+        for each in self.replicas:
+            attempts.setdefault(each.record.attempt, []).append(each.record)
+        newest = [each.record.last_words for each in self.last if each.record.last_words is not None]
+        step = max((words.step for words in newest if words.step is not None), default=None)
+        loss = next((words.loss for words in newest if words.step == step and words.loss), None)
+        return TrainingJobStatus(
+            phase=Phase.SUCCEEDED if self.state == Phase.SUCCEEDED.value else Phase.FAILED,
+            attempt=max(attempts),
+            progress=None if step is None else Progress(step=step, loss=loss and loss[:32]),
+            attempts=tuple(_attempt(number, attempts[number]) for number in sorted(attempts)[-ATTEMPTS_KEPT:]),
+        )
+
+
+def read_recorded(root: Path, namespace: str, name: str, *, created: datetime | None = None, brief: bool = False) -> Recorded:
+    """What is left of the job whose folder in the checkpoint storage `root` has this name: of the one that was created then, or of the
+    newest. With `brief` it is only how some replicas of the newest attempt ended.
+
+    Raises ReportError if there is nothing.
+    """
+    replicas: list[Left] = []
+    with ExitStack() as stack:
+        try:
+            history = _descend(stack, root, namespace, name, HISTORY)
+            fences = sorted(fence for each in _names(history) if (fence := Fence.parse(each)) is not None)
+            wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
+            most = 1 if brief else ATTEMPTS_KEPT
+            own = [fence for fence in fences if fence.created == wanted][-most:]
+            reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
+            for fence in reversed(own):  # if there is too much, the oldest is left out
+                replicas[:0] = reading.attempt(history, fence)
+        except OSError:
+            pass  # what could be read is shown
+    if not replicas:
+        raise ReportError(f"{root / namespace / name}: has no history of the job; supervisors write it when an attempt has ended")
+    return Recorded(tuple(replicas))
+
+
+def _descend(stack: ExitStack, root: Path, *names: str) -> int:
+    """A descriptor of the folder below `root`, through no link. Raises OSError."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    for name in names:
+        descriptor = os.open(name, _FOLDER, dir_fd=descriptor)
+        stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _attempt(number: int, records: Sequence[ReplicaRecord]) -> AttemptRecord:
+    first = min(
+        (record for record in records if record.last_words is not None and record.last_words.code != ExitCode.COMPLETED),
+        key=lambda record: (record.last_words.ended_at if record.last_words else None) or record.ended,
+        default=None,
+    )
+    words = first.last_words if first is not None else None
+    return AttemptRecord(
+        attempt=number,
+        start_time=_moment(min(record.began for record in records)),
+        end_time=_moment(max(record.ended for record in records)),
+        reason=Reason(words.reason) if words is not None and words.reason in set(Reason) else None,
+        settled=True,
+        replica=f"{first.role}-{first.index}" if first is not None else None,
+        message=words.message if words is not None else "",
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(seconds, 4e9), UTC)
+
+
+class _Reading:
+    """Reads replicas, at most so many of each attempt. `left` is how many bytes of events and logs may still be read."""
+
+    def __init__(self, most: int, left: int) -> None:
+        self._most = most
+        self._left = left
+
+    def attempt(self, history: int, fence: Fence) -> list[Left]:
+        """The replicas of one attempt. `history` is a descriptor."""
+        found = []
+        with ExitStack() as stack:
+            attempt = os.open(str(fence), _FOLDER, dir_fd=history)
+            stack.callback(os.close, attempt)
+            for name in _names(attempt)[: self._most]:
+                try:
+                    replica = os.open(name, _FOLDER, dir_fd=attempt)
+                except OSError:
+                    continue
+                try:
+                    left = self._replica(replica, fence, name)
+                finally:
+                    os.close(replica)
+                if left is not None:
+                    found.append(left)
+        return found
+
+    def _replica(self, folder: int, fence: Fence, name: str) -> Left | None:
+        try:
+            record = parse(ReplicaRecord, _content(folder, RECORD, MOST_RECORD_BYTES), RECORD)
+        except (OSError, ValueError, WireError):
+            return None
+        if (record.job_created, record.attempt) != (fence.created, fence.attempt) or name != f"{record.role}-{record.index}":
+            return None
+        events = events_in(self._text(folder, EVENTS, MOST_EVENT_BYTES))
+        own = (event for event in events if (event.role, event.index, event.attempt) == (record.role, record.index, record.attempt))
+        log = self._text(folder, LOG, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
+        return Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
+
+    def _text(self, folder: int, name: str, limit: int) -> str:
+        """Empty if the file is too large, or of another kind."""
+        try:
+            content = _content(folder, name, min(limit, self._left))
+        except (OSError, ValueError):
+            return ""
+        self._left -= len(content)
+        return content.decode(errors="replace")
+
+
+def _names(folder: int) -> list[str]:
+    """The names of the folders in a folder, sorted, without links. Raises OSError."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir(follow_symlinks=False))
+
+
+def _content(folder: int, name: str, limit: int) -> bytes:
+    """The content of a regular file. Raises ValueError for one of another kind, or one that is longer than `limit` bytes."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{name} is not a regular file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{name} is longer than {limit} bytes")
+    return content

@@ -1,0 +1,62 @@
+"""Reads the events of a run directory while it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.report.history import History, events_in, history_of
+from muster_contract.events import Event, Pace, PhaseEvent, Step
+
+CHUNK = 8 << 20
+MOST_STEPS = 20_000
+
+
+class RunFollower:
+    """The history of a run. Each call reads what was written since the last one. Of very many steps, every second, fourth, ... stays."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._offsets: dict[Path, int] = {}
+        self._identity: tuple[int, int] | None = None
+        self._events: list[Event] = []
+        self._steps: list[Step] = []
+        self._stride = 1
+
+    def history(self) -> History | None:
+        """The history so far; None if there is no event yet."""
+        self._begin_anew_if_replaced()
+        for path in sorted(self._run.glob("attempts/*/*/events.jsonl")):
+            while text := self._read(path):
+                self._take(text)
+        events = [*self._events, *self._steps]
+        return history_of(events) if events else None
+
+    def _begin_anew_if_replaced(self) -> None:
+        """Another run may be in the directory by now."""
+        stat = self._run.stat()
+        if self._identity not in (None, (stat.st_dev, stat.st_ino)):
+            self._offsets, self._events, self._steps, self._stride = {}, [], [], 1
+        self._identity = stat.st_dev, stat.st_ino
+
+    def _read(self, path: Path) -> str:
+        offset = self._offsets.get(path, 0)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                chunk = file.read(CHUNK)
+        except OSError:
+            return ""
+        end = chunk.rfind(b"\n") + 1
+        self._offsets[path] = offset + end
+        return chunk[:end].decode(errors="replace")
+
+    def _take(self, text: str) -> None:
+        for event in events_in(text):
+            if isinstance(event, Step):
+                if event.step % self._stride == 0:
+                    self._steps.append(event)
+            elif not isinstance(event, Pace | PhaseEvent):
+                self._events.append(event)
+        while len(self._steps) > MOST_STEPS:
+            self._stride *= 2
+            self._steps = [step for step in self._steps if step.step % self._stride == 0]

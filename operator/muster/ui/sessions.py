@@ -1,0 +1,158 @@
+"""Who looks at the page, and what they may see.
+
+On a user's own machine there is one session: whoever has the random token of the address gets its cookie. On a cluster a session has the
+token with which a user signed in. All requests to the API server for this user have this token, and the server has none of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.client import errors
+from muster.client.connection import connected_as
+from muster.control.rate_limits import Bucket
+from muster.ui.sources import ClusterJobs, GoneJobs, Seen, Sources
+
+MOST_SESSIONS = 500
+MOST_PER_USER = 10
+SESSION_SECONDS = 8 * 3600.0
+IDLE_SECONDS = 3600.0
+HEADER_SECONDS = 300.0
+"""How long a token of a header is not looked up again."""
+SIGN_INS_PER_SECOND, SIGN_INS = 2.0, 20.0
+REQUESTS_PER_SECOND, REQUESTS = 5.0, 30.0
+LONGEST_TOKEN = 16 * 1024
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
+"""RFC 6750, section 2.1."""
+
+
+class TooManyError(Exception):
+    """A rate limit is exceeded."""
+
+
+class NotSignedInError(Exception):
+    """There is no session. The message says why, and is empty if nobody has tried."""
+
+
+@dataclass
+class Session:
+    """`ends` is in monotonic seconds. `user` is empty on a user's own machine."""
+
+    sources: Sources
+    user: str
+    ends: float
+    bucket: Bucket
+    seen_at: float
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+
+class OwnSession:
+    """The only session of a user's own machine. `secret` is the random token of the address, and `cookie` the name of its cookie."""
+
+    def __init__(self, sources: Sources, clock: Callable[[], float]) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        self._clock = clock
+        self._session = Session(sources, "", float("inf"), _bucket(clock()), clock())
+
+    def fits(self, given: str | None) -> bool:
+        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+
+    def session(self, cookie: str | None) -> Session:
+        """Raises NotSignedInError, TooManyError."""
+        if not self.fits(cookie):
+            raise NotSignedInError("open the address that muster ui has printed, with its token")
+        _take(self._session.bucket, self._clock())
+        return self._session
+
+
+class UserSessions:
+    """The sessions of the users of a cluster, in memory."""
+
+    def __init__(self, *, server: str, authority: str | None, history: Path | None, clock: Callable[[], float]) -> None:
+        self._server, self._authority, self._history = server, authority, history
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._sign_ins = Bucket(SIGN_INS_PER_SECOND, SIGN_INS, SIGN_INS, clock())
+
+    async def sign_in(self, token: str) -> str:
+        """The id of a new session. Raises NotSignedInError, TooManyError, NoClusterError."""
+        id_ = secrets.token_urlsafe(32)
+        await self._open(id_, token, SESSION_SECONDS)
+        return id_
+
+    async def sign_out(self, id_: str | None) -> None:
+        session = self._sessions.pop(id_ or "", None)
+        if session is not None:
+            await session.stack.aclose()
+
+    async def session(self, id_: str | None, bearer: str | None) -> Session:
+        """The session of a cookie, or of the token that a proxy sends. Raises NotSignedInError, TooManyError, NoClusterError."""
+        await self._remove_old()
+        if bearer is not None:
+            id_ = f"bearer {hashlib.sha256(bearer.encode()).hexdigest()}"
+            if id_ not in self._sessions:
+                await self._open(id_, bearer, HEADER_SECONDS)
+        session = self._sessions.get(id_ or "")
+        if session is None:
+            raise NotSignedInError("")
+        _take(session.bucket, self._clock())
+        session.seen_at = self._clock()
+        return session
+
+    async def close(self) -> None:
+        for id_ in list(self._sessions):
+            await self.sign_out(id_)
+
+    async def _open(self, id_: str, token: str, seconds: float) -> None:
+        _take(self._sign_ins, self._clock())
+        if not _TOKEN.fullmatch(token):
+            raise NotSignedInError("this is no token: paste it alone, without spaces and line breaks")
+        stack = AsyncExitStack()
+        try:
+            connection = await stack.enter_async_context(connected_as(token, server=self._server, authority=self._authority))
+            user = await connection.user_name()
+            if user in ("", "system:anonymous"):
+                raise NotSignedInError("the API server does not accept this token")
+        except errors.NoRightsError:
+            await stack.aclose()
+            raise NotSignedInError("the API server does not accept this token: has it expired?") from None
+        except BaseException:
+            await stack.aclose()
+            raise
+        sources: Sources = {"cluster": ClusterJobs(connection, Seen(), history=self._history)}
+        if self._history is not None:
+            sources["gone"] = GoneJobs(self._history, connection)
+        now = self._clock()
+        await self._make_room(user)
+        self._sessions[id_] = Session(sources, user, now + seconds, _bucket(now), now, stack)
+
+    async def _make_room(self, user: str) -> None:
+        """Ends the oldest sessions of the user, or of all, if there are too many."""
+        own = [id_ for id_, session in self._sessions.items() if session.user == user]
+        for id_ in own[: len(own) - MOST_PER_USER + 1] if len(own) >= MOST_PER_USER else ():
+            await self.sign_out(id_)
+        if len(self._sessions) >= MOST_SESSIONS:
+            await self.sign_out(min(self._sessions, key=lambda id_: self._sessions[id_].seen_at))
+
+    async def _remove_old(self) -> None:
+        now = self._clock()
+        for id_, session in list(self._sessions.items()):
+            if now > session.ends or now > session.seen_at + IDLE_SECONDS:
+                await self.sign_out(id_)
+
+
+def _bucket(now: float) -> Bucket:
+    return Bucket(REQUESTS_PER_SECOND, REQUESTS, REQUESTS, now)
+
+
+def _take(bucket: Bucket, now: float) -> None:
+    if bucket.fill(now) < 1:
+        raise TooManyError
+    bucket.left -= 1

@@ -1,0 +1,195 @@
+"""Where jobs are found: on a cluster, in the run directories of this machine, and in the history beside checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from muster.api.constants import GROUP, PLURAL
+from muster.client import errors
+from muster.client.connection import Connection
+from muster.client.jobs import Jobs
+from muster.client.views import cluster_view, gone_view, local_view, status_points
+from muster.client.watch import typed
+from muster.control.cluster import Object
+from muster.local.errors import RunError
+from muster.local.rundir import has_run, load_run
+from muster.report.history import ReportError
+from muster.report.job import JobView, Point
+from muster.report.recorded import read_recorded
+from muster.ui.following import RunFollower
+from muster.ui.listed import Listed, row_of, row_of_status
+
+MOST_GONE = 500
+"""Folders of the checkpoint storage that are looked at."""
+RIGHTS_SECONDS = 30.0
+"""How long an answer of the API server on a user's rights counts for deleted jobs."""
+MOST_POINTS = 2000
+MOST_JOBS = 200
+MOST_RUNS = 200
+
+
+class Source(Protocol):
+    """Jobs of one kind. Its errors are ClientErrors."""
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        """The jobs of a namespace, or of all."""
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        """All that is known about a job. With `replica`, the logs are those of this one."""
+
+
+class Seen:
+    """The steps of jobs that were seen while somebody looked, so that a job that runs has a curve."""
+
+    def __init__(self) -> None:
+        self._points: OrderedDict[str, list[Point]] = OrderedDict()
+
+    def add(self, job: Object) -> list[Point]:
+        """Takes in the state of a job. Returns its points so far."""
+        uid = str(job["metadata"].get("uid"))
+        points = self._points.setdefault(uid, [])
+        self._points.move_to_end(uid)
+        try:
+            now = status_points(typed(job).status)
+        except errors.ClientError:
+            now = []
+        if now and (not points or points[-1].step != now[0].step):
+            points += now
+        if len(points) > MOST_POINTS:
+            del points[: len(points) // 2 : 2]
+        while len(self._points) > MOST_JOBS:
+            self._points.popitem(last=False)
+        return points
+
+
+class ClusterJobs:
+    """Jobs of a cluster, with the rights of the connection. `history` is the folder of the checkpoint storage, if it is here."""
+
+    def __init__(self, connection: Connection, seen: Seen, *, history: Path | None) -> None:
+        self._connection = connection
+        self._seen = seen
+        self._history = history
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        connection = self._connection if namespace is None else self._connection.within(namespace)
+        jobs = await Jobs(connection).all(everywhere=namespace is None)
+        for job in jobs:
+            self._seen.add(job)
+        return [row_of(job) for job in jobs]
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        connection = self._connection.within(namespace)
+        points = self._seen.add(await Jobs(connection).get(name))
+        return await cluster_view(connection, name, history=self._history, points=points, replica=replica)
+
+
+class GoneJobs:
+    """Jobs of which only the history beside their checkpoints is left. With a connection, a user sees those of namespaces in which they
+    may read jobs and logs."""
+
+    def __init__(self, root: Path, connection: Connection | None) -> None:
+        self._root = root
+        self._connection = connection
+        self._answers: dict[str, tuple[bool, float]] = {}
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        spaces = [namespace] if namespace is not None else await asyncio.to_thread(_folders, self._root)
+        allowed = [space for space in spaces if _is_name(space) and await self._may(space)]
+        return await asyncio.to_thread(self._rows, allowed)
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        if not (_is_name(namespace) and _is_name(name)) or not await self._may(namespace):
+            raise errors.NoJobError(f"there is no history of {name} in namespace {namespace}")
+        try:
+            view = await asyncio.to_thread(gone_view, self._root, namespace, name)
+        except ReportError as error:
+            raise errors.NoJobError(str(error)) from error
+        return view if replica is None else replace(view, logs=[log for log in view.logs if log.title.startswith(f"{replica},")])
+
+    async def _may(self, namespace: str) -> bool:
+        """Whether the user may read jobs of the namespace and the logs of its pods, whatever their names."""
+        if self._connection is None:
+            return True
+        now = time.monotonic()
+        answer, until = self._answers.get(namespace, (False, 0.0))
+        if now >= until:
+            jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
+            answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
+            if len(self._answers) > MOST_GONE:
+                self._answers.clear()
+            self._answers[namespace] = answer, now + RIGHTS_SECONDS
+        return answer
+
+    def _rows(self, namespaces: Sequence[str]) -> list[Listed]:
+        found = ((space, name) for space in namespaces for name in _folders(self._root / space))
+        return [row for space, name in islice(found, MOST_GONE) if (row := self._row(space, name)) is not None]
+
+    def _row(self, namespace: str, name: str) -> Listed | None:
+        try:
+            recorded = read_recorded(self._root, namespace, name, brief=True)
+        except ReportError:
+            return None
+        record = recorded.replicas[0].record
+        created = recorded.created.timestamp()
+        row = row_of_status("gone", namespace, name, status=recorded.status(), strategy=record.strategy, created=created)
+        return replace(row, state=recorded.state, restarts=None)
+
+
+class LocalRuns:
+    """The runs in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self._followers: OrderedDict[str, RunFollower] = OrderedDict()
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        return await asyncio.to_thread(self._rows)
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        if not _is_name(name) or not has_run(self._folder / name):
+            raise errors.NoJobError(f"there is no run {name} in {self._folder}")
+        follower = self._followers.setdefault(name, RunFollower(self._folder / name))
+        self._followers.move_to_end(name)
+        while len(self._followers) > MOST_RUNS:
+            self._followers.popitem(last=False)
+        view = await local_view(self._folder, name, history=await asyncio.to_thread(follower.history))
+        return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
+
+    def _rows(self) -> list[Listed]:
+        rows = []
+        for name in _folders(self._folder):
+            try:
+                job = load_run(self._folder / name)
+            except RunError:
+                continue
+            if job is not None:
+                created = job.metadata.creation_timestamp
+                at = None if created is None else created.timestamp()
+                rows.append(row_of_status("local", "-", name, status=job.status, strategy=str(job.spec.strategy), created=at))
+        return rows
+
+
+def _folders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, without links. Empty if there is none."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and _is_name(entry.name))
+    except OSError:
+        return []
+
+
+def _is_name(name: str) -> bool:
+    """Whether this is one part of a path, and leads nowhere else."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name and len(name) <= 253
+
+
+Sources = dict[str, Source]
+"""The sources by kind."""

@@ -1,0 +1,177 @@
+"""Keeps what a replica did in an attempt, and writes it beside the checkpoints when the attempt has ended.
+
+This is a service for those who look at the job later. So a write is done in a thread, delays neither the next attempt nor the end for
+long, and never fails a job: if it fails, the log says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from muster_contract.checkpoint_layout import HISTORY, Fence
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.events import EVENT_NAMES, Commit, Event, Pace, PhaseEvent, Step, encode_event
+from muster_contract.history import (
+    ATTEMPTS_KEPT,
+    EVENTS,
+    LOG,
+    LOG_LINE,
+    LOG_LINES,
+    MOST_EVENT_BYTES,
+    RECORD,
+    ReplicaRecord,
+)
+from muster_contract.reports import LastWords
+from muster_contract.wire import encode
+from muster_trainer.supervisor.events import Line
+
+MOST_STEPS = 4096
+MOST_OTHERS = 256
+"""Events of each other name."""
+LONGEST_EVENT = 4096  # bytes; the layers of a large pipeline have more
+LEFT_OUT = frozenset({Pace.event, PhaseEvent.event})
+"""Frequent events that no report shows."""
+
+
+class Series:
+    """At most `most` events of one name. If there are more, only those whose step is a multiple of `stride` stay, and the newest."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lines: list[tuple[int, bytes]] = []
+        self._newest: tuple[int, bytes] | None = None
+        self._count = 0
+        self.stride = 1
+
+    def add(self, event: Event, line: bytes) -> None:
+        """Takes one in. An event without a step is counted."""
+        self._count += 1
+        number = event.step if isinstance(event, Step | Commit) else self._count
+        self._newest = number, line
+        if number % self.stride == 0:
+            self._lines.append(self._newest)
+        while len(self._lines) > self._most:
+            self.stride *= 2
+            self._lines = [each for each in self._lines if each[0] % self.stride == 0]
+
+    def lines(self) -> list[bytes]:
+        lines = [line for _, line in self._lines]
+        if self._newest is not None and (not lines or lines[-1] is not self._newest[1]):
+            lines.append(self._newest[1])
+        return lines
+
+
+class AttemptRecord:
+    """The events of a replica in one attempt, within bounds."""
+
+    def __init__(self, replica: ReplicaEnvironment) -> None:
+        self._replica = replica
+        self._series: dict[str, Series] = {}
+        self._began = time.time()
+
+    def add(self, lines: Iterable[Line]) -> None:
+        """Takes in what the processes have sent."""
+        for line in lines:
+            name = line.document["event"]
+            if name not in EVENT_NAMES or name in LEFT_OUT:
+                continue
+            origin = {"role": self._replica.role, "index": self._replica.index, "attempt": self._replica.attempt}
+            encoded = json.dumps({**encode_event(line.event), **origin}).encode() + b"\n"
+            if len(encoded) <= LONGEST_EVENT:
+                series = self._series.setdefault(name, Series(MOST_STEPS if name == Step.event else MOST_OTHERS))
+                series.add(line.event, encoded)
+
+    def files(self, words: LastWords, output: Sequence[str]) -> dict[str, bytes]:
+        """The content of each file. The record is the last one."""
+        replica = self._replica
+        steps = self._series.get(Step.event)
+        record = ReplicaRecord(
+            job=replica.job,
+            job_uid=replica.job_uid,
+            job_created=replica.job_created,
+            strategy=replica.strategy,
+            role=replica.role,
+            index=replica.index,
+            attempt=replica.attempt,
+            began=self._began,
+            ended=time.time(),
+            every_step=steps is None or steps.stride == 1,
+            last_words=words,
+        )
+        log = "".join(f"{line[:LOG_LINE]}\n" for line in output[-LOG_LINES:])
+        return {
+            EVENTS: self._events(),
+            LOG: log.encode(errors="replace"),
+            RECORD: json.dumps(encode(record)).encode(),
+        }
+
+    def _events(self) -> bytes:
+        """The events of each name in their order. Those of small series go first, because steps may fill what is left."""
+        data = bytearray()
+        for series in sorted(self._series.values(), key=lambda series: len(series.lines())):
+            for line in series.lines():
+                if len(data) + len(line) <= MOST_EVENT_BYTES:
+                    data += line
+        return bytes(data)
+
+
+class HistoryWriter:
+    """Writes the records of a replica, each in a thread of its own."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._threads: list[threading.Thread] = []
+
+    def write(self, replica: ReplicaEnvironment, files: dict[str, bytes]) -> None:
+        """Begins to write the files of an attempt. Only folders have a history, so nothing is written for an object store."""
+        directory = replica.checkpoint_dir
+        if directory is None or "://" in directory:
+            return
+        thread = threading.Thread(target=self._write, args=(replica, Path(directory) / HISTORY, files), name="history", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """Waits at most `seconds` until all is written."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _write(self, replica: ReplicaEnvironment, history: Path, files: dict[str, bytes]) -> None:
+        try:
+            fence = Fence(replica.job_created, replica.attempt)
+            folder = history / str(fence) / f"{replica.role}-{replica.index}"
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                _write_file(folder / name, content)
+            _remove_old(history, fence)
+        except OSError as error:
+            self._say(f"the history of attempt {replica.attempt} cannot be written to {history}: {error.strerror or error}")
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Replaces the file. A reader sees the old or the new content."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # a full disk does not stay full
+        raise
+
+
+def _remove_old(history: Path, fence: Fence) -> None:
+    """Removes the attempts before the newest ATTEMPTS_KEPT, and none that is newer than this one. Other replicas do the same."""
+    found = sorted((each for each in os.listdir(history) if (older := Fence.parse(each)) and older <= fence), reverse=True)
+    for name in found[ATTEMPTS_KEPT:]:
+        shutil.rmtree(history / name, ignore_errors=True)
