@@ -127,8 +127,8 @@ class Trainer(ApiModel):
         default=None,
         min_length=1,
         max_length=4096,
-        description="A Python program with its arguments. The image's python3 or python starts it once for each process, with the variables "
-        "of its framework, such as torchrun's or TF_CONFIG.",
+        description="A Python program with its arguments. The image's python3 or python starts it once for each process, with the "
+        "variables of its framework, such as torchrun's or TF_CONFIG.",
     )
     command: list[Word] | None = Field(
         default=None,
