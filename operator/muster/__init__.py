@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from muster.client.errors import RefusedError as RefusedError
     from muster.client.errors import WaitTimeoutError as WaitTimeoutError
     from muster.client.job_input import job as job
+    from muster.client.notebook import Report as Report
     from muster.client.progress import Progress as Progress
     from muster.client.sync_client import Client as Client
     from muster.client.sync_client import Job as Job
@@ -85,6 +86,7 @@ _MODULES = {
         "WaitTimeoutError",
     ),
     "muster.client.job_input": ("job",),
+    "muster.client.notebook": ("Report",),
     "muster.client.progress": ("Progress",),
     "muster.client.sync_client": ("Client", "Job"),
 }

@@ -50,6 +50,11 @@ def test_a_job_runs_in_the_background_and_has_progress_logs_and_an_explanation(c
     assert job.logs(replica="worker-1") == ["[worker-1] rank 1 goes on from step 0"]
     assert sorted(job.follow_logs()) == [f"[worker-{rank}] rank {rank} goes on from step 0" for rank in range(2)]
     assert str(job.explain()).startswith("tiny is Succeeded")
+    report = job.report()
+    page = report.save(local_job.folder / "report.html").read_text()
+    assert page == report.html
+    assert "tiny: Succeeded" in page
+    assert "<svg" in page
     assert [each.name for each in client.list()] == ["tiny"]
     with pytest.raises(muster.RefusedError, match="has succeeded"):
         job.restart()

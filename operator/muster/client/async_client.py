@@ -14,8 +14,12 @@ from muster.api.status import Phase, TrainingJobStatus
 from muster.client import errors
 from muster.client.job_input import JobInput, checked
 from muster.client.log_lines import Selection
+from muster.client.notebook import Report
 from muster.client.progress import Progress, is_over, progress_of
 from muster.explain.explain import Explanation
+from muster.report.history import ReportError
+from muster.report.job import JobView, job_page
+from muster.report.page import as_html as page_as_html
 
 OnProgress = Callable[[Progress], object]
 BackendName = Literal["cluster", "local"]
@@ -122,6 +126,21 @@ class AsyncJob(ABC):
     @abstractmethod
     async def explain(self) -> Explanation:
         """Why the job does not run, is slow or has failed, and what to do, as `muster explain` shows it."""
+
+    async def report(self, *, history: str | Path | None = None) -> Report:
+        """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
+
+        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
+        RefusedError if the page cannot be drawn.
+        """
+        view = await self._view(Path(history) if history is not None else None)
+        try:
+            return Report(self.name, await asyncio.to_thread(lambda: page_as_html(job_page(view))))
+        except ReportError as error:
+            raise errors.RefusedError(str(error)) from error
+
+    @abstractmethod
+    async def _view(self, history: Path | None) -> JobView: ...
 
     @abstractmethod
     async def suspend(self) -> None:

@@ -17,6 +17,7 @@ from muster.client.looking import snapshot_of
 from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain
+from muster.report.job import JobView
 
 
 class ClusterBackend:
@@ -103,6 +104,11 @@ class ClusterJob(AsyncJob):
 
     async def explain(self) -> Explanation:
         return explain(await snapshot_of(self._connection, self.name))
+
+    async def _view(self, history: Path | None) -> JobView:
+        from muster.client.views import cluster_view
+
+        return await cluster_view(self._connection, self.name, history=history)
 
     async def suspend(self) -> None:
         await self._jobs.suspend(self.name, suspend=True)

@@ -29,6 +29,8 @@ from muster.local.errors import RunError
 from muster.local.follow import LogFollower
 from muster.local.rundir import free_path, has_run, load_run, pid_of_run
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
+from muster.report.history import ReportError, read_history
+from muster.report.job import JobView
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1
@@ -264,6 +266,16 @@ class LocalJob(AsyncJob):
     async def explain(self) -> Explanation:
         job = self._backend.read(self.name)
         return explain(Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()}))
+
+    async def _view(self, history: Path | None) -> JobView:
+        """A run directory has the whole history, so `history` has no effect."""
+        from muster.client.views import local_view
+
+        directory = self._backend.directory(self.name)
+        recorded = None
+        with suppress(ReportError):  # the run has no events yet
+            recorded = await asyncio.to_thread(read_history, directory)
+        return await local_view(directory.parent, self.name, history=recorded)
 
     async def suspend(self) -> None:
         self._backend.read(self.name)

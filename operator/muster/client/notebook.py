@@ -1,10 +1,35 @@
-"""How a notebook shows a job: a small table with a bar, in HTML. Pure."""
+"""How a notebook shows a job, and its report."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from muster.client.progress import Progress
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page of a job, as `muster report` writes it. A notebook shows it in a frame of its own."""
+
+    name: str
+    """Name of the job."""
+    html: str
+    """The whole page. It needs no other file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page to a file, and returns its path. Raises OSError."""
+        target = Path(path)
+        target.write_text(self.html, encoding="utf-8", errors="backslashreplace")
+        return target
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.name}>"
+
+    def _repr_html_(self) -> str:
+        """The frame is sandboxed, because the page has text of the training code."""
+        return f'<iframe sandbox srcdoc="{escape(self.html)}" style="width:100%;height:40em;border:0"></iframe>'
 
 
 def as_html(progress: Progress) -> str:

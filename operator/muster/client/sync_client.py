@@ -13,7 +13,7 @@ from muster.client.async_client import AsyncClient, AsyncJob, BackendName, OnPro
 from muster.client.background import BackgroundLoop
 from muster.client.errors import ClientError
 from muster.client.job_input import JobInput
-from muster.client.notebook import as_html
+from muster.client.notebook import Report, as_html
 from muster.client.progress import Progress, progress_of
 from muster.explain.explain import Explanation
 
@@ -103,6 +103,14 @@ class Job:
     def explain(self) -> Explanation:
         """Why the job does not run, is slow or has failed, and what to do, as `muster explain` shows it."""
         return self._loop.run(self._job.explain())
+
+    def report(self, *, history: str | Path | None = None) -> Report:
+        """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
+
+        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
+        RefusedError if the page cannot be drawn.
+        """
+        return self._loop.run(self._job.report(history=history))
 
     def suspend(self) -> None:
         """Asks the job to save and stop. `wait(until="Suspended")` waits until it has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import muster
-from muster.client.notebook import as_html
+from muster.client.notebook import Report, as_html
 
 
 def test_a_table_has_a_bar_and_the_figures_that_are_reported() -> None:
@@ -36,3 +36,10 @@ def test_a_job_that_cannot_be_read_is_shown_by_its_name(tmp_path: Path) -> None:
         (run / "job.yaml").unlink()
         assert job._repr_html_() is None
         assert repr(job) == "<Job default/digits>"
+
+
+def test_a_report_is_shown_in_a_sandboxed_frame() -> None:
+    shown = Report("digits", '<p>"5 > 3"</p><script>alert(1)</script>')._repr_html_()
+    assert shown.startswith("<iframe sandbox srcdoc=")
+    assert "<script" not in shown
+    assert "&lt;p&gt;&quot;5 &gt; 3&quot;&lt;/p&gt;" in shown
