@@ -1,4 +1,4 @@
-"""Jobs, replicas and reports for table tests, with everything that a test does not name left ordinary."""
+"""Jobs, replicas and reports for table tests. Fields that a test does not name have ordinary values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _document(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def failed(label: str = "worker-0", code: int = 10, *, seconds: float = 60, message: str = "last words", **changes: Any) -> ReplicaView:
-    """A replica that ended by itself, with last words."""
+    """A replica that ended without a request, with last words."""
     step = changes.pop("step", None)
     return replica(label, phase="Failed", finished=at(seconds), exit_code=code, last_words=words(code, message, step=step), **changes)
 
@@ -66,7 +66,7 @@ def report(label: str = "worker-0", *, attempt: int = 0, step: int | None = None
 
 @dataclass
 class Story:
-    """A job as its caller sees it, told one look after another. Every status goes through JSON, as it would in a cluster."""
+    """A job over several decisions. Every status goes through JSON, as it does in a cluster."""
 
     job: TrainingJob
     policy: Policy = DEFAULT_POLICY
@@ -97,8 +97,8 @@ class Story:
         return self.status.attempts[-1]
 
     def condition(self, kind: str) -> tuple[str, str]:
-        found = next(condition for condition in self.status.conditions if condition.type == kind)
-        return found.status, found.reason.value
+        match = next(condition for condition in self.status.conditions if condition.type == kind)
+        return match.status, match.reason.value
 
 
 def running(count: int = 2, *, attempt: int = 0, **changes: Any) -> list[ReplicaView]:

@@ -1,4 +1,4 @@
-"""How long before the next attempt?"""
+"""The back-off: the pause before the next attempt."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def test_the_delay_doubles_with_each_attempt_without_progress(failure_class: Fai
         assert budget.delay(replace(subject.status, restarts=books), facts, failure_class) == expected
 
 
-def test_a_very_long_crash_loop_is_still_bounded() -> None:
+def test_the_delay_of_a_very_long_crash_loop_is_bounded() -> None:
     subject = job()
     books = replace(subject.status.restarts, without_progress=100_000)
     status = replace(subject.status, restarts=books)
     assert budget.delay(status, read(subject, Observed(), at(0)), FailureClass.APPLICATION) == 300
 
 
-def test_the_next_attempt_is_held_back_and_then_made() -> None:
+def test_the_next_attempt_starts_after_the_back_off() -> None:
     story = running_story(1)
     decision = story.see(failed(code=10, seconds=20), seconds=20)
     assert story.status.next_attempt_time == at(30)
     assert created(decision) == []
-    held = story.see(seconds=29)
-    assert (created(held), held.wake) == ([], at(30))
+    waiting = story.see(seconds=29)
+    assert (created(waiting), waiting.wake) == ([], at(30))
     assert "held back until 10:00:30 UTC" in story.status.message
     assert created(story.see(seconds=30)) == ["worker-0/1"]
 
 
-def test_the_pods_of_a_failed_attempt_stay_for_their_logs_until_the_back_off_is_over() -> None:
+def test_pods_of_a_failed_attempt_stay_until_the_back_off_is_over() -> None:
     story = running_story(2)
     ended = failed("worker-0", 10, seconds=20)
     assert deleted(story.see(ended, replica("worker-1"), seconds=20)) == ["worker-1/0"], "what still runs is ended"
@@ -59,13 +59,13 @@ def test_the_pods_of_a_failed_attempt_stay_for_their_logs_until_the_back_off_is_
     assert created(story.see(seconds=31)) == ["worker-0/1", "worker-1/1"]
 
 
-def test_a_pod_whose_side_car_runs_on_is_removed_at_once_for_it_holds_its_devices() -> None:
+def test_a_failed_pod_with_a_running_side_car_is_removed_at_once() -> None:
     story = running_story(1)
     assert deleted(story.see(failed(code=10, seconds=20, lingers=True), seconds=20)) == ["worker-0/0"]
 
 
 @pytest.mark.parametrize("code", [21, 22, 31, 10])
-def test_a_program_that_reports_no_steps_is_held_back_longer_each_time_whatever_the_class(code: int) -> None:
+def test_the_delay_of_a_program_without_steps_grows_for_every_failure_class(code: int) -> None:
     story = running_story(1, trainer={"script": "train.py"}, recovery={"infrastructure": {"limit": -1}, "application": {"limit": -1}})
     now, waits = 20.0, []
     for attempt in range(8):
@@ -80,7 +80,7 @@ def test_a_program_that_reports_no_steps_is_held_back_longer_each_time_whatever_
     assert waits[-1] >= 32
 
 
-def test_an_attempt_that_ran_for_long_is_no_part_of_a_loop_though_it_reported_nothing() -> None:
+def test_a_long_attempt_without_steps_does_not_count_as_without_progress() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     now = 20.0
     for attempt in range(6):
@@ -91,7 +91,7 @@ def test_an_attempt_that_ran_for_long_is_no_part_of_a_loop_though_it_reported_no
         now += 702
 
 
-def test_after_a_preemption_nothing_is_held_back() -> None:
+def test_there_is_no_delay_after_a_first_preemption() -> None:
     story = running_story(1)
     story.see(failed(code=21, seconds=20), seconds=20)
     assert story.status.next_attempt_time is None
@@ -106,7 +106,7 @@ def test_a_corrected_class_changes_the_delay() -> None:
     assert story.status.next_attempt_time == at(30)
 
 
-def test_a_laptop_that_waits_for_nothing_restarts_at_once() -> None:
+def test_a_policy_without_delays_restarts_at_once() -> None:
     story = Story(job(workers=1), policy=Policy(pace=0))
     story.see(seconds=0)
     story.see(replica(), seconds=5)

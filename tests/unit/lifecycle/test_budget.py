@@ -1,4 +1,4 @@
-"""When do we give up restarting?"""
+"""The budgets of restarts, and the ends of jobs that exceed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, created, failed, rep
 
 
 def breaks(story: Story, code: int, *, seconds: float, message: str, step: int | None = None) -> None:
-    """The one worker of the current attempt comes up, fails, and is gone; the job is then looked at until it is settled."""
+    """Lets the only worker of the current attempt start and fail."""
     attempt = story.status.attempt
     story.see(replica(attempt=attempt), seconds=seconds)
     story.see(failed(code=code, attempt=attempt, seconds=seconds + 1, message=message, step=step), seconds=seconds + 1)
@@ -26,7 +26,7 @@ def breaks(story: Story, code: int, *, seconds: float, message: str, step: int |
     ],
 )
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_class_pays_for_so_many_restarts_and_no_more(field: str, code: int, reason: Reason, limit: int) -> None:
+def test_each_class_has_a_limit_of_restarts(field: str, code: int, reason: Reason, limit: int) -> None:
     story = running_story(1, recovery={field: {"limit": limit}, "attemptsWithoutProgress": 99})
     for number in range(limit):
         breaks(story, code, seconds=1000 * number + 100, message=f"error {number}")
@@ -37,7 +37,7 @@ def test_a_class_pays_for_so_many_restarts_and_no_more(field: str, code: int, re
     assert story.status.attempt == limit
 
 
-def test_a_limit_of_minus_one_is_none() -> None:
+def test_a_limit_of_minus_one_means_no_limit() -> None:
     story = running_story(1, recovery={"preemption": {"limit": -1}, "attemptsWithoutProgress": 99})
     for number in range(30):
         breaks(story, 21, seconds=1000 * number + 100, message="preempted")
@@ -46,7 +46,7 @@ def test_a_limit_of_minus_one_is_none() -> None:
     assert len(story.status.restarts.preemption) == 10
 
 
-def test_infrastructure_failures_are_forgotten_when_they_leave_the_window() -> None:
+def test_only_infrastructure_failures_in_the_window_count() -> None:
     recovery = {"infrastructure": {"limit": 1, "windowSeconds": 600}, "attemptsWithoutProgress": 99}
     story = running_story(1, recovery=recovery)
     for number in range(5):
@@ -82,14 +82,14 @@ def test_the_same_error_at_the_same_step_twice_ends_the_job(first: dict[str, Any
         assert story.condition("Failed") == ("True", "RepeatedError")
 
 
-def test_a_script_that_tells_no_steps_has_no_same_step() -> None:
+def test_equal_errors_of_a_script_without_steps_do_not_end_the_job() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     breaks(story, 10, seconds=100, message="exit code 1")
     breaks(story, 10, seconds=500, message="exit code 1")
     assert story.status.phase is Phase.RECOVERING
 
 
-def test_attempts_without_a_new_step_end_the_job_whatever_their_class() -> None:
+def test_attempts_without_a_new_step_end_the_job_for_every_class() -> None:
     story = running_story(1, recovery={"attemptsWithoutProgress": 3})
     for number, code in enumerate([21, 31, 21]):
         assert not story.status.phase.final
@@ -107,7 +107,7 @@ def test_a_new_step_clears_the_count() -> None:
     assert story.status.restarts.best_step == 70
 
 
-def test_a_verdict_waits_until_all_ends_are_known() -> None:
+def test_the_job_fails_only_once_all_replicas_of_the_attempt_have_ended() -> None:
     story = running_story(2, recovery={"infrastructure": {"limit": 0}})
     decision = story.see(failed("worker-0", 20, seconds=20), replica("worker-1"), seconds=20)
     assert story.status.phase is Phase.RECOVERING
@@ -118,7 +118,7 @@ def test_a_verdict_waits_until_all_ends_are_known() -> None:
     assert story.status.restarts.preemption_count == 1
 
 
-def test_a_verdict_waits_no_longer_than_it_takes_to_settle() -> None:
+def test_the_job_fails_after_the_settling_time_if_a_replica_does_not_end() -> None:
     story = running_story(2, recovery={"infrastructure": {"limit": 0}})
     stuck = replica("worker-1", deleting=at(21))
     story.see(failed("worker-0", 20, seconds=20), replica("worker-1"), seconds=20)
@@ -128,7 +128,7 @@ def test_a_verdict_waits_no_longer_than_it_takes_to_settle() -> None:
     assert story.condition("Failed") == ("True", "InfrastructureLimitExceeded")
 
 
-def test_a_restart_whose_class_is_corrected_moves_from_one_budget_to_the_other() -> None:
+def test_a_corrected_class_moves_a_restart_to_the_other_budget() -> None:
     story = running_story(2)
     story.see(failed("worker-0", 20, seconds=20), replica("worker-1"), seconds=20)
     assert (story.status.attempt, story.status.restarts.infrastructure_count) == (1, 1)
@@ -140,7 +140,7 @@ def test_a_restart_whose_class_is_corrected_moves_from_one_budget_to_the_other()
     assert story.status.attempts[0].settled
 
 
-def test_a_restart_that_a_correction_forbids_is_not_counted_and_never_made() -> None:
+def test_a_restart_that_a_corrected_class_forbids_is_not_made_and_not_counted() -> None:
     story = running_story(2, recovery={"application": {"limit": 0}})
     story.see(failed("worker-0", 20, seconds=20), replica("worker-1"), seconds=20)
     assert story.status.attempt == 1
@@ -150,7 +150,7 @@ def test_a_restart_that_a_correction_forbids_is_not_counted_and_never_made() -> 
     assert story.status.restarts.total == 0
 
 
-def test_progress_that_is_only_reported_counts_too() -> None:
+def test_reported_steps_count_as_progress() -> None:
     story = running_story(1, recovery={"attemptsWithoutProgress": 1})
     story.see(replica(report=report(step=3), reported=at(15)), seconds=15)
     story.see(failed(code=21, seconds=20), seconds=20)

@@ -1,4 +1,4 @@
-"""How long may a world take to start, and a job to run?"""
+"""The deadlines of the start of a world and of a whole job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muster.api.status import Phase
 from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
 
 
-def test_a_world_that_does_not_come_up_ends_the_job_and_says_why() -> None:
+def test_a_world_that_does_not_start_in_time_ends_the_job_with_the_reason() -> None:
     story = Story(job(workers=2, startupDeadlineSeconds=100))
     story.see(seconds=0)
     waiting = replica("worker-1", phase="Pending", reason="ImagePullBackOff", message="no such image")
@@ -18,7 +18,7 @@ def test_a_world_that_does_not_come_up_ends_the_job_and_says_why() -> None:
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 
-def test_the_startup_clock_begins_anew_with_each_attempt_and_stands_while_it_is_held_back() -> None:
+def test_the_startup_deadline_starts_with_each_attempt_after_its_back_off() -> None:
     story = running_story(1, startupDeadlineSeconds=100)
     story.see(failed(code=10, seconds=500), seconds=500)
     decision = story.see(seconds=605)
@@ -28,7 +28,7 @@ def test_the_startup_clock_begins_anew_with_each_attempt_and_stands_while_it_is_
     assert story.status.phase is Phase.FAILED
 
 
-def test_a_world_that_ran_once_has_met_its_startup_deadline() -> None:
+def test_the_startup_deadline_does_not_end_a_running_world() -> None:
     story = running_story(1, startupDeadlineSeconds=100)
     story.see(*running(1), seconds=5000)
     assert story.status.phase is Phase.RUNNING

@@ -1,4 +1,4 @@
-"""When does a world go on without workers that are lost, and when does it take in those that have come?"""
+"""Elastic jobs: when a world shrinks after a lost worker, and when it grows again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, jo
 BATCH = {"globalSize": 64}
 
 
-def alive(label: str, *, attempt: int = 0, made_in: int | None = None, **said: Any) -> ReplicaView:
-    """A worker whose supervisor has come to `attempt`, in a pod of the attempt `made_in`."""
-    spoken = report(label, attempt=attempt, in_place=True, **said)
-    return replica(label, attempt=attempt if made_in is None else made_in, uid=f"{label}/{made_in or 0}", report=spoken)
+def alive(label: str, *, attempt: int = 0, made_in: int | None = None, **fields: Any) -> ReplicaView:
+    """A worker with a supervisor in `attempt`, in a pod of the attempt `made_in`."""
+    newest = report(label, attempt=attempt, in_place=True, **fields)
+    return replica(label, attempt=attempt if made_in is None else made_in, uid=f"{label}/{made_in or 0}", report=newest)
 
 
 def ready(label: str, *, attempt: int, made_in: int = 0) -> ReplicaView:
     return alive(label, attempt=attempt, made_in=made_in, waiting=True)
 
 
-def standby(label: str, *, made_in: int, heard: bool = True, **changes: Any) -> ReplicaView:
-    view = ready(label, attempt=made_in, made_in=made_in) if heard else replica(label, attempt=made_in, uid=f"{label}/{made_in}")
+def standby(label: str, *, made_in: int, reported: bool = True, **changes: Any) -> ReplicaView:
+    view = ready(label, attempt=made_in, made_in=made_in) if reported else replica(label, attempt=made_in, uid=f"{label}/{made_in}")
     return replace(view, standby=True, **changes)
 
 
@@ -59,7 +59,7 @@ def members(story: Story) -> list[str]:
     return [f"{member.role}-{member.index}" for member in (story.status.world.members if story.status.world else [])]
 
 
-def test_a_worker_that_is_lost_is_waited_for_and_then_the_others_go_on() -> None:
+def test_the_others_continue_without_a_lost_worker_after_the_shrink_delay() -> None:
     story = training()
     left = [alive("worker-1"), alive("worker-2")]
     story.see(*left, seconds=20)
@@ -77,14 +77,14 @@ def test_a_worker_that_is_lost_is_waited_for_and_then_the_others_go_on() -> None
     assert (story.status.world.size, story.status.phase) == (2, "Running")
 
 
-def test_the_first_of_those_that_are_left_leads_the_world() -> None:
+def test_the_first_remaining_worker_is_rank_0() -> None:
     story = shrunk()
     story.see(ready("worker-1", attempt=2), ready("worker-2", attempt=2), seconds=51)
-    told = [
+    answers = [
         replies.reply_to(story.job, f"{label}/0", report(label, attempt=2, waiting=True), addresses_of(story.job, 2))
         for label in members(story)
     ]
-    worlds = [reply.world or {} for reply in told]
+    worlds = [reply.world or {} for reply in answers]
     assert [(world["RANK"], world["WORLD_SIZE"], world["PET_NODE_RANK"]) for world in worlds] == [("0", "2", "0"), ("1", "2", "1")]
     assert {world["MASTER_ADDR"] for world in worlds} == {"worker-1.digits.default.svc"}
 
@@ -96,21 +96,21 @@ def test_a_world_below_the_minimum_waits() -> None:
     assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1"])
 
 
-def test_a_leader_who_has_not_heard_all_drops_nobody() -> None:
+def test_the_world_does_not_shrink_before_all_other_members_have_reported() -> None:
     story = training()
     story.see(alive("worker-1"), alive("worker-2"), seconds=20)
-    unheard = replace(ready("worker-2", attempt=1), report=None)
-    story.see(ready("worker-1", attempt=1), unheard, replica("worker-0", attempt=1, phase="Pending"), seconds=60)
+    unreported = replace(ready("worker-2", attempt=1), report=None)
+    story.see(ready("worker-1", attempt=1), unreported, replica("worker-0", attempt=1, phase="Pending"), seconds=60)
     assert story.status.attempt == 1
 
 
-def test_without_patience_the_others_go_on_at_once() -> None:
+def test_the_world_shrinks_at_once_without_a_shrink_delay() -> None:
     story = training(shrink=0)
     story.see(alive("worker-1"), alive("worker-2"), seconds=20)
     assert (story.status.attempt, members(story)) == (1, ["worker-1", "worker-2"])
 
 
-def test_without_patience_one_that_only_starts_is_not_lost() -> None:
+def test_a_worker_that_starts_is_not_lost_without_a_shrink_delay() -> None:
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 60}
     story = Story(job(workers=2, elastic=elastic, batch=BATCH))
     story.see(seconds=0)
@@ -121,13 +121,13 @@ def test_without_patience_one_that_only_starts_is_not_lost() -> None:
     assert (story.status.attempt, members(story)) == (1, ["worker-1"])
 
 
-def test_what_is_missing_stands_by_and_is_taken_in_when_the_world_has_trained_for_a_while() -> None:
+def test_a_stand_by_joins_after_the_world_has_trained_for_the_grow_delay() -> None:
     story = shrunk()
     two = [ready("worker-1", attempt=2), ready("worker-2", attempt=2)]
     story.see(*two, seconds=51)
     assert stand_bys(story.see(*two, seconds=51)) == ["worker-0"]
     train = [alive("worker-1", attempt=2, made_in=0, step=60), alive("worker-2", attempt=2, made_in=0)]
-    story.see(*train, standby("worker-0", made_in=2, heard=False), seconds=55)
+    story.see(*train, standby("worker-0", made_in=2, reported=False), seconds=55)
     assert (story.status.attempt, story.status.message, story.status.workers) == (2, "attempt 2 trains on 2 of 3 workers", "2/3")
     waiting = standby("worker-0", made_in=2)
     assert story.see(*train, waiting, seconds=100).wake == at(111)
@@ -135,14 +135,14 @@ def test_what_is_missing_stands_by_and_is_taken_in_when_the_world_has_trained_fo
     assert (story.status.attempt, members(story)) == (3, ["worker-0", "worker-1", "worker-2"])
     assert story.status.attempts[-2].message == "takes in 1 workers that have come"
     assert grace_seconds(story.job.spec, story.status) > 0
-    everybody = [ready("worker-1", attempt=3), ready("worker-2", attempt=3)]
-    story.see(*everybody, replace(ready("worker-0", attempt=3, made_in=2), standby=True), seconds=113)
+    acknowledged = [ready("worker-1", attempt=3), ready("worker-2", attempt=3)]
+    story.see(*acknowledged, replace(ready("worker-0", attempt=3, made_in=2), standby=True), seconds=113)
     assert story.status.phase == "Running"
     assert member_to_start(story.status, "worker-0/2") is not None
 
 
-def test_a_stand_by_that_joined_a_world_must_be_gone_before_the_next_world_is_created() -> None:
-    """The members of a world that is created anew have no uid yet."""
+def test_a_leaving_former_stand_by_blocks_the_creation_of_the_next_world() -> None:
+    """The members of a new world have no uid yet."""
     joined = replace(alive("worker-1", attempt=1), standby=True, deleting=at(30), due=at(150))
     members = tuple(Member(role="worker", index=index) for index in range(3))
     status = replace(training().status, attempt=2, world=World(attempt=2, size=3, members=members, created_time=at(31)))
@@ -150,7 +150,7 @@ def test_a_stand_by_that_joined_a_world_must_be_gone_before_the_next_world_is_cr
     assert (idle, [view.attempt for view in replicas]) == ((), [_NO_ATTEMPT])
 
 
-def test_a_worker_that_stands_by_and_breaks_harms_nobody_and_is_made_again() -> None:
+def test_a_broken_stand_by_is_replaced_and_does_not_fail_the_attempt() -> None:
     story = shrunk()
     train = [alive("worker-1", attempt=2, made_in=0, step=60), alive("worker-2", attempt=2, made_in=0)]
     story.see(*train, seconds=51)
@@ -160,7 +160,7 @@ def test_a_worker_that_stands_by_and_breaks_harms_nobody_and_is_made_again() -> 
     assert story.status.attempt == 2
 
 
-def test_a_worker_that_stands_by_for_nothing_any_more_is_removed() -> None:
+def test_a_stand_by_that_is_not_needed_is_removed() -> None:
     story = training(2)
     story.edit(roles={"worker": {"replicas": 3}})
     train = [alive("worker-0", step=41), alive("worker-1")]
@@ -169,7 +169,7 @@ def test_a_worker_that_stands_by_for_nothing_any_more_is_removed() -> None:
     assert deleted(story.see(*train, replace(standby("worker-2", made_in=0), uid="spare"), seconds=21)) == ["spare"]
 
 
-def test_a_job_that_is_scaled_up_trains_on_until_the_new_workers_have_come() -> None:
+def test_a_job_that_is_scaled_up_trains_until_the_new_workers_are_ready() -> None:
     story = training(2)
     story.edit(roles={"worker": {"replicas": 3}})
     train = [alive("worker-0", step=41), alive("worker-1")]
@@ -179,7 +179,7 @@ def test_a_job_that_is_scaled_up_trains_on_until_the_new_workers_have_come() -> 
     assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1", "worker-2"])
 
 
-def test_a_job_that_is_scaled_down_becomes_smaller_at_once() -> None:
+def test_a_job_that_is_scaled_down_shrinks_at_once() -> None:
     story = training(3)
     story.edit(roles={"worker": {"replicas": 2}})
     decision = story.see(alive("worker-0", step=41), alive("worker-1"), alive("worker-2"), seconds=20)

@@ -1,4 +1,4 @@
-"""Whose fault is it?"""
+"""The classes and causes of failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.
         (failed(code=10, seconds=4, deleting=at(5)), APPLICATION, Reason.USER_ERROR),
     ],
 )
-def test_an_end_has_the_class_of_its_evidence(view: ReplicaView, failure_class: FailureClass, reason: Reason) -> None:
+def test_a_failed_replica_gets_a_class_and_a_reason(view: ReplicaView, failure_class: FailureClass, reason: Reason) -> None:
     cause = cause_of_end(view, stopped=False)
     assert cause is not None
     assert (cause.failure_class, cause.reason) == (failure_class, reason)
@@ -56,57 +56,57 @@ def test_an_end_has_the_class_of_its_evidence(view: ReplicaView, failure_class: 
     "view",
     [replica(), replica(phase="Pending"), replica(phase="Succeeded"), replica(phase="Succeeded", deleting=at(5)), replica(disruption="X")],
 )
-def test_what_goes_on_or_ended_well_is_no_failure(view: ReplicaView) -> None:
+def test_a_replica_that_runs_or_succeeded_is_no_failure(view: ReplicaView) -> None:
     assert cause_of_end(view, stopped=False) is None
 
 
 @pytest.mark.parametrize("code", [10, 20, 21, 22, 137, 143])
-def test_how_a_replica_ends_that_we_stopped_says_nothing(code: int) -> None:
+def test_the_exit_of_a_replica_that_muster_stopped_is_no_failure(code: int) -> None:
     assert cause_of_end(failed(code=code, seconds=6, deleting=at(5)), stopped=True) is None
 
 
 @pytest.mark.parametrize("code", [21, 143])
-def test_a_stop_code_says_nothing_after_we_asked_even_if_clocks_disagree(code: int) -> None:
+def test_a_stop_code_of_a_stopped_replica_is_no_failure_if_clocks_differ(code: int) -> None:
     assert cause_of_end(failed(code=code, seconds=3, deleting=at(5)), stopped=True) is None
 
 
-def test_a_replica_that_ran_out_of_memory_did_so_by_itself_even_in_the_second_in_which_we_asked() -> None:
+def test_a_lack_of_memory_is_a_failure_even_in_the_second_of_the_deletion() -> None:
     cause = cause_of_end(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(60), deleting=at(60)), stopped=True)
     assert cause is not None
     assert cause.reason is Reason.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(
-    ("said", "end"),
+    ("fields", "end"),
     [
         ({"last_words": words(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
         ({"message": "Killed"}, " (Killed)"),
         ({}, ""),
     ],
 )
-def test_who_ran_out_of_memory_is_told_so_and_what_to_raise(said: dict[str, Any], end: str) -> None:
-    cause = cause_of_end(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **said), stopped=False)
+def test_the_message_of_a_lack_of_memory_names_the_limit_to_raise(fields: dict[str, Any], end: str) -> None:
+    cause = cause_of_end(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **fields), stopped=False)
     assert cause is not None
     cure = "raise resources.limits.memory of its container in spec.roles.evaluator.template"
     assert cause.message == f"the container ran out of memory: {cure}{end}"
 
 
-def test_a_job_that_is_given_up_for_want_of_memory_says_so_wherever_it_is_read() -> None:
+def test_the_status_and_condition_of_a_job_show_its_lack_of_memory() -> None:
     story = running_story(1)
-    said = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
+    last = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
     for attempt in (0, 1):
         story.see(replica(attempt=attempt), seconds=100 * attempt + 20)
-        ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "last_words": said}
+        ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "last_words": last}
         story.see(replica(attempt=attempt, phase="Failed", **ended))
         story.see(seconds=100 * attempt + 90)
     assert story.condition("Failed") == ("True", "RepeatedError")
     condition = story.status.condition(ConditionType.FAILED)
     assert condition is not None
-    for told in (story.record.message, story.status.message, condition.message):
-        assert "ran out of memory" in told
+    for message in (story.record.message, story.status.message, condition.message):
+        assert "ran out of memory" in message
 
 
-def test_an_error_before_we_asked_still_counts() -> None:
+def test_an_error_before_the_deletion_is_a_failure() -> None:
     cause = cause_of_end(failed(code=10, seconds=3, deleting=at(5)), stopped=True)
     assert cause is not None
     assert cause.reason is Reason.USER_ERROR
@@ -125,14 +125,14 @@ def _cause(failure_class: FailureClass, reason: Reason, seconds: float, label: s
         ([_cause(INFRASTRUCTURE, Reason.PEER_LOST, 5), _cause(INFRASTRUCTURE, Reason.PEER_LOST, 6)], Reason.PEER_LOST),
     ],
 )
-def test_the_root_cause_is_preemption_then_the_first_that_broke_by_itself_then_a_lost_peer(causes: list[Cause], expected: Reason) -> None:
+def test_the_root_cause_is_a_preemption_before_an_own_failure_before_a_lost_peer(causes: list[Cause], expected: Reason) -> None:
     for order in (causes, causes[::-1]):
-        found = root_cause(order)
-        assert found is not None
-        assert found.reason is expected
+        root = root_cause(order)
+        assert root is not None
+        assert root.reason is expected
 
 
-def test_a_member_that_vanished_broke_the_world_only_if_a_live_look_says_so() -> None:
+def test_a_missing_member_fails_the_attempt_only_after_a_live_observation() -> None:
     story = running_story()
     decision = story.see(running()[0], seconds=20, live=False)
     assert [type(action).__name__ for action in decision.actions] == ["LookLive"]
@@ -144,7 +144,7 @@ def test_a_member_that_vanished_broke_the_world_only_if_a_live_look_says_so() ->
     assert story.status.attempts[0].replica == "worker-1"
 
 
-def test_a_broken_evaluator_breaks_nothing_and_is_made_again() -> None:
+def test_a_failed_evaluator_is_replaced_and_does_not_fail_the_attempt() -> None:
     story = running_story(1, strategy="MultiWorkerMirrored", roles={"worker": {"replicas": 1}, "evaluator": {"replicas": 1}})
     broke = failed("evaluator-0", seconds=20)
     decision = story.see(replica(), broke, seconds=21)

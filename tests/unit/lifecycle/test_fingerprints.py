@@ -1,4 +1,4 @@
-"""Do the processes of one world run the same software?"""
+"""Differences between the software of the processes of a world."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ def fingerprint(rank: int, **other: Any) -> dict[str, Any]:
     return {**same, "rank": rank, "host": f"h{rank}", **other}
 
 
-def said(*fingerprints: dict[str, Any], role: str = "worker") -> list[Report]:
+def reports_of(*fingerprints: dict[str, Any], role: str = "worker") -> list[Report]:
     return [report(f"{role}-{index}", fingerprints=[each]) for index, each in enumerate(fingerprints)]
 
 
-def test_the_rank_the_library_and_the_versions_that_differ_are_named() -> None:
+def test_a_difference_names_the_rank_the_library_and_the_versions() -> None:
     old = fingerprint(2, libraries={"numpy": "1.26.4"})
-    assert differences(said(fingerprint(0), fingerprint(1), old)) == ["worker-2 (rank 2) has numpy 1.26.4, the others have 2.4.6"]
+    assert differences(reports_of(fingerprint(0), fingerprint(1), old)) == ["worker-2 (rank 2) has numpy 1.26.4, the others have 2.4.6"]
 
 
-def test_of_two_that_differ_the_second_is_held_against_the_first() -> None:
+def test_the_second_of_two_ranks_is_compared_with_the_first() -> None:
     other = fingerprint(1, devices=["A100"])
-    assert differences(said(fingerprint(0), other)) == ["worker-1 (rank 1) has devices A100, worker-0 (rank 0) has cpu"]
+    assert differences(reports_of(fingerprint(0), other)) == ["worker-1 (rank 1) has devices A100, worker-0 (rank 0) has cpu"]
 
 
 def test_a_library_that_one_rank_lacks_is_named() -> None:
     bare = fingerprint(1, libraries={})
-    assert differences(said(fingerprint(0), bare)) == ["worker-1 (rank 1) has numpy no version, worker-0 (rank 0) has 2.4.6"]
+    assert differences(reports_of(fingerprint(0), bare)) == ["worker-1 (rank 1) has numpy no version, worker-0 (rank 0) has 2.4.6"]
 
 
-def test_hosts_may_differ_and_so_may_roles() -> None:
-    assert differences(said(fingerprint(0), fingerprint(1))) == []
-    assert differences([*said(fingerprint(0)), *said(fingerprint(1, python="3.12.1"), role="ps")]) == []
+def test_hosts_and_roles_may_differ() -> None:
+    assert differences(reports_of(fingerprint(0), fingerprint(1))) == []
+    assert differences([*reports_of(fingerprint(0)), *reports_of(fingerprint(1, python="3.12.1"), role="ps")]) == []
 
 
-def test_the_ranks_of_one_replica_are_compared_too() -> None:
+def test_the_ranks_of_one_replica_are_compared() -> None:
     both = report(fingerprints=[fingerprint(0), fingerprint(1, threads=2)])
     assert differences([both]) == ["worker-0 (rank 1) has threads 2, worker-0 (rank 0) has no version"]
 
 
-def test_a_job_is_told_of_a_difference_once_all_its_replicas_have_spoken() -> None:
+def test_a_difference_becomes_a_notice_once_all_replicas_have_reported() -> None:
     story = running_story(2)
     first = replica(report=report(step=1, fingerprints=[fingerprint(0)]))
     other = report("worker-1", step=1, fingerprints=[fingerprint(1, version="2.14.0")])

@@ -1,4 +1,4 @@
-"""How large is a gang, and what does a job do while its gang waits for nodes?"""
+"""The size of a gang, and a job that waits for nodes for its gang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSCHEDULABLE = {"phase": "Pending", "reason": "Unschedulable", "message": "0/3 
 
 
 def waiting_story(**spec: Any) -> Story:
-    """A job with a PodGroup, whose two pods have no node."""
+    """A job with a PodGroup and two pods without a node."""
     story = Story(job(**spec))
     story.see(seconds=0)
     story.job = story.job.with_status(replace(story.status, gang_scheduler="scheduling.k8s.io"))
@@ -33,7 +33,7 @@ def waiting_story(**spec: Any) -> Story:
         ("ParameterServer", {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}, None, {"worker-0"}, 3),
     ],
 )
-def test_a_gang_is_the_smallest_world_that_can_train_without_evaluators_and_replicas_that_succeeded(
+def test_a_gang_is_the_smallest_world_that_can_train(
     strategy: str, roles: dict[str, Any], elastic: dict[str, int] | None, succeeded: set[str], size: int
 ) -> None:
     spec = job(strategy=strategy, roles=roles, **({"elastic": elastic} if elastic else {})).spec
@@ -45,7 +45,7 @@ def test_a_gang_is_the_smallest_world_that_can_train_without_evaluators_and_repl
     assert gang.size(spec, status) == size
 
 
-def test_a_job_whose_gang_waits_says_what_for_and_since_when() -> None:
+def test_the_status_of_a_waiting_gang_has_the_reason_and_the_time() -> None:
     story = waiting_story()
     assert story.condition("GangScheduled") == ("False", "WaitingForGang")
     message = "nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
@@ -54,7 +54,7 @@ def test_a_job_whose_gang_waits_says_what_for_and_since_when() -> None:
     assert (condition.message, condition.last_transition_time) == (message, at(1))
 
 
-def test_the_startup_deadline_counts_from_when_the_gang_has_nodes() -> None:
+def test_the_startup_deadline_starts_when_the_gang_has_nodes() -> None:
     story = waiting_story(startupDeadlineSeconds=100)
     assert story.see(*running(**UNSCHEDULABLE), seconds=5000).wake is None
     placed = running(phase="Pending", node="node-0")
@@ -66,7 +66,7 @@ def test_the_startup_deadline_counts_from_when_the_gang_has_nodes() -> None:
     assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
 
 
-def test_the_startup_deadline_counts_while_one_replaced_pod_waits_and_the_others_hold_nodes() -> None:
+def test_the_startup_deadline_counts_while_only_a_replacement_waits_for_a_node() -> None:
     story = waiting_story(startupDeadlineSeconds=100)
     story.see(*running(node="node-0"), seconds=10)
     assert story.status.phase is Phase.RUNNING
@@ -81,7 +81,7 @@ def test_the_startup_deadline_counts_while_one_replaced_pod_waits_and_the_others
     assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
 
 
-def test_a_job_without_a_gang_scheduler_has_no_such_condition() -> None:
+def test_a_job_without_a_gang_scheduler_has_no_gang_condition() -> None:
     story = Story(job())
     story.see(seconds=0)
     story.see(*running(**UNSCHEDULABLE), seconds=1)

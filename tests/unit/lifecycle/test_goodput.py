@@ -1,4 +1,4 @@
-"""Where did the time go?"""
+"""Goodput: how the time of a job is split up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def total(books: Goodput) -> float:
     return sum(seconds or 0.0 for name, seconds in vars(books).items() if name.endswith("_seconds"))
 
 
-def test_every_second_is_in_one_part_and_lost_steps_move_theirs() -> None:
+def test_every_second_is_in_one_part_and_lost_steps_move_to_redone() -> None:
     story = running_story(1)
     story.see(replica(report=report(step=1)), seconds=15)
     story.see(replica(report=report(step=50, checkpoint={"step": 40, "path": "c"})), seconds=65)
@@ -32,7 +32,7 @@ def test_every_second_is_in_one_part_and_lost_steps_move_theirs() -> None:
     assert books.ratio == pytest.approx(books.productive_seconds / 100, abs=0.001)
 
 
-def test_time_suspended_is_not_held_against_the_job() -> None:
+def test_suspended_time_does_not_lower_the_goodput() -> None:
     story = running_story(1)
     story.see(replica(report=report(step=1)), seconds=10)
     story.edit(suspend=True)
@@ -46,7 +46,7 @@ def test_time_suspended_is_not_held_against_the_job() -> None:
     assert books.ratio == pytest.approx(100 / 110, abs=0.001)
 
 
-def test_what_a_program_did_that_reports_no_steps_is_not_known() -> None:
+def test_the_time_of_a_program_without_steps_is_unreported() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     assert story.status.message == "attempt 0: all replicas run; the program has reported no step"
     story.see(replica(phase="Succeeded"), seconds=110)
@@ -54,7 +54,7 @@ def test_what_a_program_did_that_reports_no_steps_is_not_known() -> None:
     assert books == Goodput(queued_seconds=10.0, unreported_seconds=100.0)
 
 
-def test_a_script_that_reports_its_first_step_late_has_been_starting_until_then() -> None:
+def test_a_script_is_starting_until_its_first_step() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     story.see(replica(), seconds=20)
     story.see(replica(report=report(step=1)), seconds=30)
@@ -76,7 +76,7 @@ def test_steps_done_before_the_first_report_of_them_were_productive(trainer: dic
     assert total(books) == 20
 
 
-def test_the_recovery_of_a_program_that_reports_no_steps_is_what_is_known_of_it() -> None:
+def test_the_recovery_of_a_program_without_steps_ends_when_it_runs() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     story.see(failed(seconds=19), seconds=20)
     story.see(failed(seconds=19), seconds=30)
@@ -90,7 +90,7 @@ def test_the_recovery_of_a_program_that_reports_no_steps_is_what_is_known_of_it(
     assert (books.recovering_seconds, books.unreported_seconds, books.ratio) == (14, 26, None)
 
 
-def test_nothing_is_booked_after_the_end() -> None:
+def test_no_time_is_counted_after_the_end() -> None:
     story = running_story(1)
     story.see(replica(phase="Succeeded"), seconds=110)
     books = story.status.goodput
@@ -98,7 +98,7 @@ def test_nothing_is_booked_after_the_end() -> None:
     assert story.status.goodput == books
 
 
-def test_saves_are_booked_by_what_they_took_and_never_more_than_there_was() -> None:
+def test_saves_count_their_time_but_never_more_than_the_job_has() -> None:
     story = running_story(1)
     story.see(replica(report=report(step=1)), seconds=15)
     story.see(replica(report=report(step=20, saved_seconds=2.5, phase="Saving")), seconds=65)
@@ -112,7 +112,7 @@ def test_saves_are_booked_by_what_they_took_and_never_more_than_there_was() -> N
     assert total(story.status.goodput) == 155
 
 
-def test_the_time_in_which_a_world_hung_was_not_productive() -> None:
+def test_the_time_of_a_hang_is_not_productive() -> None:
     story = running_story(1, recovery={"hang": {"stepSeconds": 60}})
     story.see(replica(report=report(step=1, at_second=15), reported=at(15)), seconds=15)
     story.see(replica(report=report(step=20, at_second=100), reported=at(100)), seconds=100)

@@ -1,4 +1,4 @@
-"""Does it stand still?"""
+"""The detection of hangs, and the stacks of a world that hung."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100, "ev
 STOPPED = [{"rank": 0, "pid": 4711, "state": "Running"}, {"rank": 1, "pid": 4712, "state": "Stopped"}]
 
 
-def heard(seconds: float, **said: Any) -> Any:
-    return replica(report=report(**said), reported=at(seconds))
+def reporting(seconds: float, **fields: Any) -> Any:
+    return replica(report=report(**fields), reported=at(seconds))
 
 
 def story(**spec: Any) -> Story:
-    told = running_story(1, recovery=HANG, **spec)
-    told.policy = Policy(stopped_seconds=30)
-    return told
+    subject = running_story(1, recovery=HANG, **spec)
+    subject.policy = Policy(stopped_seconds=30)
+    return subject
 
 
 @pytest.mark.parametrize(
-    ("said", "idle", "hangs"),
+    ("fields", "idle", "hangs"),
     [
         ({"step": 5}, 59, False),
         ({"step": 5}, 60, True),
@@ -43,38 +43,38 @@ def story(**spec: Any) -> Story:
         ({"step": 5, "phase": "Saving", "processes": STOPPED}, 30, True),
     ],
 )
-def test_each_activity_has_a_limit_of_its_own(said: dict[str, Any], idle: float | None, hangs: bool) -> None:
+def test_each_activity_has_a_limit_of_its_own(fields: dict[str, Any], idle: float | None, hangs: bool) -> None:
     subject = story()
-    subject.see(heard(500, idleSeconds=idle, **said), seconds=500)
+    subject.see(reporting(500, idleSeconds=idle, **fields), seconds=500)
     assert (subject.status.attempt == 1) is hangs
     if hangs:
         record = subject.status.attempts[0]
         assert (record.reason, record.failure_class, record.replica) == (Reason.HANG, "Infrastructure", "worker-0")
 
 
-def test_missing_reports_alone_restart_nothing() -> None:
+def test_missing_reports_alone_do_not_restart() -> None:
     subject = story()
-    subject.see(heard(20, step=5, idleSeconds=0), seconds=20)
-    subject.see(heard(20, step=5, idleSeconds=0), seconds=100_000)
+    subject.see(reporting(20, step=5, idleSeconds=0), seconds=20)
+    subject.see(reporting(20, step=5, idleSeconds=0), seconds=100_000)
     assert subject.status.attempt == 0
 
 
-def test_a_replica_that_never_reported_is_never_called_hung() -> None:
+def test_a_replica_that_never_reported_does_not_hang() -> None:
     subject = story()
     subject.see(*running(1), seconds=100_000)
     assert subject.status.attempt == 0
 
 
-def test_a_caller_that_has_just_started_and_heard_nothing_restarts_nothing() -> None:
+def test_a_new_leader_without_reports_does_not_restart() -> None:
     subject = story()
-    subject.see(heard(20, step=5, idleSeconds=0), seconds=20)
+    subject.see(reporting(20, step=5, idleSeconds=0), seconds=20)
     subject.see(*running(1), seconds=100_000)
     assert subject.status.attempt == 0
 
 
-def test_the_clock_begins_anew_with_each_attempt() -> None:
+def test_the_time_without_a_step_starts_with_each_attempt() -> None:
     subject = story()
-    subject.see(heard(80, step=5, idleSeconds=60), seconds=80)
+    subject.see(reporting(80, step=5, idleSeconds=60), seconds=80)
     subject.see(seconds=90)
     subject.see(replica(attempt=1), seconds=1000)
     subject.see(replica(attempt=1, report=report(step=5, idleSeconds=981), reported=at(1001)), seconds=1001)
@@ -85,18 +85,18 @@ def test_the_clock_begins_anew_with_each_attempt() -> None:
     assert subject.status.attempt == 2
 
 
-def test_a_script_that_tells_no_steps_cannot_hang_by_steps() -> None:
+def test_a_script_without_steps_does_not_hang_by_steps() -> None:
     subject = story(trainer={"script": "train.py"})
-    subject.see(heard(100_000, phase="Training"), seconds=100_000)
+    subject.see(reporting(100_000, phase="Training"), seconds=100_000)
     assert subject.status.attempt == 0
 
 
-@pytest.mark.parametrize("said", [{"step": 5, "at_second": 20}, {"phase": "Starting"}])
-def test_a_clock_that_jumps_is_no_hang(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{"step": 5, "at_second": 20}, {"phase": "Starting"}])
+def test_a_clock_that_jumps_is_no_hang(fields: dict[str, Any]) -> None:
     subject = story()
-    subject.see(heard(20, idleSeconds=1, **said), seconds=20)
-    subject.see(heard(100_000, idleSeconds=2, **said), seconds=100_000)
-    subject.see(heard(-100_000, idleSeconds=3, **said), seconds=-100_000)
+    subject.see(reporting(20, idleSeconds=1, **fields), seconds=20)
+    subject.see(reporting(100_000, idleSeconds=2, **fields), seconds=100_000)
+    subject.see(reporting(-100_000, idleSeconds=3, **fields), seconds=-100_000)
     assert subject.status.attempt == 0
 
 
@@ -112,7 +112,7 @@ ALONE = [("running", ("spin (mine.py:1)",), False)]
 
 
 @pytest.mark.parametrize(
-    ("stands", "verdict", "who", "first"),
+    ("stands", "verdict", "culprit", "first"),
     [
         (ALL_WAIT, "all ranks that answer wait for each other, or for the network", None, f"rank 0, 1, 2: sleeping, {WAITS}"),
         (STOPPED, "rank 2 (worker-2) is stopped by SIGSTOP; the others wait for it", "worker-2", f"rank 2: stopped, {WAITS}"),
@@ -126,37 +126,37 @@ ALONE = [("running", ("spin (mine.py:1)",), False)]
         (UNSEEN, "", None, "rank 0: sleeping, at an unknown place"),
     ],
 )
-def test_stacks_tell_who_is_to_blame(stands: list[Stand], verdict: str, who: str | None, first: str) -> None:
+def test_stacks_name_the_rank_that_caused_the_hang(stands: list[Stand], verdict: str, culprit: str | None, first: str) -> None:
     subject = running_story(len(stands), recovery=HANG)
     others = [replica_of(index, 80) for index in range(1, len(stands))]
     subject.see(replica(report=report(step=5, idleSeconds=60), reported=at(80)), *others, seconds=80)
     base = subject.status.attempts[0].message
     assert (subject.status.attempt, base) == (1, "no step after step 5 for 60 s, while Training")
-    for heard in range(len(stands)):
-        views = [replica_of(index, 81, stands[index] if index <= heard else None) for index in range(len(stands))]
+    for reported in range(len(stands)):
+        views = [replica_of(index, 81, stands[index] if index <= reported else None) for index in range(len(stands))]
         subject.see(*views, seconds=81)
     record = subject.status.attempts[0]
-    assert (record.message, record.replica or None) == (f"{base}: {verdict}" if verdict else base, who)
+    assert (record.message, record.replica or None) == (f"{base}: {verdict}" if verdict else base, culprit)
     assert record.stacks.splitlines()[0] == first
 
 
 def replica_of(index: int, seconds: float, stands: Stand | None = None) -> Any:
-    """One that still runs the attempt that hung, or has ended its processes and says where they stood."""
-    said: dict[str, Any] = {"inPlace": True}
+    """A replica of the attempt that hung. With `stands`, its processes have ended and it reports their stack."""
+    fields: dict[str, Any] = {"inPlace": True}
     if stands:
         state, frames, waits = stands
-        told = {"attempt": 0, "rank": index, "state": state, "frames": list(frames), "waits": waits}
-        said |= {"attempt": 1, "waiting": True, "phase": "Starting", "stacks": [told]}
-    return replica(f"worker-{index}", report=report(f"worker-{index}", **said), reported=at(seconds))
+        stack = {"attempt": 0, "rank": index, "state": state, "frames": list(frames), "waits": waits}
+        fields |= {"attempt": 1, "waiting": True, "phase": "Starting", "stacks": [stack]}
+    return replica(f"worker-{index}", report=report(f"worker-{index}", **fields), reported=at(seconds))
 
 
-def test_when_rank_0_is_cut_off_the_others_tell_whether_the_world_goes_on() -> None:
+def test_other_ranks_show_progress_when_rank_0_is_cut_off() -> None:
     subject = running_story(2, recovery=HANG)
     silent = replica("worker-0", report=report(step=5, idleSeconds=0), reported=at(20))
 
-    def other(step: int, stepped: float, heard: float) -> Any:
-        said = report("worker-1", ranks=[{"rank": 1, "step": step}], idleSeconds=heard - stepped)
-        return replica("worker-1", report=said, reported=at(heard))
+    def other(step: int, stepped: float, reported: float) -> Any:
+        newest = report("worker-1", ranks=[{"rank": 1, "step": step}], idleSeconds=reported - stepped)
+        return replica("worker-1", report=newest, reported=at(reported))
 
     subject.see(silent, other(90, 139, 140), seconds=140)
     assert subject.status.attempt == 0

@@ -1,4 +1,4 @@
-"""Which replicas outlive an attempt, and when do they start the next?"""
+"""In-place restarts: which replicas stay for the next attempt, and when they start it."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from muster.render.addresses import addresses_of
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
 
-def alive(label: str, *, attempt: int = 0, **said: Any) -> ReplicaView:
-    """A replica of the first attempt whose supervisor has come to `attempt`, and can restart in place."""
-    return replica(label, report=report(label, attempt=attempt, in_place=True, **said))
+def alive(label: str, *, attempt: int = 0, **fields: Any) -> ReplicaView:
+    """A replica of the first attempt with a supervisor in `attempt` that can restart in place."""
+    return replica(label, report=report(label, attempt=attempt, in_place=True, **fields))
 
 
-def spent(label: str, code: int, message: str = "last words", **said: Any) -> ReplicaView:
-    """Its processes have ended, and it waits."""
-    return alive(label, waiting=True, last_words=words(code, message, attempt=0), **said)
+def spent(label: str, code: int, message: str = "last words", **fields: Any) -> ReplicaView:
+    """A replica with ended processes that waits."""
+    return alive(label, waiting=True, last_words=words(code, message, attempt=0), **fields)
 
 
 def ready(label: str, *, attempt: int = 1, code: int | None = None) -> ReplicaView:
-    """It has acknowledged a later attempt; perhaps it says how the one before ended there."""
+    """A replica that has acknowledged a later attempt. With `code`, it reports the end of the attempt before."""
     return alive(label, attempt=attempt, waiting=True, last_words=words(code, attempt=attempt - 1) if code else None)
 
 
 def broken(**spec: Any) -> Story:
-    """Two workers; the processes of worker-1 were killed, and both supervisors live."""
+    """A job with two workers. The processes of worker-1 were killed, and both supervisors live."""
     story = running_story(2, **spec)
     decision = story.see(alive("worker-0"), spent("worker-1", 137, "killed"), seconds=20)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     return story
 
 
-def test_a_broken_world_goes_on_in_the_pods_that_answer() -> None:
+def test_a_broken_world_restarts_in_the_pods_that_report() -> None:
     story = broken()
     assert story.status.attempts[0].reason is Reason.PROCESS_KILLED
     members = story.status.world.members if story.status.world else []
@@ -49,7 +49,7 @@ def test_a_broken_world_goes_on_in_the_pods_that_answer() -> None:
     assert "worker-0, worker-1 to end the processes of the attempt before" in story.status.message
 
 
-def test_the_world_is_handed_out_once_all_have_acknowledged() -> None:
+def test_replicas_get_the_world_once_all_have_acknowledged() -> None:
     story = broken()
     story.see(ready("worker-0"), spent("worker-1", 137), seconds=22)
     assert member_to_start(story.status, "worker-0/0") is None
@@ -61,7 +61,7 @@ def test_the_world_is_handed_out_once_all_have_acknowledged() -> None:
     assert story.status.attempts[0].settled
 
 
-def test_no_replica_is_made_beside_one_that_has_not_acknowledged() -> None:
+def test_a_replacement_is_created_only_after_all_others_have_acknowledged() -> None:
     story = running_story(2)
     story.see(alive("worker-0"), failed("worker-1", 137), seconds=20)
     assert created(story.see(alive("worker-0"), seconds=21)) == []
@@ -76,8 +76,8 @@ def test_a_replica_that_does_not_acknowledge_loses_its_pod() -> None:
     assert created(story.see(ready("worker-0"), seconds=40)) == ["worker-1/1"]
 
 
-def test_one_that_neither_acknowledges_nor_goes_in_its_time_was_on_a_node_that_is_lost() -> None:
-    """All that was known at first is that its peer missed it."""
+def test_a_replica_that_neither_acknowledges_nor_ends_was_on_a_lost_node() -> None:
+    """At first, only the lost connection of its peer is reported."""
     story = running_story(2)
     story.see(spent("worker-0", 20, "connection lost"), alive("worker-1"), seconds=20)
     record = story.status.attempts[0]
@@ -91,7 +91,7 @@ def test_one_that_neither_acknowledges_nor_goes_in_its_time_was_on_a_node_that_i
     assert (story.status.restarts.preemption_count, story.status.restarts.infrastructure_count) == (1, 0)
 
 
-def test_one_that_is_taken_away_before_it_acknowledges_is_replaced_and_breaks_nothing() -> None:
+def test_a_replica_that_is_gone_before_it_acknowledges_is_replaced() -> None:
     story = broken()
     story.see(ready("worker-0"), seconds=22)
     assert story.status.attempt == 1
@@ -100,8 +100,8 @@ def test_one_that_is_taken_away_before_it_acknowledges_is_replaced_and_breaks_no
     assert story.status.phase == "Running"
 
 
-def test_one_that_acknowledges_when_its_deletion_was_asked_for_is_replaced_and_breaks_nothing() -> None:
-    """It was too slow, so we removed it; what it says on its way out must not look like a member that somebody took away."""
+def test_a_replica_that_acknowledges_after_its_deletion_is_replaced() -> None:
+    """Muster deleted it because it was slow. Its late report must not count as the loss of a member."""
     story = broken()
     story.see(ready("worker-0"), spent("worker-1", 137), seconds=60)
     late = replace(ready("worker-1", code=137), deleting=at(60))
@@ -111,14 +111,14 @@ def test_one_that_acknowledges_when_its_deletion_was_asked_for_is_replaced_and_b
     assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
 
 
-def test_a_new_leader_who_has_heard_nobody_leaves_a_world_alone_that_trains_in_older_pods() -> None:
+def test_a_new_leader_without_reports_does_not_change_a_world_in_older_pods() -> None:
     story = broken()
     story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
     decision = story.see(replica("worker-0"), replica("worker-1"), seconds=90)
     assert (story.status.attempt, story.status.phase, deleted(decision)) == (1, "Running", [])
 
 
-def test_a_new_leader_keeps_the_members_that_it_has_not_heard_yet() -> None:
+def test_a_new_leader_waits_for_members_that_have_not_reported_yet() -> None:
     story = running_story(2)
     story.see(alive("worker-0", step=30), alive("worker-1"), seconds=60)
     decision = story.see(replica("worker-0"), spent("worker-1", 137), seconds=90)
@@ -129,13 +129,13 @@ def test_a_new_leader_keeps_the_members_that_it_has_not_heard_yet() -> None:
     assert deleted(late) == ["worker-0/0"]
 
 
-def test_a_replica_that_never_spoke_is_replaced_at_once() -> None:
+def test_a_replica_that_never_reported_is_replaced_at_once() -> None:
     story = running_story(2)
     decision = story.see(replica("worker-0"), failed("worker-1", 137), seconds=90)
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 
-def test_replicas_that_are_made_of_something_else_by_now_are_not_kept() -> None:
+def test_replicas_of_an_older_template_are_not_restarted_in_place() -> None:
     story = broken_when_edited(before="a", after="b")
     assert [member.awaited for member in world_of(story)] == [False, False]
     decision = story.see(replace(alive("worker-0"), form="a"), seconds=21)
@@ -145,7 +145,7 @@ def test_replicas_that_are_made_of_something_else_by_now_are_not_kept() -> None:
 
 
 def broken_when_edited(*, before: str, after: str) -> Story:
-    """Worker-1 is lost after what replicas are made of has changed."""
+    """A job that loses worker-1 after a change of its template."""
     story = running_story(2)
     story.form = before
     story.see(replace(alive("worker-0"), form=before), replace(alive("worker-1"), form=before), seconds=15)
@@ -158,7 +158,7 @@ def world_of(story: Story) -> list[Member]:
     return story.status.world.members if story.status.world else []
 
 
-def test_the_back_off_is_kept_with_the_replicas_standing_by() -> None:
+def test_replicas_wait_in_place_for_the_back_off() -> None:
     story = running_story(1)
     story.see(spent("worker-0", 10), seconds=20)
     decision = story.see(ready("worker-0", code=10), seconds=22)
@@ -168,7 +168,7 @@ def test_the_back_off_is_kept_with_the_replicas_standing_by() -> None:
     assert member_to_start(story.status, "worker-0/0") is not None
 
 
-def test_what_really_broke_is_told_by_one_that_goes_on() -> None:
+def test_last_words_of_a_replica_that_restarts_in_place_correct_the_cause() -> None:
     story = running_story(2)
     story.see(spent("worker-0", 20), alive("worker-1"), seconds=20)
     assert story.status.attempts[0].reason is Reason.PEER_LOST
@@ -177,7 +177,7 @@ def test_what_really_broke_is_told_by_one_that_goes_on() -> None:
     assert (story.status.restarts.application_count, story.status.restarts.infrastructure_count) == (1, 0)
 
 
-def test_a_job_that_is_given_up_leaves_its_replicas_time_to_end_by_themselves() -> None:
+def test_replicas_of_a_failed_job_get_time_to_end() -> None:
     story = running_story(1, recovery={"application": {"limit": 0}})
     story.see(spent("worker-0", 10), seconds=20)
     assert deleted(story.see(spent("worker-0", 10), seconds=21)) == []
@@ -185,14 +185,14 @@ def test_a_job_that_is_given_up_leaves_its_replicas_time_to_end_by_themselves() 
     assert deleted(story.see(spent("worker-0", 10), seconds=60)) == ["worker-0/0"]
 
 
-def test_a_supervisor_of_an_older_image_is_replaced_as_ever() -> None:
+def test_a_supervisor_that_cannot_restart_in_place_is_replaced() -> None:
     story = running_story(2)
     old = replica("worker-0", report=report("worker-0"))
     decision = story.see(old, failed("worker-1", 137), seconds=20)
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 
-def test_a_world_of_which_a_pod_is_evicted_gets_the_time_to_save_and_one_that_lost_a_node_does_not() -> None:
+def test_a_world_gets_time_to_save_after_an_eviction_but_not_after_a_lost_node() -> None:
     for disruption, grace in (
         ({"disruption": "EvictionByEvictionAPI", "deleting": at(20)}, 120),
         ({"phase": "Failed", "reason": "NodeLost"}, 0),
@@ -202,7 +202,7 @@ def test_a_world_of_which_a_pod_is_evicted_gets_the_time_to_save_and_one_that_lo
         assert (story.status.attempt, grace_seconds(story.job.spec, story.status)) == (1, grace)
 
 
-def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard_of() -> None:
+def test_a_replica_that_is_no_longer_needed_does_not_fail_the_new_world() -> None:
     story = Story(job(workers=2))
     story.see(seconds=0)
     story.see(alive("worker-0"), alive("worker-1"), seconds=10)
@@ -213,7 +213,7 @@ def test_a_replica_that_is_not_needed_any_more_breaks_no_world_that_it_has_heard
 
 
 def served(**spec: Any) -> Story:
-    """Chief, two workers and a parameter server that train at step 40."""
+    """A job with a chief, two workers and a parameter server that trains at step 40."""
     roles = {"chief": {}, "worker": {"replicas": 2}, "ps": {}}
     story = Story(job(strategy="ParameterServer", roles=roles, **spec))
     story.see(seconds=0)
@@ -223,7 +223,7 @@ def served(**spec: Any) -> Story:
 
 
 def servers(**others: ReplicaView) -> list[ReplicaView]:
-    """The four, alive and well in the first attempt but for `others`."""
+    """The four replicas, which train in the first attempt, except `others`."""
     views = {label: alive(label) for label in ("chief-0", "worker-0", "worker-1", "ps-0")}
     views["chief-0"] = alive("chief-0", step=40, resumed={"step": 0})
     return list((views | {label.replace("_", "-"): view for label, view in others.items()}).values())
@@ -240,7 +240,7 @@ def servers(**others: ReplicaView) -> list[ReplicaView]:
     ],
     ids=["a worker: it alone", "the chief: it alone", "a server: with the chief", "a lost server, as the chief tells", "two at once"],
 )
-def test_a_parameter_server_job_restarts_only_what_must(ends: dict[str, ReplicaView], spared: set[str]) -> None:
+def test_a_parameter_server_job_restarts_only_the_affected_replicas(ends: dict[str, ReplicaView], spared: set[str]) -> None:
     story = served()
     decision = story.see(*servers(**ends), seconds=20)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
@@ -248,11 +248,11 @@ def test_a_parameter_server_job_restarts_only_what_must(ends: dict[str, ReplicaV
     assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == spared
     assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - spared
     for view in servers():
-        told = replies.reply_to(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
-        assert told == (0 if view.label in spared else 1)
+        received = replies.reply_to(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
+        assert received == (0 if view.label in spared else 1)
 
 
-def test_those_that_are_spared_train_on_and_one_of_them_that_breaks_later_is_the_next_failure() -> None:
+def test_spared_replicas_train_on_and_their_later_failure_is_a_new_one() -> None:
     story = served()
     story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
     assert (story.record.step_resumed, story.record.steps_lost) == (40, 0)
@@ -274,7 +274,7 @@ def test_those_that_are_spared_train_on_and_one_of_them_that_breaks_later_is_the
     ]
 
 
-def test_a_restart_in_which_the_training_goes_on_is_no_resume() -> None:
+def test_a_restart_during_which_training_continues_is_no_resume() -> None:
     story = served()
     story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
     assert story.status.attempt == 1
@@ -292,7 +292,7 @@ def test_a_restart_in_which_the_training_goes_on_is_no_resume() -> None:
         assert story.status.condition(ConditionType.RESUME_REGRESSION) == regressed
 
 
-def test_a_pod_that_is_lost_is_made_anew_beside_those_that_are_spared() -> None:
+def test_a_lost_pod_is_replaced_while_the_spared_replicas_train() -> None:
     story = served()
     left = [view for view in servers() if view.label != "worker-1"]
     decision = story.see(*left, seconds=20)
@@ -308,7 +308,7 @@ def test_a_job_that_hangs_restarts_as_a_whole() -> None:
     assert all(member.awaited for member in (story.status.world.members if story.status.world else []))
 
 
-def test_scaling_gives_the_processes_time_to_save() -> None:
+def test_processes_get_time_to_save_when_a_job_is_scaled() -> None:
     story = Story(job(workers=2))
     story.see(seconds=0)
     story.see(alive("worker-0"), alive("worker-1"), seconds=10)
@@ -318,11 +318,11 @@ def test_scaling_gives_the_processes_time_to_save() -> None:
     assert grace_seconds(story.job.spec, story.status) == 120
 
 
-@pytest.mark.parametrize("told", [2, 10**6, 999_999_999])
-def test_an_attempt_that_has_not_begun_is_not_believed(told: int) -> None:
+@pytest.mark.parametrize("claimed", [2, 10**6, 999_999_999])
+def test_reports_of_a_future_attempt_are_ignored(claimed: int) -> None:
     story = running_story(2)
-    story.see(alive("worker-0", attempt=told), alive("worker-1"), seconds=20)
+    story.see(alive("worker-0", attempt=claimed), alive("worker-1"), seconds=20)
     assert story.status.attempt == 0
-    forged = replace(replica("worker-0"), last_words=words(10, "boom", attempt=told))
+    forged = replace(replica("worker-0"), last_words=words(10, "boom", attempt=claimed))
     story.see(forged, alive("worker-1"), seconds=21)
     assert story.status.attempt == 0

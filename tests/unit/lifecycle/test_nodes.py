@@ -1,4 +1,4 @@
-"""Which nodes are avoided?"""
+"""The nodes that a job avoids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def avoided(records: list[AttemptRecord], now: float) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("records", "now", "found"),
+    ("records", "now", "expected"),
     [
         ([ended("a", 0), ended("b", 10)], 20, {}),
         ([ended("a", 0), ended("b", 10), ended("a", 20)], 30, {"a": 2}),
@@ -39,31 +39,33 @@ def avoided(records: list[AttemptRecord], now: float) -> dict[str, int]:
         ([ended("a", 0, Reason.DISRUPTED, PREEMPTION), ended("a", 20, Reason.EVICTED, PREEMPTION)], 30, {}),
         ([ended("a", 0, Reason.NODE_LOST, PREEMPTION), ended("a", 20, Reason.START_FAILED)], 30, {"a": 2}),
         ([ended("a", 0, Reason.PEER_LOST), ended("a", 20, Reason.STORAGE_UNAVAILABLE)], 30, {}),
-        ([ended("a", 0, Reason.HANG), ended("a", 20, Reason.HANG)], 30, {}),  # who reported is not to blame
+        ([ended("a", 0, Reason.HANG), ended("a", 20, Reason.HANG)], 30, {}),  # the replica that reported is not the cause
         ([ended(None, 0), ended(None, 20)], 30, {}),
     ],
 )
-def test_a_node_is_avoided_after_two_deaths_that_may_be_its_fault(records: list[AttemptRecord], now: float, found: dict[str, int]) -> None:
-    assert avoided(records, now) == found
+def test_a_node_is_avoided_after_two_deaths_that_may_be_its_fault(
+    records: list[AttemptRecord], now: float, expected: dict[str, int]
+) -> None:
+    assert avoided(records, now) == expected
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300)), max_size=10), st.integers(0, 500))
-def test_at_most_half_as_many_nodes_as_deaths_and_none_for_ever(deaths: list[tuple[str, int]], now: int) -> None:
+def test_at_most_one_node_per_two_deaths_is_avoided_and_none_for_ever(deaths: list[tuple[str, int]], now: int) -> None:
     records = [ended(node, seconds) for node, seconds in sorted(deaths, key=lambda one: one[1])]
-    found = avoided(records, now)
-    assert len(found) <= len(deaths) // 2
-    assert all(sum(node == name for node, _ in deaths) >= count >= 2 for name, count in found.items())
+    names = avoided(records, now)
+    assert len(names) <= len(deaths) // 2
+    assert all(sum(node == name for node, _ in deaths) >= count >= 2 for name, count in names.items())
     assert avoided(records, 400) == {}
 
 
-def there(index: int, attempt: int, **said: Any) -> Any:
-    """A replica on a node of its own, whose supervisor can go on in place."""
-    told = report(f"worker-{index}", attempt=attempt, inPlace=True, **said)
+def there(index: int, attempt: int, **fields: Any) -> Any:
+    """A replica on a node of its own, with a supervisor that can restart in place."""
+    reported_one = report(f"worker-{index}", attempt=attempt, inPlace=True, **fields)
     uid = f"worker-{index}/0"
-    return replica(f"worker-{index}", attempt=attempt, node=f"node-{index}", report=told, reported=at(80), uid=uid)
+    return replica(f"worker-{index}", attempt=attempt, node=f"node-{index}", report=reported_one, reported=at(80), uid=uid)
 
 
-def test_it_is_in_the_status_until_it_expires_and_the_caller_is_woken_then() -> None:
+def test_an_avoided_node_is_in_the_status_until_it_expires() -> None:
     story = running_story(2)
     for attempt in (0, 1):
         seconds = 60 + 100 * attempt
@@ -79,12 +81,12 @@ def test_it_is_in_the_status_until_it_expires_and_the_caller_is_woken_then() -> 
     assert story.status.avoided_nodes == ()
 
 
-@pytest.mark.parametrize(("steps", "kept"), [((5, 9), ["worker-0/0", "worker-1/0"]), ((5, 5), ["worker-0/0", ""])])
-def test_a_replica_stays_on_a_bad_node_only_while_that_gains_something(steps: tuple[int, int], kept: list[str]) -> None:
+@pytest.mark.parametrize(("steps", "expected"), [((5, 9), ["worker-0/0", "worker-1/0"]), ((5, 5), ["worker-0/0", ""])])
+def test_a_replica_stays_on_a_bad_node_only_while_attempts_make_progress(steps: tuple[int, int], expected: list[str]) -> None:
     story = running_story(2)
     for attempt, step in enumerate(steps):
         words = {"code": 137, "attempt": attempt, "step": step, "message": "killed"}
         story.see(there(0, attempt), there(1, attempt), seconds=60 + 100 * attempt)
         story.see(there(0, attempt), there(1, attempt, waiting=True, lastWords=words), seconds=80 + 100 * attempt)
     assert story.status.world
-    assert [member.uid for member in story.status.world.members] == kept
+    assert [member.uid for member in story.status.world.members] == expected

@@ -1,4 +1,4 @@
-"""What did it take to get to the first step?"""
+"""The phases of a recovery, up to the first step."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, rep
 
 
 def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
-    """An attempt whose processes died at 10.125 s, seen at 10.250 s; in place at 10.500 s; its first step is told of at `seen`."""
+    """A job whose processes died at 10.125 s, observed at 10.250 s, in place at 10.500 s. Its first step is reported at `seen`."""
     story = running_story(1)
     story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), seconds=10)
     words = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
     dead = report(step=7, inPlace=True, waiting=True, lastWords=words)
     story.see(replica(report=dead, reported=at(10.25)), seconds=10.25)
     story.see(replica(report=report(attempt=1, inPlace=True, waiting=True), reported=at(10.5)), seconds=11.25)
-    told = {name: None if second is None else at(second).timestamp() for name, second in marks.items()}
-    story.see(replica(report=report(attempt=1, step=8, inPlace=True, marks=told), reported=at(seen)), seconds=seen)
+    reported_marks = {name: None if second is None else at(second).timestamp() for name, second in marks.items()}
+    story.see(replica(report=report(attempt=1, step=8, inPlace=True, marks=reported_marks), reported=at(seen)), seconds=seen)
     return story
 
 
@@ -32,19 +32,19 @@ def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
     ("marks", "phases"),
     [
         ({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8}, [0.125, 1.0, 0.3, 0.05, 0.2]),
-        ({"resumed": 11.6, "stepped": 11.8}, [0.125, 1.0, 0.35, 0.0, 0.2]),  # a program of the user's
+        ({"resumed": 11.6, "stepped": 11.8}, [0.125, 1.0, 0.35, 0.0, 0.2]),  # a program of the user
         ({}, [0.125, 1.0, 0.75, 0.0, 0.0]),  # an older image
-        ({"restoring": -90, "resumed": 11.6, "stepped": 800}, [0.125, 1.0, 0.0, 0.35, 0.4]),  # a clock that is off
+        ({"restoring": -90, "resumed": 11.6, "stepped": 800}, [0.125, 1.0, 0.0, 0.35, 0.4]),  # a wrong clock
     ],
 )
 def test_each_phase_has_its_milliseconds(marks: dict[str, float | None], phases: list[float]) -> None:
-    found = recovered(marks).record.phases
-    assert found
-    assert list(vars(found).values()) == phases
+    measured = recovered(marks).record.phases
+    assert measured
+    assert list(vars(measured).values()) == phases
 
 
 @given(st.lists(st.floats(-100, 100), min_size=3, max_size=3), st.floats(11.26, 60))
-def test_the_phases_add_up_whatever_clocks_say(moments: list[float], seen: float) -> None:
+def test_the_phases_add_up_for_any_clocks(moments: list[float], seen: float) -> None:
     story = recovered(dict(zip(("restoring", "resumed", "stepped"), moments, strict=True)), seen=seen)
     assert story.status.world
     assert story.status.world.first_step_time
@@ -54,34 +54,34 @@ def test_the_phases_add_up_whatever_clocks_say(moments: list[float], seen: float
     assert min(vars(phases).values()) >= 0
 
 
-def test_a_first_attempt_has_them_too_and_no_failure_to_detect() -> None:
+def test_a_first_attempt_has_phases_without_detection() -> None:
     story = running_story(1)
     marks = {"restoring": at(12).timestamp(), "resumed": at(12.5).timestamp(), "stepped": at(13).timestamp()}
     story.see(replica(report=report(step=1, marks=marks)), seconds=14)
     assert story.record.phases == Phases(schedule_seconds=10, start_seconds=2, load_seconds=0.5, first_step_seconds=0.5)
 
 
-def test_getting_over_a_failure_is_told_with_its_phases_once() -> None:
+def test_a_recovery_creates_one_event_with_its_phases() -> None:
     story = recovered({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8})
     before = replace(story.status, attempts=(story.status.attempts[0], replace(story.record, phases=None)))
-    [told] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
-    assert told.message == (
+    [event_created] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
+    assert event_created.message == (
         "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
     )
     assert not [event for event in events_between(story.status, story.status) if event.reason == "Recovered"]
 
 
-def test_getting_over_a_failure_of_a_program_that_reports_no_steps_claims_no_step() -> None:
+def test_the_event_of_a_recovery_without_steps_names_no_step() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     story.see(failed(code=31, seconds=20), seconds=20)
     story.see(seconds=21)
     before = story.status
     story.see(replica(attempt=1), seconds=22.5)
-    [told] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
-    assert told.message == "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)"
+    [event_created] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
+    assert event_created.message == "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)"
 
 
-def test_what_waits_for_a_moment_is_woken_to_the_millisecond() -> None:
+def test_the_next_attempt_is_due_at_an_exact_millisecond() -> None:
     story = running_story(1)
     words = {"code": 10, "attempt": 0, "message": "ValueError"}
     story.see(*running(1, report=report(inPlace=True, waiting=True, lastWords=words), reported=at(20.875)), seconds=20.875)

@@ -1,4 +1,4 @@
-"""What a user reads: phase, counts, conditions, records and the sentence."""
+"""The status for users: phase, counts, conditions, records and the message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_replicas_are_counted_by_role() -> None:
     assert story.status.selector == "muster.dev/job-name=digits,muster.dev/role=worker"
 
 
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+def test_a_condition_has_the_time_of_its_last_change() -> None:
     story = running_story(1)
     story.see(*running(1), seconds=500)
     ready = story.status.condition(ConditionType.READY)
@@ -50,7 +50,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert [condition.type for condition in story.status.conditions].count(ConditionType.READY) == 1
 
 
-def test_a_record_tells_how_an_attempt_ended() -> None:
+def test_a_record_has_the_end_of_its_attempt() -> None:
     story = running_story(2)
     story.see(failed("worker-1", 10, seconds=20, message="ValueError: no", step=7), replica("worker-0"), seconds=21)
     record = story.status.attempts[0]
@@ -64,21 +64,21 @@ def test_a_record_tells_how_an_attempt_ended() -> None:
     assert not record.settled
 
 
-def test_only_the_last_ten_records_are_kept() -> None:
+def test_the_status_has_only_the_last_ten_records() -> None:
     story = running_story(1, recovery={"attemptsWithoutProgress": 100})
     for number in range(14):
         story.see(failed(code=21, attempt=number, seconds=100 + number), seconds=100 + number)
     assert [record.attempt for record in story.status.attempts] == list(range(5, 15))
 
 
-def test_the_sentence_names_who_is_awaited_and_why() -> None:
+def test_the_message_names_the_awaited_replicas_and_the_reason() -> None:
     story = Story(job(workers=2))
     story.see(seconds=0)
     story.see(replica("worker-0"), replica("worker-1", phase="Pending", reason="ImagePullBackOff"), seconds=5)
     assert story.status.message == "attempt 0 waits for worker-1 (1 of 2 run): ImagePullBackOff"
 
 
-def test_the_sentence_names_the_cause_in_short_where_it_is_known() -> None:
+def test_the_message_has_the_short_cause_if_there_is_one() -> None:
     story = Story(job(workers=2, startupDeadlineSeconds=60))
     story.see(seconds=0)
     raw = {"phase": "Pending", "reason": "Unschedulable", "message": "0/4 nodes are available: 4 Insufficient cpu."}
@@ -92,7 +92,7 @@ def test_the_sentence_names_the_cause_in_short_where_it_is_known() -> None:
     )
 
 
-def test_the_sentence_of_a_recovery_tells_what_happened() -> None:
+def test_the_message_of_a_recovery_has_its_cause() -> None:
     story = running_story(2)
     story.see(failed("worker-1", 21, seconds=20, message="saved at step 340"), replica("worker-0"), seconds=20)
     older = "digits-worker-0, digits-worker-1 of an older attempt to be gone"
@@ -101,14 +101,14 @@ def test_the_sentence_of_a_recovery_tells_what_happened() -> None:
     assert story.status.message == "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340"
 
 
-def test_a_failed_job_says_what_was_spent_on_what() -> None:
+def test_the_message_of_a_failed_job_names_the_spent_budget() -> None:
     story = running_story(1, recovery={"application": {"limit": 0}})
     story.see(failed(code=10, seconds=20, message="ValueError: no"), seconds=20)
     assert story.status.phase is Phase.FAILED
     assert story.status.message == "the budget of 0 restarts after failures of class Application is spent; worker-0: ValueError: no"
 
 
-def test_a_crowd_is_not_listed_by_name() -> None:
+def test_the_message_lists_only_a_few_replicas() -> None:
     story = Story(job(workers=100))
     story.see(seconds=0)
     assert story.status.message == "attempt 0 waits for worker-0, worker-1, worker-2 and 97 more (0 of 100 run)"

@@ -1,4 +1,4 @@
-"""Can all pods of the job reach its checkpoints?"""
+"""The condition on whether all pods reach the checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORED = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "ckp
         ((), 2, "False", "ClaimNotFound", "there is no claim ckpt"),
     ],
 )
-def test_what_a_claim_means_for_the_pods_is_said_in_a_condition(
+def test_a_condition_shows_whether_all_pods_can_mount_the_claim(
     modes: tuple[str, ...], workers: int, holds: str, reason: str, named: str
 ) -> None:
     status = decide(job(workers=workers, **STORED), Observed(claim=ClaimView(modes)), at(0)).status
@@ -34,6 +34,6 @@ def test_what_a_claim_means_for_the_pods_is_said_in_a_condition(
     assert named in condition.message
 
 
-def test_a_job_whose_claim_nobody_looked_at_has_no_such_condition() -> None:
+def test_a_job_without_a_claim_or_an_observed_claim_has_no_condition() -> None:
     assert decide(job(**STORED), Observed(), at(0)).status.condition(ConditionType.STORAGE_SHARED) is None
     assert decide(job(), Observed(claim=ClaimView(("ReadWriteOnce",))), at(0)).status.condition(ConditionType.STORAGE_SHARED) is None

@@ -1,4 +1,4 @@
-"""Is one rank slower than the others?"""
+"""The detection of ranks that are slower than the others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, replica, report, run
 
 
 def seen(subject: Story, own: list[float | None], *, seconds: float = 30, step: float = 0.1, attempt: int = 0) -> Condition | None:
-    """The condition after each rank has told how long it works in a step of `step` seconds."""
+    """Reports the own time of each rank in a step of `step` seconds, and returns the condition."""
     views = []
     for rank, mine in enumerate(own):
         pace: dict[str, Any] = {"rank": rank, "step": 7, "updatedAt": at(seconds).timestamp(), "seconds": step, "ownSeconds": mine}
-        said = report(f"worker-{rank}", step=7 if rank == 0 else None, at_second=seconds, ranks=[pace], attempt=attempt)
-        views.append(replica(f"worker-{rank}", report=said, reported=at(seconds), attempt=attempt))
+        reported = report(f"worker-{rank}", step=7 if rank == 0 else None, at_second=seconds, ranks=[pace], attempt=attempt)
+        views.append(replica(f"worker-{rank}", report=reported, reported=at(seconds), attempt=attempt))
     subject.see(*views, seconds=seconds)
     return subject.status.condition(ConditionType.STRAGGLING)
 
@@ -30,22 +30,20 @@ def seen(subject: Story, own: list[float | None], *, seconds: float = 30, step: 
         ([0.02, 0.02, 0.08], [(2, "worker-2")]),
         ([0.02, 0.08], [(1, "worker-1")]),
         ([0.09, 0.02, 0.02, 0.08], [(0, "worker-0"), (3, "worker-3")]),
-        ([0.02, 0.02, 0.029], []),  # half more, but nothing beside a step of 0.1 s
+        ([0.02, 0.02, 0.029], []),  # half more, but little in a step of 0.1 s
         ([0.001, 0.001, 0.008], []),
         ([0.06, 0.06, 0.08], []),
-        ([0.02, 0.08, None], []),  # one has not told yet
+        ([0.02, 0.08, None], []),  # one has not reported yet
     ],
 )
-def test_a_rank_is_slow_beside_the_median_of_the_others_where_it_costs_the_step_something(
-    own: list[float | None], slow: list[tuple[int, str]]
-) -> None:
+def test_a_rank_is_slow_if_it_is_above_the_median_and_delays_the_step(own: list[float | None], slow: list[tuple[int, str]]) -> None:
     subject = running_story(len(own))
-    found = seen(subject, own)
+    condition = seen(subject, own)
     assert [(each.rank, each.replica) for each in subject.status.stragglers] == slow
-    assert (found is not None) is bool(slow)
+    assert (condition is not None) is bool(slow)
 
 
-def test_it_is_named_until_it_is_well_below_and_its_figures_alone_write_nothing() -> None:
+def test_a_straggler_is_named_until_it_is_well_below_the_threshold() -> None:
     subject = running_story(3)
     named = seen(subject, [0.02, 0.02, 0.08], seconds=30)
     assert named
@@ -60,7 +58,7 @@ def test_it_is_named_until_it_is_well_below_and_its_figures_alone_write_nothing(
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=2, max_size=6), st.floats(0.5, 100))
-def test_names_do_not_depend_on_the_unit_and_never_are_all_ranks(own: list[float], factor: float) -> None:
+def test_stragglers_do_not_depend_on_the_unit_and_are_never_all_ranks(own: list[float], factor: float) -> None:
     step, here, there = max(own), running_story(len(own)), running_story(len(own))
     seen(here, [*own], step=step)
     seen(there, [each * factor for each in own], step=step * factor)

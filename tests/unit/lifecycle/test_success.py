@@ -1,4 +1,4 @@
-"""When is the job done, and what becomes of its replicas then?"""
+"""The end of a job, and the removal of its replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def done(label: str, **changes: Any) -> Any:
     return replica(label, phase="Succeeded", finished=at(50), exit_code=0, **changes)
 
 
-def test_the_job_is_done_when_all_workers_are() -> None:
+def test_the_job_succeeds_when_all_workers_have_succeeded() -> None:
     story = running_story(2)
     story.see(done("worker-0"), replica("worker-1"), seconds=50)
     assert story.status.phase is Phase.RUNNING
@@ -29,7 +29,7 @@ def test_the_job_is_done_when_all_workers_are() -> None:
     assert story.record.reason == "Completed"
 
 
-def test_a_worker_that_ended_well_counts_though_its_pod_is_removed() -> None:
+def test_a_succeeded_worker_counts_after_its_pod_is_removed() -> None:
     story = running_story(2)
     story.see(done("worker-0"), replica("worker-1"), seconds=50)
     story.see(replica("worker-1"), seconds=51)
@@ -49,7 +49,7 @@ def ps_story(policy: str) -> Story:
     ("policy", "removed"),
     [("Running", ["worker-0/0", "ps-0/0"]), ("All", ["chief-0/0", "worker-0/0", "ps-0/0"]), ("None", [])],
 )
-def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, removed: list[str]) -> None:
+def test_the_job_ends_with_its_chief_and_the_clean_pod_policy_applies(policy: str, removed: list[str]) -> None:
     story = ps_story(policy)
     decision = story.see(done("chief-0"), replica("worker-0"), replica("ps-0"), seconds=50)
     assert story.status.phase is Phase.SUCCEEDED
@@ -58,7 +58,7 @@ def test_the_chief_decides_and_the_policy_says_what_is_removed(policy: str, remo
 
 @pytest.mark.parametrize(("policy", "removed"), [("Running", ["worker-1/0"]), ("All", ["worker-0/0", "worker-1/0"]), ("None", [])])
 @pytest.mark.parametrize("code", [11, 10])
-def test_the_policy_says_which_pods_of_a_failed_job_are_removed(policy: str, removed: list[str], code: int) -> None:
+def test_the_clean_pod_policy_applies_to_a_failed_job(policy: str, removed: list[str], code: int) -> None:
     story = running_story(2, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
     views = failed("worker-0", code, seconds=20), replica("worker-1")
     early = deleted(story.see(*views, seconds=20))
@@ -69,14 +69,14 @@ def test_the_policy_says_which_pods_of_a_failed_job_are_removed(policy: str, rem
 
 
 def farewell(code: int) -> Any:
-    """The report of a supervisor that is about to end: it waits for nothing any more."""
+    """The last report of a supervisor before it ends: it does not wait."""
     return report(inPlace=True, waiting=False, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
 @pytest.mark.parametrize("code", [10, 11, 21, 31])
-def test_a_supervisor_that_takes_its_leave_is_not_taken_for_one_that_runs(policy: str, code: int) -> None:
-    """So a failed job's pods, and their logs, stay."""
+def test_a_supervisor_that_ends_does_not_count_as_running(policy: str, code: int) -> None:
+    """So the pods of a failed job stay, with their logs."""
     limits = {field: {"limit": 0} for field in ("application", "preemption", "infrastructure")}
     story = running_story(1, cleanPodPolicy=policy, recovery=limits)
     waits = report(inPlace=True, waiting=True, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
@@ -90,7 +90,7 @@ def test_a_supervisor_that_takes_its_leave_is_not_taken_for_one_that_runs(policy
         assert deleted(story.see(failed(code=code, seconds=49), seconds=seconds)) == []
 
 
-def test_a_supervisor_that_does_not_end_by_itself_is_removed_unless_nothing_is_to_be_deleted() -> None:
+def test_a_supervisor_that_does_not_end_is_removed_unless_the_policy_is_none() -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
         waits = report(inPlace=True, waiting=True, lastWords={"code": 10, "attempt": 0, "message": "boom", "exitCode": 1})
@@ -103,20 +103,18 @@ def test_a_supervisor_that_does_not_end_by_itself_is_removed_unless_nothing_is_t
 
 @pytest.mark.parametrize(("policy", "removed"), [("Running", ["worker-0/0", "worker-1/0"]), ("None", [])])
 @pytest.mark.parametrize("how", ["deadline", "hang"])
-def test_replicas_that_run_when_a_deadline_or_a_hang_ends_the_job_are_left_to_their_supervisors_by_none(
-    policy: str, removed: list[str], how: str
-) -> None:
+def test_policy_none_leaves_replicas_running_after_a_deadline_or_a_hang(policy: str, removed: list[str], how: str) -> None:
     limits = {"infrastructure": {"limit": 0}, "hang": {"stepSeconds": 60}}
     story = running_story(2, cleanPodPolicy=policy, recovery=limits, **({"activeDeadlineSeconds": 100} if how == "deadline" else {}))
     stands = report(step=5, idleSeconds=70.0 if how == "hang" else 0.0, inPlace=True)
     views = [replica("worker-0", report=stands, reported=at(110)), replica("worker-1")]
-    asked = {uid for seconds in (110, 171) for uid in deleted(story.see(*views, seconds=seconds))}
+    removals = {uid for seconds in (110, 171) for uid in deleted(story.see(*views, seconds=seconds))}
     assert story.status.phase is Phase.FAILED
-    assert sorted(asked) == removed
+    assert sorted(removals) == removed
 
 
 @pytest.mark.parametrize("ends", ["Succeeded", "Failed"])
-def test_a_pod_whose_side_car_runs_on_has_ended_for_the_job_and_is_removed_as_one_that_runs(ends: str) -> None:
+def test_an_ended_pod_with_a_running_side_car_is_removed_like_a_running_one(ends: str) -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("All", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
         view = replica(phase=ends, finished=at(50), exit_code=0 if ends == "Succeeded" else 1, lingers=True)
@@ -125,7 +123,7 @@ def test_a_pod_whose_side_car_runs_on_has_ended_for_the_job_and_is_removed_as_on
         assert deleted(decision) == removed
 
 
-def test_a_job_that_has_ended_says_which_pods_still_hold_resources_because_nothing_is_deleted() -> None:
+def test_an_ended_job_names_the_pods_that_still_hold_resources() -> None:
     story = running_story(2, cleanPodPolicy="None")
     views = done("worker-0"), replica("worker-1", phase="Succeeded", finished=at(50), exit_code=0, lingers=True)
     decision = story.see(*views, seconds=50)
@@ -151,7 +149,7 @@ WITHOUT_REPORT = "the program ended with exit code 0, and reported no step and n
         (BARE_COMMAND, None, "CompletedWithoutReport"),
     ],
 )
-def test_a_job_says_so_if_its_program_has_reported_neither_a_step_nor_a_checkpoint(
+def test_the_status_shows_a_success_without_any_reported_step_or_checkpoint(
     trainer: dict[str, Any], last_words: dict[str, Any] | None, reason: str
 ) -> None:
     story = running_story(1, trainer=trainer)
@@ -163,8 +161,8 @@ def test_a_job_says_so_if_its_program_has_reported_neither_a_step_nor_a_checkpoi
     assert story.see(done("worker-0"), seconds=60).status == before
 
 
-def test_a_step_of_an_earlier_attempt_is_a_report() -> None:
-    """The last attempt may find everything done."""
+def test_a_step_of_an_earlier_attempt_counts_as_reported() -> None:
+    """The last attempt may have no step left to do."""
     story = running_story(1, trainer=SCRIPT)
     story.see(replica(report=report(step=5), reported=at(20)), seconds=20)
     story.see(failed("worker-0", 21, seconds=25, step=5), seconds=25)
@@ -173,7 +171,7 @@ def test_a_step_of_an_earlier_attempt_is_a_report() -> None:
     assert story.condition("Complete") == ("True", "Completed")
 
 
-def test_nothing_happens_to_a_job_that_has_ended() -> None:
+def test_an_ended_job_does_not_change() -> None:
     story = running_story(1)
     story.see(done("worker-0"), seconds=50)
     before = story.status
@@ -184,13 +182,13 @@ def test_nothing_happens_to_a_job_that_has_ended() -> None:
     assert story.see(done("worker-0"), seconds=7000).status == before
 
 
-def test_failure_of_another_replica_after_the_last_success_changes_nothing() -> None:
+def test_a_failure_of_another_replica_after_success_changes_nothing() -> None:
     story = ps_story("Running")
     story.see(done("chief-0"), failed("worker-0", 20), replica("ps-0"), seconds=50)
     assert story.status.phase is Phase.SUCCEEDED
 
 
-def test_a_job_whose_workers_run_is_left_alone() -> None:
+def test_a_running_job_needs_no_action() -> None:
     decision = running_story(2).see(*running(2), seconds=20)
     assert decision.actions == ()
 
@@ -199,7 +197,7 @@ BARE = {"trainer": {"command": ["train"], "supervisor": "Disabled"}}
 
 
 @pytest.mark.parametrize(("changes", "grace"), [({}, None), (BARE, 5)])
-def test_a_program_without_a_supervisor_that_has_nothing_left_to_save_goes_soon(changes: dict[str, Any], grace: int | None) -> None:
+def test_an_unsupervised_program_with_nothing_to_save_gets_a_short_grace_period(changes: dict[str, Any], grace: int | None) -> None:
     ended = Story(job(strategy="ParameterServer", roles=PS_ROLES, cleanPodPolicy="Running", **changes))
     ended.see(seconds=0)
     ended.see(replica("chief-0"), replica("worker-0"), replica("ps-0"), seconds=10)
@@ -212,7 +210,7 @@ def test_a_program_without_a_supervisor_that_has_nothing_left_to_save_goes_soon(
         assert {action.grace_seconds for action in removals if action.grace_seconds != 0} == {grace}
 
 
-def test_a_program_without_a_supervisor_may_save_when_its_job_is_suspended() -> None:
+def test_an_unsupervised_program_gets_its_full_grace_period_at_suspension() -> None:
     story = running_story(1, **BARE)
     story.edit(suspend=True)
     decision = story.see(replica("worker-0"), seconds=20)

@@ -1,4 +1,4 @@
-"""A suspended job holds nothing, and comes back as a new attempt that costs nothing."""
+"""Suspension: a suspended job has no replicas, and a resume is a new attempt that costs no budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muster.api.status import Phase
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running, running_story
 
 
-def test_suspension_deletes_every_replica_gracefully_and_is_reached_when_none_is_left() -> None:
+def test_a_job_is_suspended_once_all_its_replicas_are_gone() -> None:
     story = running_story(2)
     story.edit(suspend=True)
     decision = story.see(*running(2), seconds=20)
@@ -20,7 +20,7 @@ def test_suspension_deletes_every_replica_gracefully_and_is_reached_when_none_is
     assert story.condition("Suspended") == ("True", "Suspended")
 
 
-def test_a_cached_look_cannot_call_a_job_suspended() -> None:
+def test_a_cached_observation_does_not_suspend_a_job() -> None:
     story = running_story(1)
     story.edit(suspend=True)
     story.see(*running(1), seconds=20)
@@ -29,7 +29,7 @@ def test_a_cached_look_cannot_call_a_job_suspended() -> None:
     assert [type(action).__name__ for action in decision.actions] == ["LookLive"]
 
 
-def test_it_comes_back_as_a_new_attempt_that_costs_nothing() -> None:
+def test_a_resume_is_a_new_attempt_that_costs_no_budget() -> None:
     story = running_story(1)
     story.edit(suspend=True)
     story.see(*running(1), seconds=20)
@@ -43,7 +43,7 @@ def test_it_comes_back_as_a_new_attempt_that_costs_nothing() -> None:
     assert story.status.phase is Phase.STARTING
 
 
-def test_its_record_has_the_steps_that_were_done_until_it_had_saved() -> None:
+def test_the_record_of_a_suspended_attempt_has_its_last_saved_step() -> None:
     story = running_story(1)
     story.see(replica(report=report(step=5)), seconds=19)
     story.edit(suspend=True)
@@ -53,7 +53,7 @@ def test_its_record_has_the_steps_that_were_done_until_it_had_saved() -> None:
     assert (story.record.last_step, story.record.end_time) == (7, at(20))
 
 
-def test_a_job_that_is_born_suspended_makes_nothing_and_begins_with_attempt_0() -> None:
+def test_a_job_that_is_created_suspended_starts_with_attempt_0() -> None:
     story = Story(job(workers=1, suspend=True))
     decision = story.see(seconds=0)
     assert (story.status.phase, decision.actions) == (Phase.SUSPENDED, ())
@@ -62,7 +62,7 @@ def test_a_job_that_is_born_suspended_makes_nothing_and_begins_with_attempt_0() 
     assert created(story.see(seconds=60)) == ["worker-0/0"]
 
 
-def test_resuming_waits_until_the_old_replicas_are_gone() -> None:
+def test_a_resume_waits_until_the_old_replicas_are_gone() -> None:
     story = running_story(1)
     story.edit(suspend=True)
     story.see(*running(1), seconds=20)

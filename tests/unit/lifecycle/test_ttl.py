@@ -1,4 +1,4 @@
-"""When is a job that has ended removed?"""
+"""The removal of ended jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
     assert story.see(DONE, seconds=150).actions == (DeleteJob(uid="job-uid"),)
 
 
-def test_without_one_it_is_kept() -> None:
+def test_a_finished_job_without_a_time_to_live_stays() -> None:
     story = running_story(1)
     decision = story.see(DONE, seconds=50)
     assert (decision.actions, decision.wake) == ((), None)

@@ -1,4 +1,4 @@
-"""Which replicas are made and removed, and when?"""
+"""The creation and removal of replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.lifecycle.policy import Policy
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
 
 
-def test_the_service_is_made_before_the_replicas() -> None:
+def test_the_service_is_created_before_the_replicas() -> None:
     decision = decide(job(workers=2), Observed(), at(0))
     assert [type(action) for action in decision.actions] == [EnsureService, CreateReplica, CreateReplica]
 
@@ -38,18 +38,18 @@ def test_the_status_names_the_attempt_before_any_replica_exists() -> None:
         ("Pipeline", {"pipeline": {"schedule": "PipeDream"}}, False),
     ],
 )
-def test_the_status_says_whether_workers_wait_for_one_another(strategy: str, options: dict[str, Any], synchronous: bool) -> None:
+def test_the_status_shows_whether_workers_wait_for_one_another(strategy: str, options: dict[str, Any], synchronous: bool) -> None:
     world = decide(job(strategy=strategy, options=options), Observed(), at(0)).status.world
     assert world is not None
     assert world.synchronous is synchronous
 
 
-def test_a_cached_look_makes_nothing() -> None:
+def test_a_cached_observation_creates_nothing() -> None:
     decision = decide(job(workers=2), Observed(live=False, service=True), at(0))
     assert decision.actions == (LookLive(),)
 
 
-def test_a_broken_world_is_cleared_before_the_next_is_made() -> None:
+def test_replicas_of_a_broken_world_are_removed_before_new_ones_are_created() -> None:
     story = running_story(2)
     decision = story.see(failed("worker-0", 21, seconds=20), replica("worker-1"), seconds=20)
     assert (story.status.attempt, story.status.phase) == (1, Phase.RECOVERING)
@@ -61,32 +61,32 @@ def test_a_broken_world_is_cleared_before_the_next_is_made() -> None:
     assert created(story.see(seconds=22)) == ["worker-0/1", "worker-1/1"]
 
 
-def test_what_is_empty_is_removed_without_waiting_for_its_node() -> None:
+def test_an_empty_pod_is_removed_without_a_grace_period() -> None:
     story = running_story(2)
     decision = story.see(failed("worker-0", 21, seconds=20, empty=True), replica("worker-1"), seconds=20)
     assert graces(decision) == {"worker-0/0": 0, "worker-1/0": None}
     left = failed("worker-1", 21, seconds=21, deleting=at(20), due=at(50))
     assert graces(story.see(left, seconds=21)) == {}
     assert graces(story.see(replace(left, empty=True), seconds=22)) == {"worker-1/0": 0}
-    assert graces(story.see(replace(left, empty=True, due=at(20)), seconds=23)) == {}  # a finalizer of somebody's holds it
+    assert graces(story.see(replace(left, empty=True, due=at(20)), seconds=23)) == {}  # a foreign finalizer holds it
 
 
 def graces(decision: Decision) -> dict[str, int | None]:
     return {action.uid: action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)}
 
 
-def test_only_what_is_missing_is_made() -> None:
+def test_only_missing_replicas_are_created() -> None:
     story = Story(job(workers=3))
     story.see(seconds=0)
     assert created(story.see(replica("worker-1", phase="Pending"), seconds=1)) == ["worker-0/0", "worker-2/0"]
 
 
-def test_a_replica_that_the_world_does_not_have_is_deleted() -> None:
+def test_a_replica_outside_the_world_is_deleted() -> None:
     assert deleted(running_story(2).see(*running(3), seconds=20)) == ["worker-2/0"]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_another_number_of_workers_is_a_new_attempt_that_costs_nothing(workers: int) -> None:
+def test_a_changed_number_of_workers_is_a_new_attempt_that_costs_no_budget(workers: int) -> None:
     story = running_story(2)
     story.edit(roles={"worker": {"replicas": workers}})
     story.see(*running(2), seconds=20)
@@ -95,7 +95,7 @@ def test_another_number_of_workers_is_a_new_attempt_that_costs_nothing(workers: 
     assert created(story.see(seconds=21)) == [f"worker-{index}/1" for index in range(workers)]
 
 
-def test_a_caller_that_died_before_it_deleted_anything_goes_on_where_it_was() -> None:
+def test_deletions_are_repeated_until_the_replicas_are_gone() -> None:
     story = running_story(2)
     views = [failed("worker-0", 21, seconds=20), replica("worker-1")]
     first = story.see(*views, seconds=20)
@@ -104,14 +104,14 @@ def test_a_caller_that_died_before_it_deleted_anything_goes_on_where_it_was() ->
     assert story.status.attempt == 1
 
 
-def test_a_cached_look_at_a_later_attempt_changes_nothing() -> None:
+def test_a_cached_observation_of_a_later_attempt_changes_nothing() -> None:
     story = running_story(1)
     before = story.status
     decision = story.see(replica(attempt=3), seconds=20, live=False)
     assert (decision.status, decision.actions) == (before, (LookLive(),))
 
 
-def test_a_status_that_was_lost_goes_on_above_what_is_there() -> None:
+def test_a_job_with_a_lost_status_continues_above_the_existing_attempt() -> None:
     story = Story(job(workers=1))
     decision = story.see(replica(attempt=3), seconds=20)
     assert (story.status.attempt, story.status.restarts.total) == (4, 0)
@@ -119,7 +119,7 @@ def test_a_status_that_was_lost_goes_on_above_what_is_there() -> None:
     assert created(story.see(seconds=21)) == ["worker-0/4"]
 
 
-def test_an_invalid_job_makes_nothing_and_says_why() -> None:
+def test_an_invalid_job_creates_nothing_and_shows_its_problems() -> None:
     story = Story(job(workers=1), problems=[Problem("spec.batch.globalSize", "write at least 1")])
     assert story.see(seconds=0).actions == ()
     assert story.condition("Valid") == ("False", "Invalid")
@@ -129,7 +129,7 @@ def test_an_invalid_job_makes_nothing_and_says_why() -> None:
     assert story.condition("Valid") == ("True", "Accepted")
 
 
-def test_a_running_job_that_is_edited_badly_keeps_running() -> None:
+def test_a_running_job_continues_after_an_invalid_change() -> None:
     story = running_story(1)
     story.problems = [Problem("spec.roles.worker.replicas", "write 2")]
     story.edit(roles={"worker": {"replicas": 4}})
@@ -145,7 +145,7 @@ def test_a_running_job_that_is_edited_badly_keeps_running() -> None:
         {"metadata": {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z"}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}},
     ],
 )
-def test_a_job_that_goes_without_its_pods_or_is_anothers_is_left_alone(changed: dict[str, dict[str, str]]) -> None:
+def test_a_job_that_orphans_its_pods_or_has_another_manager_is_ignored(changed: dict[str, dict[str, str]]) -> None:
     base = job(workers=1)
     spec = {**base.spec.wire(), **changed["spec"]}
     subject = type(base).model_validate({"metadata": changed["metadata"], "spec": spec})
@@ -153,7 +153,7 @@ def test_a_job_that_goes_without_its_pods_or_is_anothers_is_left_alone(changed: 
     assert (decision.status, decision.actions, decision.wake) == (subject.status, (), None)
 
 
-def test_a_job_that_is_being_deleted_loses_its_pods_though_a_finalizer_keeps_it() -> None:
+def test_a_job_that_is_being_deleted_loses_its_pods_despite_a_finalizer() -> None:
     base = job(workers=2)
     metadata = {"name": "d", "deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["example.com/theirs"]}
     subject = type(base).model_validate({"metadata": metadata, "spec": base.spec.wire()})

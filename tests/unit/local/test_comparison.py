@@ -1,4 +1,4 @@
-"""A comparison is checked whole before its first run, and shows what came of each variant."""
+"""Comparisons: their checks before the first run, and their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.report.page import as_html, as_text
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
+def test_each_variant_is_the_job_with_the_fields_of_the_variant() -> None:
     jobs = read_comparison(EXAMPLES / "compare-digits.yaml").jobs
     assert list(jobs)[:3] == ["DDP x1", "DDP x2", "FSDP x2"]
     assert jobs["FSDP x2"].spec.strategy == "FSDP"
@@ -25,7 +25,7 @@ def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("variants: [{strategy: DPP}]", r"variants\[0\]: spec.strategy: .* did you mean DDP"),
         ("variants: [{}, {strategy: DDP, replicas: 64}]", r"variants\[1\].replicas: .* 64 processes, but this machine"),
@@ -39,21 +39,21 @@ def test_variants_of_the_example_are_the_job_with_their_own_fields() -> None:
         ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_its_field(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_comparison_is_refused_with_the_name_of_the_field(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "compare.yaml"
     file.write_text(text if text.startswith("-") else f"job: {EXAMPLES / 'digits-ddp.yaml'}\n{text}\n")
-    with pytest.raises((InvalidJobError, RunError), match=said):
+    with pytest.raises((InvalidJobError, RunError), match=message):
         read_comparison(file)
 
 
-def test_an_empty_file_is_told_what_a_comparison_holds(tmp_path: Path) -> None:
+def test_the_message_for_an_empty_file_names_the_fields_of_a_comparison(tmp_path: Path) -> None:
     file = tmp_path / "compare.yaml"
     file.write_text("# nothing\n")
     with pytest.raises(InvalidJobError, match=r"is empty: write job and variants$"):
         read_comparison(file)
 
 
-def test_variants_may_be_named_in_any_script(tmp_path: Path) -> None:
+def test_names_of_variants_may_have_letters_of_any_script(tmp_path: Path) -> None:
     file = tmp_path / "compare.yaml"
     file.write_text(f"job: {EXAMPLES / 'digits-ddp.yaml'}\nvariants: [{{name: 一}}, {{name: 二}}]\n", encoding="utf-8")
     assert list(read_comparison(file).jobs) == ["一", "二"]
@@ -72,22 +72,22 @@ OUTCOMES = [
 ]
 
 
-def test_speed_up_and_efficiency_are_against_the_first_that_succeeded() -> None:
+def test_speed_up_and_efficiency_are_relative_to_the_first_successful_variant() -> None:
     table = comparison_table(OUTCOMES)
     two = dict(zip(table.head, table.rows[2], strict=True))
     assert (two["speed-up"], two["efficiency %"], two["communication %"], two["memory MiB"]) == (1.6, 80.0, 40.0, 1024)
     assert table.rows[1] == ["lost", "failed"]
     assert table.numeric(1)
     lines = as_text(table, width=20).splitlines()
-    assert lines[-1].split()[:4] == ["two", "2", "12.5", "1.60"]  # no word is broken, however narrow the terminal
+    assert lines[-1].split()[:4] == ["two", "2", "12.5", "1.60"]  # no word is broken in a narrow terminal
 
 
-def test_metrics_of_the_trainer_itself_are_headed_by_words() -> None:
+def test_metrics_of_the_trainer_have_readable_column_heads() -> None:
     table = comparison_table([Outcome("one", "RPC", figures(1, 20.0, 0.0, accuracy=0.5, stalenessMean=1.5))])
     assert table.head[-2:] == ["accuracy", "mean staleness in updates"]
 
 
-def test_the_page_names_the_fastest_and_tells_why_another_failed() -> None:
+def test_the_page_names_the_fastest_variant_and_the_causes_of_failures() -> None:
     page = as_html(comparison_page(OUTCOMES, title="Compared", subtitle=""))
     assert "two trains fastest: 12.5 s, 1.60 times as fast as one" in page
     assert "rank 1: &lt;b&gt;broke" in page
@@ -102,7 +102,7 @@ def test_the_parts_of_the_training_time_add_up() -> None:
     assert parts["waiting for others"] == pytest.approx(0.4 * 0.9 * 12.5)
 
 
-def test_the_interval_of_a_median_holds_it_and_narrows_with_more_values() -> None:
+def test_the_interval_of_a_median_contains_it_and_narrows_with_more_values() -> None:
     few, many = interval_of_median(range(11)), interval_of_median(range(1001))
     assert few[0] < 5 < few[1]
     assert 468 <= many[0] < 500 < many[1] <= 532

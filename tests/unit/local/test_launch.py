@@ -1,4 +1,4 @@
-"""From a pod to a process of this machine, and from a job to one that this machine can run."""
+"""Local launches: from a pod to a process of this machine, and from a job to one that this machine can run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LOCAL = {"MUSTER_POD_NAME": "tiny-worker-0", "MUSTER_POD_UID": "u", "MUSTER_STAT
 
 def launched(environ: dict[str, str] | None = None, *, index: int = 0, **spec: Any) -> Launch:
     wanted = new_run(job(checkpoint={"storage": {"uri": "file:///runs/checkpoints"}}, **spec), NOW)
-    addresses, held = addresses_for(strategy_of(wanted.spec.strategy).plan(wanted.spec), None)
-    with held:
+    addresses, reserved = addresses_for(strategy_of(wanted.spec.strategy).plan(wanted.spec), None)
+    with reserved:
         pod = render_replica(
             wanted,
             WORKER,
@@ -48,12 +48,12 @@ def test_python_is_this_python_and_its_folder_is_first_on_the_path() -> None:
     assert launch.env["PATH"] == f"/venv/bin{os.pathsep}/bin"
 
 
-def test_the_job_files_folder_comes_first_on_the_python_path() -> None:
+def test_the_folder_of_the_job_file_is_first_on_the_python_path() -> None:
     assert launched().env["PYTHONPATH"] == "/jobs"
     assert launched({"PYTHONPATH": "/mine"}).env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
 
 
-def test_what_keeps_torch_on_loopback_gives_way_to_the_users_settings_but_comes_first_on_the_python_path() -> None:
+def test_the_settings_of_the_user_override_the_loopback_defaults() -> None:
     pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "trainer", "command": ["env"], "env": []}]}}
     defaults = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": "/mine"}
@@ -63,7 +63,7 @@ def test_what_keeps_torch_on_loopback_gives_way_to_the_users_settings_but_comes_
     assert env["PYTHONPATH"] == os.pathsep.join(["/site", "/jobs", "/mine"])
 
 
-def test_folders_of_the_container_give_way_to_folders_here() -> None:
+def test_local_folders_replace_the_folders_of_the_container() -> None:
     env = launched().env
     assert env["MUSTER_STATE_DIR"] == "/runs/0"
     assert env["MUSTER_POD_UID"] == "u"
@@ -71,12 +71,12 @@ def test_folders_of_the_container_give_way_to_folders_here() -> None:
     assert json.loads(env["MUSTER_TRAINER"])["checkpoint"]["directory"] == "/runs/checkpoints/default/tiny"
 
 
-def test_only_the_replica_that_writes_summaries_is_told_where() -> None:
+def test_only_the_replica_that_writes_summaries_has_their_folder() -> None:
     assert launched(index=0).env["MUSTER_TENSORBOARD_DIR"] == "/runs/tb"
     assert "MUSTER_TENSORBOARD_DIR" not in launched(index=1).env
 
 
-def test_reserved_names_of_the_callers_environment_do_not_leak_in() -> None:
+def test_reserved_variables_of_the_caller_are_not_passed_on() -> None:
     env = launched({"RANK": "7", "TF_CONFIG": "{}", "MUSTER_RUN": "outer", "FREE": "yes"}).env
     assert env.get("RANK") != "7"
     assert "TF_CONFIG" not in env
@@ -84,12 +84,12 @@ def test_reserved_names_of_the_callers_environment_do_not_leak_in() -> None:
     assert env["FREE"] == "yes"
 
 
-def test_threads_are_shared_out_unless_somebody_set_them() -> None:
+def test_threads_are_divided_among_processes_unless_the_user_sets_them() -> None:
     assert launched().env["OMP_NUM_THREADS"] == "4"
     assert launched({"OMP_NUM_THREADS": "3"}).env["OMP_NUM_THREADS"] == "3"
 
 
-def test_a_users_variables_arrive_with_dollars_references_and_quotes_as_in_a_cluster() -> None:
+def test_variables_of_the_user_are_expanded_as_in_a_cluster() -> None:
     entries = [
         {"name": "A", "value": "x$$y"},
         {"name": "B", "value": "$(A)-$(NONE)"},
@@ -102,7 +102,7 @@ def test_a_users_variables_arrive_with_dollars_references_and_quotes_as_in_a_clu
     assert json.loads(launch.env["MUSTER_TRAINER"])["config"] == config
 
 
-def test_what_has_no_counterpart_here_is_named() -> None:
+def test_ignored_parts_of_a_pod_are_named() -> None:
     entries = [{"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     containers = [{"name": "trainer", "env": entries}, {"name": "sidecar", "image": "i"}]
     launch = launched({"SECRET": "mine"}, roles={"worker": {"replicas": 2, "template": {"spec": {"containers": containers}}}})
@@ -129,20 +129,20 @@ def test_storage_becomes_a_folder(directory: RunDirectory, storage: dict[str, An
     assert str(checkpoint_folder(wanted, directory)) == folder.format(run=directory.path)
 
 
-def test_an_object_store_is_used_from_here_too(directory: RunDirectory) -> None:
+def test_an_object_store_is_used_by_local_runs(directory: RunDirectory) -> None:
     storage = {"uri": "s3://bucket/x", "secretRef": {"name": "keys"}}
     wanted = job(checkpoint={"storage": storage}, trainer={"task": "digits"})
     here = localized(wanted, directory, cwd=Path(), job_file=Path("job.yaml"))
     assert here.spec.checkpoint.storage == wanted.spec.checkpoint.storage
-    assert any("keys is on a cluster; set its variables" in said for said in remarks(wanted, gpus=0, job_file=Path("job.yaml")))
+    assert any("keys is on a cluster; set its variables" in line for line in remarks(wanted, gpus=0, job_file=Path("job.yaml")))
 
 
-def test_storage_that_is_not_of_this_machine_is_refused(directory: RunDirectory) -> None:
+def test_storage_on_another_machine_is_refused(directory: RunDirectory) -> None:
     with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: a local run cannot reach .*; write file:///path"):
         checkpoint_folder(job(checkpoint={"storage": {"uri": "file://host/x"}}), directory)
 
 
-def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_file(tmp_path: Path, directory: RunDirectory) -> None:
+def test_programs_are_searched_in_the_working_directory_then_beside_the_job_file(tmp_path: Path, directory: RunDirectory) -> None:
     here, there = tmp_path / "here", tmp_path / "with space"
     here.mkdir()
     there.mkdir()
@@ -163,7 +163,7 @@ def test_programs_are_looked_for_in_the_working_directory_then_beside_the_job_fi
 
 
 @pytest.mark.parametrize("letters", [256, 4096])
-def test_a_word_too_long_for_a_path_stays_as_it_is(letters: int, tmp_path: Path) -> None:
+def test_a_word_that_is_too_long_for_a_path_does_not_change(letters: int, tmp_path: Path) -> None:
     program = "#" * letters
     trainer = job(trainer={"command": ["python", "-c", program], "args": [program]}).spec.trainer
     local = with_paths(trainer, cwd=tmp_path, job_file=tmp_path / "elsewhere" / "job.yaml")
@@ -172,7 +172,7 @@ def test_a_word_too_long_for_a_path_stays_as_it_is(letters: int, tmp_path: Path)
         with_paths(job(trainer={"script": program.replace("#", "x")}).spec.trainer, cwd=tmp_path, job_file=tmp_path / "job.yaml")
 
 
-def test_code_is_taken_from_the_folder_that_its_config_map_is_made_from_and_runs_there(tmp_path: Path, directory: RunDirectory) -> None:
+def test_code_runs_in_the_folder_of_its_config_map(tmp_path: Path, directory: RunDirectory) -> None:
     here, there, code = tmp_path / "here", tmp_path / "there", tmp_path / "there" / "my-code"
     here.mkdir()
     code.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_code_is_taken_from_the_folder_that_its_config_map_is_made_from_and_runs
     assert any(f"its files are taken from {code}" in line for line in remarks(job(trainer=trainer.wire()), gpus=0, job_file=job_file))
 
 
-def test_an_image_and_the_way_its_code_gets_there_do_not_apply_here(tmp_path: Path, directory: RunDirectory) -> None:
+def test_images_and_code_volumes_do_not_apply_to_local_runs(tmp_path: Path, directory: RunDirectory) -> None:
     (tmp_path / "train.py").touch()
     own = {"image": "mine:1", "script": "train.py", "args": ["--rate", "0.1"], "code": {"configMap": {"name": "code"}}}
     local = localized(job(trainer=own), directory, cwd=tmp_path, job_file=tmp_path / "job.yaml").spec.trainer
@@ -200,11 +200,11 @@ def test_an_image_and_the_way_its_code_gets_there_do_not_apply_here(tmp_path: Pa
     assert json.loads(launch.env["MUSTER_TRAINER"])["script"] == "train.py --rate 0.1"
 
 
-def test_what_runs_differently_here_is_told_once_and_is_no_error() -> None:
+def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     gpus = job(roles={"worker": {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 1}}}}, suspend=True)
-    told = remarks(gpus, gpus=0, job_file=Path("job.yaml"))
-    assert told[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
-    assert "suspend" in told[1]
+    lines = remarks(gpus, gpus=0, job_file=Path("job.yaml"))
+    assert lines[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
+    assert "suspend" in lines[1]
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
@@ -215,7 +215,7 @@ def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy
     assert len([line for line in lines if "listen on every network address" in line and "--ports" in line]) == warned
 
 
-def test_fields_given_on_the_command_line_are_laid_over_the_job() -> None:
+def test_fields_of_the_command_line_override_the_job() -> None:
     changed = overridden(job(), ["spec.trainer.config.epochs=3", "spec.batch.globalSize=32", "spec.suspend=true"])
     assert changed.spec.trainer.config == {"epochs": 3}
     assert changed.spec.batch.global_size == 32
@@ -234,7 +234,7 @@ def test_fields_given_on_the_command_line_are_laid_over_the_job() -> None:
         ("spec.roles.worker.replicas=-1", "--set: spec.roles.worker.replicas"),
     ],
 )
-def test_a_setting_that_makes_no_valid_job_is_named(setting: str, message: str) -> None:
+def test_the_message_names_an_invalid_setting(setting: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         overridden(job(), [setting])
     assert message in str(caught.value)

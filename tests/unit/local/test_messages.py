@@ -1,4 +1,4 @@
-"""What is told about a run, and how it is shown where there is no terminal."""
+"""The messages about a run, and their display without a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNNING = TrainingJobStatus(
 BEGUN = AttemptRecord(attempt=1, start_time=NOW)
 
 
-def test_the_end_of_an_attempt_is_told_once_when_its_cause_is_settled() -> None:
+def test_the_end_of_an_attempt_is_shown_once_when_its_cause_is_settled() -> None:
     empty = TrainingJobStatus()
     unsettled = TrainingJobStatus(attempts=(failed(0, settled=False),))
     settled = TrainingJobStatus(attempts=(failed(0),))
@@ -34,7 +34,7 @@ def test_the_end_of_an_attempt_is_told_once_when_its_cause_is_settled() -> None:
     assert change_lines(settled, settled) == []
 
 
-def test_where_an_attempt_went_on_is_told_with_the_steps_lost() -> None:
+def test_a_resume_is_shown_with_the_number_of_lost_steps() -> None:
     before = TrainingJobStatus(
         attempts=(
             failed(0),
@@ -50,7 +50,7 @@ def test_where_an_attempt_went_on_is_told_with_the_steps_lost() -> None:
     assert change_lines(before, after) == ["attempt 1: resumed at step 320, 4 steps redone"]
 
 
-def test_an_attempt_that_starts_over_says_so_and_the_first_says_nothing() -> None:
+def test_a_later_attempt_that_starts_at_step_0_is_shown() -> None:
     later = replace(BEGUN, step_resumed=0)
     first = replace(later, attempt=0)
     assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(later,))) == [
@@ -59,7 +59,7 @@ def test_an_attempt_that_starts_over_says_so_and_the_first_says_nothing() -> Non
     assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(first,))) == []
 
 
-def test_notices_are_told_once() -> None:
+def test_notices_are_shown_once() -> None:
     after = TrainingJobStatus(notices=(Notice(reason=NoticeReason.CHECKPOINT_DAMAGED, message="a checkpoint was passed over"),))
     assert change_lines(TrainingJobStatus(), after) == ["note: a checkpoint was passed over"]
     assert change_lines(after, after) == []
@@ -72,7 +72,7 @@ class Clock:
         return self.now
 
 
-def test_plain_lines_come_at_changes_of_phase_and_every_few_seconds() -> None:
+def test_plain_lines_appear_at_phase_changes_and_every_few_seconds() -> None:
     out, clock = io.StringIO(), Clock()
     plain = PlainDisplay(out, clock)
     plain.show(job(TrainingJobStatus(phase=Phase.STARTING, message="attempt 0 waits")))
@@ -89,7 +89,7 @@ def test_plain_lines_come_at_changes_of_phase_and_every_few_seconds() -> None:
     ]
 
 
-def test_a_quiet_display_tells_news_only() -> None:
+def test_a_quiet_display_shows_no_progress() -> None:
     out = io.StringIO()
     plain = PlainDisplay(out, Clock(), progress=False)
     plain.show(job(RUNNING))
@@ -97,7 +97,7 @@ def test_a_quiet_display_tells_news_only() -> None:
     assert out.getvalue() == "attempt 0 ended\n"
 
 
-def test_a_display_whose_reader_is_gone_stays_silent() -> None:
+def test_a_display_without_a_reader_does_not_fail() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -107,7 +107,7 @@ def test_a_display_whose_reader_is_gone_stays_silent() -> None:
     plain.show(job(RUNNING))
 
 
-def test_a_failure_shows_who_failed_first_and_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_failure_shows_the_first_failed_replica_and_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     status = TrainingJobStatus(phase=Phase.FAILED, message="the budget is spent", attempts=(failed(0),))
@@ -116,7 +116,7 @@ def test_a_failure_shows_who_failed_first_and_the_end_of_its_log(tmp_path: Path)
     assert lines[3:] == [f"  | line {number}" for number in range(85, 100)]
 
 
-def test_a_job_that_cannot_run_as_written_says_so_once_with_its_file(tmp_path: Path) -> None:
+def test_an_invalid_job_is_shown_once_with_the_name_of_its_file(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("muster: there is no task 'x'\n")
     record = failed(0, reason=Reason.BAD_CONFIGURATION, message="there is no task 'x'")
@@ -125,7 +125,7 @@ def test_a_job_that_cannot_run_as_written_says_so_once_with_its_file(tmp_path: P
     assert lines == ["jobs/a.yaml: tiny cannot run as written: worker-1: there is no task 'x'", f"  log: {log}"]
 
 
-def test_a_stop_says_where_it_saved_and_how_to_go_on() -> None:
+def test_a_stop_shows_the_saved_step_and_the_command_to_continue() -> None:
     again = "muster run job.yaml --resume"
     assert stopped(job(RUNNING), ExitCode.PREEMPTED, again) == [f"saved at step 100. Continue with: {again}"]
     assert "last checkpoint is of step 100" in stopped(job(RUNNING), ExitCode.PREEMPTED_NOT_SAVED, again)[0]
@@ -133,7 +133,7 @@ def test_a_stop_says_where_it_saved_and_how_to_go_on() -> None:
     assert "no step is lost" in stopped(job(TrainingJobStatus()), ExitCode.PREEMPTED, again)[0]
 
 
-def test_a_success_is_summed_up() -> None:
+def test_a_success_has_a_summary() -> None:
     progress = Progress(step=345, loss="0.0912", metrics={"accuracy": 0.97222}, updated_at=NOW)
     status = TrainingJobStatus(phase=Phase.SUCCEEDED, progress=progress, restarts=Restarts(total=2))
     assert success(job(status), Path("runs/tiny")) == [
@@ -143,11 +143,11 @@ def test_a_success_is_summed_up() -> None:
     ]
 
 
-def test_durations_are_short_for_people() -> None:
+def test_durations_are_short() -> None:
     assert [duration(seconds) for seconds in (0.4, 59, 60, 185, 7385)] == ["0 s", "59 s", "1:00", "3:05", "2:03:05"]
 
 
-def test_control_characters_of_a_log_or_a_status_reach_no_terminal() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     out = io.StringIO()
     PlainDisplay(out, Clock()).line("  | boom \x1b]0;owned\x07\x1b[2J\n  | next")
     assert out.getvalue() == "  | boom \\x1b]0;owned\\x07\\x1b[2J\n  | next\n"

@@ -11,7 +11,7 @@ from tests.unit.local.local_jobs import NOW, failed
 APPLICATION, INFRASTRUCTURE, PREEMPTION = FailureClass.APPLICATION, FailureClass.INFRASTRUCTURE, FailureClass.PREEMPTION
 
 FAILURES = [
-    # condition's reason, reason and class of the last failed attempt, exit code
+    # reason of the condition, reason and class of the last failed attempt, exit code
     (Reason.APPLICATION_LIMIT, Reason.USER_ERROR, APPLICATION, 10),
     (Reason.REPEATED_ERROR, Reason.USER_ERROR, APPLICATION, 10),
     (Reason.APPLICATION_LIMIT, Reason.OUT_OF_MEMORY, APPLICATION, 10),
@@ -28,17 +28,17 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("condition", "reason", "failure_class", "code"), FAILURES)
-def test_the_exit_code_says_what_broke_the_job(condition: Reason, reason: Reason, failure_class: FailureClass, code: int) -> None:
+def test_the_exit_code_shows_the_cause_of_the_failure(condition: Reason, reason: Reason, failure_class: FailureClass, code: int) -> None:
     conditions = (Condition(type=ConditionType.FAILED, status="True", reason=condition, last_transition_time=NOW),)
     status = TrainingJobStatus(phase=Phase.FAILED, conditions=conditions, attempts=(failed(0, reason=reason, failure_class=failure_class),))
     assert exit_code(status) == code
 
 
-def test_success_is_zero_whatever_broke_on_the_way() -> None:
+def test_success_has_exit_code_0_after_any_failures() -> None:
     assert exit_code(TrainingJobStatus(phase=Phase.SUCCEEDED, attempts=(failed(0),))) == 0
 
 
-def test_a_deadline_without_any_failure_is_the_budgets_code() -> None:
+def test_a_deadline_without_a_failure_has_the_exit_code_of_a_spent_budget() -> None:
     conditions = (Condition(type=ConditionType.FAILED, status="True", reason=Reason.ACTIVE_DEADLINE, last_transition_time=NOW),)
     assert exit_code(TrainingJobStatus(phase=Phase.FAILED, conditions=conditions)) == 20
 
@@ -47,7 +47,7 @@ def test_a_deadline_without_any_failure_is_the_budgets_code() -> None:
     ("codes", "expected"),
     [([21, 21], 21), ([21, 0], 21), ([21, 22], 22), ([22], 22), ([137, 21], 22), ([0], 22), ([None], 22)],
 )
-def test_a_stop_is_saved_only_when_a_replica_saved_and_none_failed_to(codes: list[int | None], expected: int) -> None:
+def test_a_stop_is_saved_only_if_a_replica_saved_and_none_failed_to(codes: list[int | None], expected: int) -> None:
     assert stop_code(codes, TrainingJobStatus()) == expected
 
 
@@ -66,7 +66,9 @@ def test_a_stop_is_saved_only_when_a_replica_saved_and_none_failed_to(codes: lis
         pytest.param([None], 40, 40, 22, id="ended at once, in a step that may be done"),
     ],
 )
-def test_the_newest_commit_decides_where_all_steps_are_known(codes: list[int | None], done: int, saved: int, expected: int) -> None:
+def test_the_newest_commit_decides_if_the_number_of_steps_is_reported(
+    codes: list[int | None], done: int, saved: int, expected: int
+) -> None:
     checkpoint = CheckpointStatus(step=saved, path="p", committed_at=NOW) if saved else None
     status = TrainingJobStatus(progress=Progress(step=done, total_steps=66, updated_at=NOW), checkpoint=checkpoint)
     assert stop_code(codes, status) == expected

@@ -1,4 +1,4 @@
-"""The run directory: who may use it, what a second run may do with it, and that files are whole or absent."""
+"""The run directory: its lock, its use by a second run, and its atomic writes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.unit.local.local_jobs import NOW, failed, job
 
 
 def start(path: Path, wanted: TrainingJob | None = None, **flags: bool) -> Start:
-    said: list[str] = []
+    lines: list[str] = []
     options: dict[str, Any] = {"resume": False, "fresh": False, **flags}
-    return open_run(wanted or job(), path, now=NOW, again="muster run job.yaml", say=said.append, **options)
+    return open_run(wanted or job(), path, now=NOW, again="muster run job.yaml", say=lines.append, **options)
 
 
 def left_by(path: Path, **status: Any) -> TrainingJob:
-    """A run that an earlier `muster run` left in the directory."""
+    """The run of an earlier `muster run` in the directory."""
     begun = start(path)
     begun.directory.write_status(TrainingJobStatus(**status))
     begun.directory.release()
     return begun.job
 
 
-def test_job_and_status_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+def test_job_and_status_are_read_as_they_were_written(tmp_path: Path) -> None:
     directory = open_run_directory(tmp_path / "run")
     written = new_run(job(), NOW).with_status(TrainingJobStatus(phase=Phase.RUNNING, progress=Progress(step=7, updated_at=NOW)))
     directory.write_job(written)
@@ -43,7 +43,7 @@ def test_job_and_status_are_read_back_as_they_were_written(tmp_path: Path) -> No
     assert directory.load() == written
 
 
-def test_notices_that_an_older_version_wrote_as_texts_are_read(tmp_path: Path) -> None:
+def test_notices_of_an_older_version_are_read(tmp_path: Path) -> None:
     directory = open_run_directory(tmp_path / "run")
     directory.write_job(new_run(job(), NOW))
     (directory.path / "status.json").write_text(json.dumps({"phase": "Running", "notices": ["summaries cannot be written"]}))
@@ -52,13 +52,13 @@ def test_notices_that_an_older_version_wrote_as_texts_are_read(tmp_path: Path) -
     assert loaded.status.notices == (Notice(reason=NoticeReason.NOTICE, message="summaries cannot be written"),)
 
 
-def test_only_what_the_user_wrote_stands_in_the_job_file_of_the_run(tmp_path: Path) -> None:
+def test_the_job_file_of_a_run_has_only_the_fields_of_the_user(tmp_path: Path) -> None:
     directory = open_run_directory(tmp_path)
     directory.write_job(new_run(job(), NOW))
     assert "recovery" not in (tmp_path / "job.yaml").read_text()
 
 
-def test_a_write_that_fails_leaves_the_old_content_and_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_failed_write_is_a_storage_error_and_leaves_the_old_content(tmp_path: Path) -> None:
     directory = open_run_directory(tmp_path)
     directory.write_status(TrainingJobStatus(message="old"))
     (tmp_path / ".status.json.new").mkdir()
@@ -84,14 +84,14 @@ def test_a_directory_in_use_is_refused_with_the_pid_of_its_user(tmp_path: Path) 
     open_run_directory(tmp_path).release()
 
 
-def test_a_directory_that_holds_a_run_is_refused_without_a_flag(tmp_path: Path) -> None:
+def test_a_directory_with_a_run_is_refused_without_a_flag(tmp_path: Path) -> None:
     left_by(tmp_path / "r", phase=Phase.RUNNING, progress=Progress(step=40, total_steps=100, updated_at=NOW))
     with pytest.raises(ConfigurationError, match=r"unfinished at step 40 of 100; continue it with: muster run job.yaml --resume"):
         start(tmp_path / "r")
-    start(tmp_path / "r", resume=True).directory.release()  # the refusal has let go of the lock
+    start(tmp_path / "r", resume=True).directory.release()  # the refusal has released the lock
 
 
-def test_resume_keeps_identity_and_goes_on_from_the_attempt(tmp_path: Path) -> None:
+def test_resume_continues_with_the_same_identity_and_attempt(tmp_path: Path) -> None:
     run = left_by(
         tmp_path / "r",
         phase=Phase.RUNNING,
@@ -109,7 +109,7 @@ def test_resume_keeps_identity_and_goes_on_from_the_attempt(tmp_path: Path) -> N
     assert begun.job.status.attempts[-1].end_time == NOW
 
 
-def test_resume_without_a_run_names_the_runs_that_exist_and_makes_no_directory(tmp_path: Path) -> None:
+def test_resume_without_a_run_names_the_existing_runs_and_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
         start(tmp_path / "typo", resume=True)
     assert str(error.value) == (f"{tmp_path}/typo: does not exist, so it has no run to resume; start a new run with: muster run job.yaml")
@@ -122,7 +122,7 @@ def test_resume_without_a_run_names_the_runs_that_exist_and_makes_no_directory(t
         start(tmp_path / "empty", resume=True)
 
 
-def test_resume_of_a_finished_run_has_nothing_to_do_unless_the_job_has_grown(tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_does_nothing_unless_the_job_has_grown(tmp_path: Path) -> None:
     left_by(tmp_path / "r", phase=Phase.SUCCEEDED)
     begun = start(tmp_path / "r", resume=True)
     assert begun.finished
@@ -131,7 +131,7 @@ def test_resume_of_a_finished_run_has_nothing_to_do_unless_the_job_has_grown(tmp
     assert not start(tmp_path / "r", more, resume=True).finished
 
 
-def test_fresh_moves_the_run_aside_and_begins_a_younger_one_that_starts_over(tmp_path: Path) -> None:
+def test_fresh_moves_the_old_run_aside_and_starts_a_newer_one(tmp_path: Path) -> None:
     first = left_by(tmp_path / "r", phase=Phase.FAILED)
     second = start(tmp_path / "r", fresh=True)
     second.directory.release()
@@ -144,7 +144,7 @@ def test_fresh_moves_the_run_aside_and_begins_a_younger_one_that_starts_over(tmp
     assert third.job.spec.checkpoint.resume == "Never"
 
 
-def test_fresh_moves_even_a_run_that_cannot_be_read(tmp_path: Path) -> None:
+def test_fresh_moves_a_run_that_cannot_be_read(tmp_path: Path) -> None:
     left_by(tmp_path / "r")
     (tmp_path / "r/status.json").write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read"):
@@ -162,7 +162,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize(("field", "change"), CHANGED.items())
-def test_what_makes_it_another_training_may_not_change_and_is_named(field: str, change: dict[str, Any]) -> None:
+def test_a_change_of_a_field_that_defines_the_training_is_refused(field: str, change: dict[str, Any]) -> None:
     with pytest.raises(FieldError, match=field):
         continued(job(**change), new_run(job(), NOW))
 
@@ -174,7 +174,7 @@ def test_replicas_epochs_and_learning_rate_may_change() -> None:
     assert continued(wanted, run).metadata.generation == 2
 
 
-def test_a_run_taken_up_again_has_its_budgets_whole_and_keeps_its_history() -> None:
+def test_a_resumed_run_has_full_budgets_and_its_old_history() -> None:
     restarts = Restarts(total=4, infrastructure=(NOW,), infrastructure_count=4, without_progress=3, best_step=70)
     before = TrainingJobStatus(
         phase=Phase.FAILED,
@@ -195,7 +195,7 @@ def test_a_run_taken_up_again_has_its_budgets_whole_and_keeps_its_history() -> N
     assert after.attempts[0] == before.attempts[0]
 
 
-def test_the_directory_of_a_replica_loses_the_last_words_of_an_earlier_life(tmp_path: Path) -> None:
+def test_old_last_words_are_removed_from_the_directory_of_a_replica(tmp_path: Path) -> None:
     directory: RunDirectory = open_run_directory(tmp_path)
     folder = directory.replica(3, "worker-0")
     directory.prepare(folder)

@@ -1,4 +1,4 @@
-"""The sweep finds every process of a run by its mark, ends it, and touches nobody else."""
+"""The sweep ends every process with the mark of a run, and no other process. The log follower reads whole lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(mark: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_marked_process_is_asked_and_one_with_another_mark_is_left_alone() -> None:
+def test_only_processes_with_the_mark_of_the_run_are_terminated() -> None:
     mine, other = str(uuid.uuid4()), str(uuid.uuid4())
     with started(mine, TELLS_TERM) as process, started(other, TELLS_TERM) as bystander:
         assert sweep(RUN_MARK, mine, grace_seconds=20) == 0
@@ -42,14 +42,14 @@ def test_a_marked_process_is_asked_and_one_with_another_mark_is_left_alone() -> 
         assert bystander.poll() is None
 
 
-def test_one_that_does_not_heed_the_request_is_killed_when_the_grace_is_over() -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period() -> None:
     mark = str(uuid.uuid4())
     with started(mark, IGNORES_TERM) as process:
         assert sweep(RUN_MARK, mark, grace_seconds=0.3) == 0
         assert process.wait(10) == -9
 
 
-def test_a_child_that_threw_the_mark_away_is_found_through_its_parent() -> None:
+def test_a_child_without_the_mark_is_ended_with_its_parent() -> None:
     mark = str(uuid.uuid4())
     with started(mark, PARENT, IGNORES_TERM):
         deadline = time.monotonic() + 20
@@ -61,7 +61,7 @@ def test_a_child_that_threw_the_mark_away_is_found_through_its_parent() -> None:
         assert not [process for process in both if process.is_running() and process.status() != "zombie"]
 
 
-def test_a_sweep_without_anything_to_find_ends_at_once() -> None:
+def test_a_sweep_without_processes_ends_at_once() -> None:
     assert sweep(RUN_MARK, str(uuid.uuid4()), grace_seconds=60) == 0
 
 

@@ -1,4 +1,4 @@
-"""What replicas leave in the run directory, and the status that follows when nobody saw them end."""
+"""The files that replicas leave in the run directory, and the status that is restored from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def left(run: Path, *events: str, folder: str = "attempts/0/worker-0", **words: 
 
 
 def killed(run: Path) -> TrainingJob:
-    """A run whose `muster run` was killed when it had seen 20 steps in 20 seconds."""
+    """A run of a `muster run` that was killed after 20 steps in 20 seconds."""
     status = TrainingJobStatus(
         phase=Phase.RUNNING,
         admitted_time=NOW,
@@ -55,7 +55,7 @@ def resumed(run: Path) -> TrainingJobStatus:
     return start.job.status
 
 
-def test_what_events_tell_beyond_the_last_status_is_taken_up(tmp_path: Path) -> None:
+def test_events_after_the_last_status_are_added_to_it(tmp_path: Path) -> None:
     killed(tmp_path)
     commit = event("commit", 30, step=27, path="c27", seconds=1.0, blockedSeconds=0.5, reason="Stop")
     left(tmp_path, event("step", 21, step=21, totalSteps=100), event("step", 29, step=27, loss="0.25", totalSteps=100), commit)
@@ -71,7 +71,7 @@ def test_what_events_tell_beyond_the_last_status_is_taken_up(tmp_path: Path) -> 
     assert (status.goodput.productive_steps, status.goodput.suspended_seconds) == (27, 0)
 
 
-def test_last_words_are_enough_where_events_are_lost(tmp_path: Path) -> None:
+def test_last_words_are_used_if_events_are_lost(tmp_path: Path) -> None:
     killed(tmp_path)
     left(tmp_path, code=21, attempt=0, step=27, commit={"step": 27, "path": "c27"})
     status = resumed(tmp_path)
@@ -80,7 +80,7 @@ def test_last_words_are_enough_where_events_are_lost(tmp_path: Path) -> None:
     assert status.checkpoint.step == 27
 
 
-def test_where_nothing_was_left_the_attempt_ended_when_the_status_was_last_written(tmp_path: Path) -> None:
+def test_an_attempt_without_traces_ended_at_the_last_write_of_the_status(tmp_path: Path) -> None:
     killed(tmp_path)
     status = resumed(tmp_path)
     assert (status.attempts[0].last_step, status.attempts[0].end_time) == (20, NOW + timedelta(seconds=20))
@@ -88,22 +88,22 @@ def test_where_nothing_was_left_the_attempt_ended_when_the_status_was_last_writt
     assert status.goodput.productive_seconds == 20
 
 
-def test_a_stop_that_nobody_saw_the_end_of_is_caught_up_on_too(tmp_path: Path) -> None:
+def test_traces_complete_the_record_of_an_interrupted_stop(tmp_path: Path) -> None:
     run = killed(tmp_path)
-    asked = replace(run.status.attempts[0], end_time=NOW, reason=Reason.SUSPENDED, settled=True, last_step=20)
+    stopping = replace(run.status.attempts[0], end_time=NOW, reason=Reason.SUSPENDED, settled=True, last_step=20)
     directory = open_run_directory(tmp_path)
-    directory.write_status(replace(run.status, attempts=(asked,)))
+    directory.write_status(replace(run.status, attempts=(stopping,)))
     directory.release()
     left(tmp_path, event("step", 21, step=21))
-    assert resumed(tmp_path).attempts[0] == replace(asked, last_step=21)
+    assert resumed(tmp_path).attempts[0] == replace(stopping, last_step=21)
 
 
-def test_events_count_for_their_attempt_in_whatever_folder_they_are(tmp_path: Path) -> None:
+def test_events_count_for_their_own_attempt_in_any_folder(tmp_path: Path) -> None:
     left(tmp_path, event("step", 1, step=9), event("step", 5, step=4, attempt=1), code=21, attempt=1, step=5)
     left(tmp_path, event("step", 2, step=8), folder="attempts/0/worker-1", code=21, attempt=0, step=8)
-    found = traces_of(tmp_path, 1)
-    assert found.last_event == NOW + timedelta(seconds=5)
-    [view] = found.replicas
+    traces = traces_of(tmp_path, 1)
+    assert traces.last_event == NOW + timedelta(seconds=5)
+    [view] = traces.replicas
     assert view.report is not None
     assert view.report.progress is not None
     assert view.report.progress.step == 4
@@ -111,7 +111,7 @@ def test_events_count_for_their_attempt_in_whatever_folder_they_are(tmp_path: Pa
     assert view.last_words.step == 5
 
 
-def test_events_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_events_are_ignored(tmp_path: Path) -> None:
     left(tmp_path, event("step", 1, step=9), event("step", 2, step="many"), event("commit", 3), event("evaluation", 4, metrics=7), '{"eve')
     [view] = traces_of(tmp_path, 0).replicas
     assert view.report is not None
