@@ -116,6 +116,8 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> UnreadableYamlError:
     reason = error.problem or error.context
     if mark is None:
         return UnreadableYamlError(f"is not YAML: {reason}")
+    if reason and "maximum nesting depth" in reason:  # libyaml since PyYAML 6.0.4, which looks ahead
+        return UnreadableYamlError(f"is nested deeper than {MAX_DEPTH} levels", line=mark.line + 1)
     line = text.split("\n")[mark.line : mark.line + 1]
     if line and line[0][mark.column : mark.column + 1] == "\t":
         reason = "YAML is indented with spaces, not with tabs"

@@ -37,7 +37,7 @@ def form_of(kind: Any, dtype: np.dtype[Any]) -> Form | None:
         leaf, width = leaf.value_type, width * leaf.list_size
     if not (pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf)):
         return None
-    own = np.dtype(leaf.to_pandas_dtype())
+    own = pa.array([], leaf).to_numpy(zero_copy_only=False).dtype  # `to_pandas_dtype` needs pandas
     if not (_is_whole(own) and _is_whole(dtype)) and not np.can_cast(own, dtype, "same_kind"):
         return None
     return Form(None if varies else width, width * max(own.itemsize, dtype.itemsize))

@@ -30,7 +30,6 @@ class _Reader(Reader):
                 f"data file {file.path} has a footer of {int.from_bytes(end[:4], 'little')} bytes, and at most {MOST_FOOTER} are read; "
                 "write fewer row groups into a file"
             )
-        self._opened = file
         self._file = pq.ParquetFile(
             Stream(file, MOST_READ),
             buffer_size=_BUFFER,
@@ -43,24 +42,9 @@ class _Reader(Reader):
         self.schema = self._file.schema_arrow
 
     def group_rows(self, names: Sequence[str], row_bytes: int) -> list[int]:
-        """Refuses lists that are longer than the row, before memory is taken for them."""
+        """Leaves the metadata of columns alone: for those of a damaged file, pyarrow ends the process."""
         metadata = self._file.metadata
-        lists = [
-            leaf
-            for leaf in range(metadata.num_columns)
-            if metadata.schema.column(leaf).max_repetition_level and metadata.schema.column(leaf).path.rpartition(".list.")[0] in names
-        ]
-        counts = []
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            counts.append(group.num_rows)
-            for column in map(group.column, lists):
-                if column.num_values > group.num_rows * row_bytes:
-                    name = column.path_in_schema.rpartition(".list.")[0]
-                    raise BadConfiguration(
-                        f"data file {self._opened.path}: column {name} has {column.num_values} numbers in {group.num_rows} rows, which is "
-                        "more than are needed; write as many in each row"
-                    )
-        return counts
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
     def slices(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         batches: Iterator[Any] = self._file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names), use_threads=False)
