@@ -168,14 +168,18 @@ def test_the_answer_to_a_hostile_job_leaves_its_spec_as_it_is(jobs: Jobs, submit
 
 
 def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
-    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.muster.dev"
+    definitions, name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "trainingjobs.muster.dev"
+
+    def is_gone() -> bool:
+        return name not in [each["metadata"]["name"] for each in cluster.admin.get(definitions)["items"]]
+
     with operating(cluster, tmp_path / "operator", resyncSeconds=1) as operator, well(operator):
         runs(jobs, "before")
-        cluster.admin.delete(definition)
+        cluster.admin.delete(f"{definitions}/{name}")
         try:
             wait_until(lambda: re.search(r'requests_total{status="404",verb="WATCH"} \d', operator.figures()), "the watch of jobs ends")
         finally:
-            wait_until(lambda: not cluster.admin.get(definition.rpartition("/")[0])["items"], "the definition is gone")
+            wait_until(is_gone, "the definition is gone")
             cluster.install()
         runs(jobs, "after", seconds=60)
 
