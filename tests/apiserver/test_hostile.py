@@ -99,7 +99,7 @@ def answered(jobs: Jobs) -> None:
         wait_until(lambda name=name: condition(status_of(jobs, name), "Valid"), f"{name} is answered")
 
 
-def runs(jobs: Jobs, name: str, *, seconds: float = 60.0) -> None:
+def runs(jobs: Jobs, name: str, *, seconds: float = 180.0) -> None:
     jobs.submit(job(name, workers=1))
     jobs.reaches(name, "Running", seconds=seconds)
 
@@ -107,7 +107,7 @@ def runs(jobs: Jobs, name: str, *, seconds: float = 60.0) -> None:
 def resynced(operator: OperatorProcess) -> None:
     """Waits until everything was listed once more."""
     seen = last_resync(operator)
-    wait_until(lambda: last_resync(operator) > seen, "everything is listed again", seconds=60)
+    wait_until(lambda: last_resync(operator) > seen, "everything is listed again", seconds=180)
 
 
 def last_resync(operator: OperatorProcess) -> float:
@@ -133,7 +133,7 @@ def test_hostile_jobs_stop_no_honest_job_when_the_operator_starts_nor_at_a_resyn
     submit_hostile(jobs, submitted)
     jobs.submit(job("waits", workers=1))
     with operating(cluster, tmp_path / "operator", resyncSeconds=2) as operator, well(operator):
-        jobs.reaches("waits", "Running", seconds=60)
+        jobs.reaches("waits", "Running", seconds=180)
         answered(jobs)
         resynced(operator)
         runs(jobs, "later")
@@ -181,7 +181,7 @@ def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs
         finally:
             wait_until(is_gone, "the definition is gone")
             cluster.install()
-        runs(jobs, "after", seconds=60)
+        runs(jobs, "after")
 
 
 LARGE = 9
