@@ -1,4 +1,4 @@
-"""What ranks agree on, with an engine that counts how often they meet."""
+"""Agreements between ranks, with an engine that counts its collectives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster_trainer.training.agreement import agree, gather, leave
 
 @dataclass
 class Rank:
-    """Of a world of two, whose other rank says `other`, and is gone after `left` meetings."""
+    """A rank of a world of two. The other rank sends `other`, and is gone after `left` collectives."""
 
     rank: int
     other: str = '{"value": 2}'
@@ -45,7 +45,7 @@ def test_an_agreement_takes_one_collective() -> None:
 @pytest.mark.parametrize("left", [1, 9])
 @pytest.mark.parametrize("rank", [Rank(0), Rank(1, other='{"code": 11, "message": "seven is too much"}')])
 def test_an_error_of_all_ranks_is_raised_after_one_more_collective(call: Any, left: int, rank: Rank) -> None:
-    # who goes at once could take with it what the other still reads; one that is gone by then had read it
+    # a rank that ends at once could end the read of the other rank; a rank that is gone by then has read it
     rank.met, rank.left = 0, left
     with pytest.raises(BadConfiguration, match="seven is too much"):
         call(rank, _refused if rank.rank == 0 else lambda: 1)
@@ -58,6 +58,6 @@ def test_a_peer_that_is_lost_during_an_agreement_is_reported() -> None:
     leave(Rank(1, left=0))
 
 
-def test_an_error_without_a_known_code_is_a_user_error() -> None:
+def test_an_error_with_an_unknown_code_is_a_user_error() -> None:
     with pytest.raises(UserError, match="no such code"):
         agree(Rank(1, other='{"code": 77, "message": "no such code"}'), lambda: 1)

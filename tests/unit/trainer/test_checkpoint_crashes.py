@@ -1,4 +1,4 @@
-"""Whatever two attempts do in whatever order, and wherever one crashes: nothing bad is chosen, and nothing good is lost."""
+"""Two attempts save in any order, and crash anywhere: no bad checkpoint is chosen, and no good one is lost."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Attempts(RuleBasedStateMachine):
 
     @precondition(lambda self: self.stale is not None)
     @rule()
-    def the_attempt_before_gets_its_marker_in_all_the_same(self) -> None:
+    def the_attempt_before_commits_despite_its_lower_fence(self) -> None:
         """It looked for a newer fence just before that one was registered: a race that no check can close."""
         assert self.stale is not None
         step = self.stale_step + STEP
@@ -153,7 +153,7 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: len(self.good) >= 2)
     @rule(cut=st.booleans(), resumes=st.booleans())
     def the_newest_checkpoint_rots(self, cut: bool, resumes: bool) -> None:
-        """And the attempt that wrote it may go on, not knowing."""
+        """The attempt that wrote it may continue."""
         newest = max(self.good)
         path = self.directory / f"step-{newest[0]:08d}-{newest[1]}" / "weights"
         if not path.exists():
@@ -177,4 +177,4 @@ class Attempts(RuleBasedStateMachine):
 
 
 Attempts.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-test_any_interleaving_and_any_crash = Attempts.TestCase
+test_any_order_of_saves_and_crashes_leaves_the_newest_good_checkpoint = Attempts.TestCase

@@ -1,4 +1,4 @@
-"""Checkpoint folders that others have written: whatever is there is damaged or refused. Nothing hangs, and nothing is written elsewhere."""
+"""Checkpoint folders that others have written: bad files are damaged or refused. Nothing hangs, and nothing is written elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def save(directory: Path, step: int) -> Path:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """Makes `content` the manifest, and the marker that of it."""
+    """Writes `content` as the manifest, with its marker."""
     (path / "manifest.json").write_bytes(content)
     (path / "COMMITTED").write_text(hashlib.sha256(content).hexdigest())
 
@@ -63,7 +63,7 @@ def changed(path: Path, **fields: Any) -> None:
 
 
 def chosen(directory: Path) -> tuple[int, str]:
-    """The step that training goes on from, and why the newest was passed over."""
+    """The step from which training resumes, and why the newest commit was skipped."""
     selection = select(CheckpointSpec(str(directory)), Fence(CREATED, 9))
     return selection.step, " ".join(reason for _, reason in selection.skipped)
 
@@ -105,7 +105,7 @@ def test_only_regular_files_are_read(tmp_path: Path, name: str, make: Callable[[
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
-def test_a_manifest_names_plain_relative_paths_only(tmp_path: Path, name: str) -> None:
+def test_a_manifest_may_name_only_plain_relative_paths(tmp_path: Path, name: str) -> None:
     save(tmp_path, 10)
     path = save(tmp_path, 20)
     files = json.loads((path / "manifest.json").read_bytes())["files"]
@@ -186,8 +186,8 @@ def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path, name: str) -> None:
 
 
 @given(content=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_no_content_of_a_manifest_raises_anything_but_a_value_error(content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (whatever it says)
+def test_any_bad_content_of_a_manifest_raises_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (with any message)
         Manifest.from_bytes(content)
 
 
@@ -199,7 +199,7 @@ VALID = json.loads(
 
 
 @given(field=st.sampled_from(sorted(VALID)), value=JSON)
-def test_a_manifest_with_one_field_of_another_shape_is_damage_or_as_it_is_written(field: str, value: Any) -> None:
+def test_a_manifest_with_one_changed_field_is_damage_or_is_read_as_written(field: str, value: Any) -> None:
     document = {**copy.deepcopy(VALID), field: value}
     try:
         manifest = Manifest.from_bytes(json.dumps(document).encode())
@@ -210,7 +210,7 @@ def test_a_manifest_with_one_field_of_another_shape_is_damage_or_as_it_is_writte
 
 
 @given(value=JSON)
-def test_no_entry_of_a_file_raises_out_of_the_selection(value: Any) -> None:
+def test_a_bad_entry_of_a_file_does_not_fail_the_selection(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), 10)
         changed(save(Path(folder), 20), files={"weights": value})
@@ -218,7 +218,7 @@ def test_no_entry_of_a_file_raises_out_of_the_selection(value: Any) -> None:
 
 
 @given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps({"resumedStep": value}).encode()))
-def test_a_registration_of_any_shape_stops_no_job(content: bytes) -> None:
+def test_a_registration_of_any_shape_does_not_stop_a_job(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         save(directory, 10)
@@ -235,7 +235,7 @@ def test_a_registration_that_is_not_a_file_is_ignored(tmp_path: Path, make: Call
     assert chosen(tmp_path)[0] == 10
 
 
-def test_a_registration_from_the_future_ends_the_job_with_its_path_and_removes_nothing(tmp_path: Path) -> None:
+def test_a_registration_from_the_future_ends_the_job_and_removes_nothing(tmp_path: Path) -> None:
     made = store(tmp_path)
     path = save(tmp_path, 10)
     file = tmp_path / "attempts" / "99991231T235959Z-0000.json"
@@ -265,7 +265,7 @@ def test_a_link_to_a_folder_is_not_a_checkpoint_and_its_target_stays(tmp_path: P
     assert read_verified(elsewhere).step == 30
 
 
-def test_a_marker_that_is_a_folder_does_not_keep_its_checkpoint_from_being_removed(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_folder_as_marker_is_removed(tmp_path: Path) -> None:
     path = save(tmp_path, 10)
     (path / "COMMITTED").unlink()
     (path / "COMMITTED").mkdir()
@@ -299,9 +299,7 @@ def newer(directory: Path, step: int) -> Path:
 
 
 @pytest.mark.parametrize(("write", "version"), [(outdated, "an older version of Muster"), (newer, "a newer version of Muster")])
-def test_a_checkpoint_of_another_version_is_refused_with_remedies_and_never_skipped(
-    tmp_path: Path, write: Callable[[Path, int], Path], version: str
-) -> None:
+def test_a_checkpoint_of_another_version_is_refused_with_remedies(tmp_path: Path, write: Callable[[Path, int], Path], version: str) -> None:
     save(tmp_path, 10)
     path = write(tmp_path, 20)
     for resume in ("Auto", str(path)):
@@ -336,7 +334,7 @@ def bucket() -> ObjectPath:
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/muster-escaped", "sub/../../escaped"])
-def test_an_object_is_downloaded_below_the_folder_only(
+def test_an_object_is_downloaded_only_below_the_folder(
     bucket: ObjectPath, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

@@ -1,4 +1,4 @@
-"""The checkpoint directory: commit, fence, selection, retention and what a crash leaves."""
+"""The checkpoint directory: commit, fence, selection, retention and crashes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def chosen(directory: Path, attempt: int = 9, *, resume: str = "Auto", later: in
     return selection.step, [reason for _, reason in selection.skipped]
 
 
-def test_the_name_of_a_commit_has_step_and_fence_and_its_manifest_lists_the_files(tmp_path: Path) -> None:
+def test_a_commit_has_step_and_fence_in_its_name_and_lists_its_files(tmp_path: Path) -> None:
     path = save(begin_attempt(tmp_path, 2), 120)
     assert path.name == "step-00000120-20261121T111614Z-0002"
     document = json.loads((path / "manifest.json").read_bytes())
@@ -68,7 +68,7 @@ def test_the_name_of_a_commit_has_step_and_fence_and_its_manifest_lists_the_file
     assert (tmp_path / "attempts" / "20261121T111614Z-0002.json").is_file()
 
 
-def test_without_the_marker_a_checkpoint_does_not_exist(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_marker_does_not_exist(tmp_path: Path) -> None:
     store = begin_attempt(tmp_path, 0)
     save(store, 10)
     (save(store, 20) / "COMMITTED").unlink()
@@ -132,7 +132,7 @@ def test_a_job_that_is_created_again_resumes_and_has_a_higher_fence(tmp_path: Pa
     assert chosen(tmp_path, 1, later=60)[0] == 20
 
 
-def test_never_starts_over_once_and_later_attempts_resume_from_their_own_commits(tmp_path: Path) -> None:
+def test_resume_never_applies_only_to_the_first_attempt(tmp_path: Path) -> None:
     save(begin_attempt(tmp_path, 0), 50)
     fresh = begin_attempt(tmp_path, 0, later=60, resume="Never")
     assert chosen(tmp_path, 0, later=60, resume="Never")[0] == 0
@@ -141,7 +141,7 @@ def test_never_starts_over_once_and_later_attempts_resume_from_their_own_commits
     assert chosen(tmp_path, 1, later=60)[0] == 10  # the 50 of the run before is void
 
 
-def test_a_named_checkpoint_is_for_the_first_attempt_and_later_ones_use_their_own(tmp_path: Path) -> None:
+def test_only_the_first_attempt_resumes_from_a_named_checkpoint(tmp_path: Path) -> None:
     named = save(begin_attempt(tmp_path / "other", 0), 40)
     directory = tmp_path / "this"
     store = begin_attempt(directory, 0, later=5, resume=str(named))
@@ -161,7 +161,7 @@ def test_a_named_checkpoint_must_exist_and_verify(tmp_path: Path) -> None:
         chosen(tmp_path, resume=str(named))
 
 
-def test_retention_keeps_the_newest_valid_and_removes_void_and_unfinished_of_older_fences(tmp_path: Path) -> None:
+def test_retention_removes_old_void_and_unfinished_checkpoints(tmp_path: Path) -> None:
     first = begin_attempt(tmp_path, 0)
     for step in (10, 20, 30):
         save(first, step)
@@ -214,7 +214,7 @@ def test_a_storage_error_names_path_and_remedy(tmp_path: Path, monkeypatch: pyte
     assert str(tmp_path) in str(raised.value)
 
 
-def test_another_identity_is_refused_by_field_with_both_values_and_the_remedies(tmp_path: Path) -> None:
+def test_another_identity_is_refused_with_field_values_and_remedies(tmp_path: Path) -> None:
     saved = manifest(10, **{"config.seed": 1, "framework": "torch"})
     check_identity(saved, {"config.seed": 1, "framework": "torch"}, tmp_path)
     with pytest.raises(BadConfiguration, match=r"config.seed is 2, .* with 1\. .*resume: Never.*checkpoint.name"):

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: the same samples as in other formats, in bounded memory; and what does not fit is refused by file and column."""
+"""Parquet and Arrow files: the same samples as in other formats, in bounded memory. A column that does not fit is refused by its name."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def saved(table: pa.Table, path: Path, form: str, *, rows: int | None = None, **
 
 
 def opened(path: Path, form: str, *columns: Column) -> FileSet:
-    found = open_files({"format": form, "train": str(path)}, "train", *(columns or (INPUTS, TARGETS)))
-    assert isinstance(found, FileSet)
-    return found
+    data_set = open_files({"format": form, "train": str(path)}, "train", *(columns or (INPUTS, TARGETS)))
+    assert isinstance(data_set, FileSet)
+    return data_set
 
 
 def lists(array: np.ndarray) -> pa.Array:
@@ -83,11 +83,11 @@ def test_samples_and_their_order_are_those_of_csv_and_arrays(choices: st.DataObj
                     whole = pq.read_table(path) if form == "Parquet" else pa.ipc.open_file(path).read_all()
                     saved(whole, path, form, rows=choices.draw(st.integers(1, 50)))
             column = Column(names.get(form, "inputs"), dtype, shape)
-            found = opened(place / f"train-*.{written[0].suffix[1:]}", form, column, TARGETS)
-            assert len(found) == count
+            data_set = opened(place / f"train-*.{written[0].suffix[1:]}", form, column, TARGETS)
+            assert len(data_set) == count
             for step in range(2 * order.steps_per_epoch):
                 chosen = order.batch_indices(step)
-                same, targets = found.batch(chosen)
+                same, targets = data_set.batch(chosen)
                 assert (same.dtype, same.tobytes()) == (np.dtype(dtype), np.ascontiguousarray(inputs[chosen]).tobytes())
                 assert targets.tolist() == chosen.tolist()
 
@@ -151,7 +151,7 @@ THREE = [[1.0, 2.0, 3.0]] * 2
         (pa.array([[1.0, 2.0]] * 2, pa.list_(pa.float32(), 2)), [1, 2], "{path} has 2 numbers in a row of column inputs, where 3"),
     ],
 )
-def test_a_column_that_does_not_fit_is_refused_in_a_sentence(inputs: Any, targets: Any, message: str, form: str, tmp_path: Path) -> None:
+def test_a_column_that_does_not_fit_is_refused_in_one_line(inputs: Any, targets: Any, message: str, form: str, tmp_path: Path) -> None:
     path = saved(pa.table({"inputs": inputs, "targets": targets}), tmp_path / "train", form)
     with pytest.raises(BadConfiguration) as refusal:
         opened(path, form)
@@ -180,7 +180,7 @@ def test_files_that_differ_or_lack_a_column_are_refused(form: str, tmp_path: Pat
 
 
 def varint(number: int) -> bytes:
-    """As the compact protocol of Thrift has it."""
+    """A number in the compact protocol of Thrift."""
     return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
 
 
@@ -210,14 +210,14 @@ DEEP = b"\x15\x04" + b"\x1c" * 100_000  # structs in structs
         ("Arrow", b"ARROW1\0\0" + b"\xff" * 99 + b"ARROW1", "cannot be read: .*; it may be damaged"),
     ],
 )
-def test_hostile_files_are_refused_in_a_sentence(form: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_with_their_path(form: str, content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "train"
     path.write_bytes(content)
     with pytest.raises(BadConfiguration, match=f"data file {path} {message}"):
         opened(path, form)
 
 
-def test_a_stream_of_arrow_is_refused_with_what_to_write(tmp_path: Path) -> None:
+def test_an_arrow_stream_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pa.ipc.new_stream(tmp_path / "train", table_of(2).schema) as writer:
         writer.write_table(table_of(2))
     with pytest.raises(BadConfiguration, match=r"no Arrow file; write it with pyarrow\.ipc\.new_file, which is not the format of a stream"):
@@ -225,7 +225,7 @@ def test_a_stream_of_arrow_is_refused_with_what_to_write(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_any_flipped_bytes_are_read_or_refused_by_name(form: str, tmp_path: Path) -> None:
+def test_a_file_with_changed_bytes_is_read_or_refused_by_name(form: str, tmp_path: Path) -> None:
     draw: random.Random = seeded_random()
     compression = "zstd"
     whole = saved(table_of(200), tmp_path / "train", form, rows=50, compression=compression).read_bytes()
@@ -238,8 +238,8 @@ def test_any_flipped_bytes_are_read_or_refused_by_name(form: str, tmp_path: Path
         path.write_bytes(content)
         refusal = str(path)
         try:
-            found = opened(path, form)
-            found.batch(range(min(len(found), 500)))
+            data_set = opened(path, form)
+            data_set.batch(range(min(len(data_set), 500)))
         except TrainerError as error:
             refusals, refusal = refusals + 1, str(error)
         assert str(path) in refusal
@@ -247,20 +247,20 @@ def test_any_flipped_bytes_are_read_or_refused_by_name(form: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_that_is_cut_while_it_is_read_is_an_error_and_is_read_again_when_it_is_whole(form: str, tmp_path: Path) -> None:
+def test_a_file_that_is_truncated_during_use_is_an_error_until_it_is_whole(form: str, tmp_path: Path) -> None:
     path = saved(table_of(5000), tmp_path / "train", form, rows=1000)
-    found = opened(path, form)
+    data_set = opened(path, form)
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.truncate(len(whole) // 2)
     with pytest.raises(BadConfiguration, match=f"data file {path} is truncated: it ends at byte"):
-        found.batch([4900])
+        data_set.batch([4900])
     with path.open("r+b") as file:
         file.write(whole)
-    assert found.batch([4900])[1].tolist() == [4900]
+    assert data_set.batch([4900])[1].tolist() == [4900]
 
 
-def test_the_checksums_that_writing_puts_into_parquet_are_verified(tmp_path: Path) -> None:
+def test_the_checksums_of_written_parquet_files_are_verified(tmp_path: Path) -> None:
     data = ArrayDataSet(np.arange(3000, dtype=np.float32).reshape(-1, 3), np.arange(1000))
     with patch.object(pq, "ParquetWriter", lambda path, schema, **options: WRITER(path, schema, compression="none", **options)):
         (path,) = write(data, tmp_path, "train", form="Parquet", files=1)
@@ -276,7 +276,7 @@ def test_the_checksums_that_writing_puts_into_parquet_are_verified(tmp_path: Pat
 WRITER = pq.ParquetWriter
 
 
-def test_more_rows_than_a_file_can_have_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_fit_into_the_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = pa.table({"x": np.zeros(3_000_000, np.int8), "y": np.zeros(3_000_000, np.int8)})
     path = saved(zeros, tmp_path / "zeros", "Parquet")
     monkeypatch.setattr(columnar, "_ROWS_PER_BYTE", 100)
@@ -284,25 +284,25 @@ def test_more_rows_than_a_file_can_have_are_refused_before_they_are_read(tmp_pat
         opened(path, "Parquet", Column("x"), Column("y"))
 
 
-def test_a_record_batch_larger_than_the_bound_is_refused_with_the_rows_to_write_and_a_row_group_is_read(tmp_path: Path) -> None:
+def test_a_too_large_record_batch_is_refused_and_a_row_group_is_read(tmp_path: Path) -> None:
     with patch.multiple(columnar, MOST_DECODED=20_000, _CHUNK=4000), patch.object(arrow, "MOST_DECODED", 20_000):
         path = saved(table_of(5000), tmp_path / "train", "Arrow")
         with pytest.raises(BadConfiguration, match=r"a record batch of 5000 rows, and 1000 .* fit .*max_chunksize=1000"):
             opened(path, "Arrow")
-        found: Any = opened(saved(table_of(5000), path, "Parquet"), "Parquet")
+        data_set: Any = opened(saved(table_of(5000), path, "Parquet"), "Parquet")
         chosen = np.random.default_rng(0).permutation(5000)
         for begin in range(0, 5000, 500):
-            assert found.batch(chosen[begin : begin + 500])[1].tolist() == chosen[begin : begin + 500].tolist()
-            assert 0 < found._bytes <= 20_000
-            assert found._bytes == sum(array.nbytes for arrays in found._chunks.values() for array in arrays)
+            assert data_set.batch(chosen[begin : begin + 500])[1].tolist() == chosen[begin : begin + 500].tolist()
+            assert 0 < data_set._bytes <= 20_000
+            assert data_set._bytes == sum(array.nbytes for arrays in data_set._chunks.values() for array in arrays)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_threads_may_read_at_once(form: str, tmp_path: Path) -> None:
-    found = opened(saved(table_of(2000), tmp_path / "train", form, rows=100), form)
+    data_set = opened(saved(table_of(2000), tmp_path / "train", form, rows=100), form)
     chosen = [np.random.default_rng(seed).integers(0, 2000, 50) for seed in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        for indices, (inputs, targets) in zip(chosen, pool.map(found.batch, chosen), strict=True):
+        for indices, (inputs, targets) in zip(chosen, pool.map(data_set.batch, chosen), strict=True):
             assert targets.tolist() == indices.tolist()
             assert inputs[:, 0].tolist() == (indices * 3).tolist()
 
@@ -326,7 +326,7 @@ print(open_files({settings}, "train", Column("inputs", "float32", (3,)), Column(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_without_pyarrow_it_says_what_to_install(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyarrow_names_the_package_to_install(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(table_of(2), tmp_path / "train", form)
     monkeypatch.setitem(sys.modules, "muster_trainer.data.files.arrow", None)
     with pytest.raises(BadConfiguration, match=f"format {form} needs pyarrow: .*; pip install pyarrow, or use the bundled image"):

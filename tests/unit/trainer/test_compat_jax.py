@@ -1,4 +1,4 @@
-"""Canaries for the private parts of JAX that `muster_trainer.jax.compat` uses, and what a fork server needs of JAX."""
+"""Checks of the private parts of JAX that `muster_trainer.jax.compat` uses, and of forks after an import of JAX."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ assert host.unfit() != ""
 """
 
 
-def test_an_import_of_the_engine_initialises_no_device_and_a_fork_of_it_computes() -> None:
+def test_an_import_of_the_engine_initialises_no_device_and_a_fork_can_compute() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, CHANGED.format("jax._src.xla_bridge.backends_are_initialized") + "\n" + ran.stderr

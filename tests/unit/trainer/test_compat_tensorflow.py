@@ -19,7 +19,7 @@ import tensorflow as tf
 from muster_trainer.tensorflow import compat
 
 
-def test_the_coordination_service_takes_its_time_outs_and_its_leader() -> None:
+def test_the_coordination_service_accepts_time_outs_and_a_leader() -> None:
     from tensorflow.python.eager import context  # type: ignore[attr-defined]
 
     taken = inspect.signature(context.Context.configure_coordination_service).parameters
@@ -42,7 +42,7 @@ def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() 
     assert finished.returncode == 0, finished.stderr
 
 
-def test_an_optimizer_takes_gradients_that_are_summed_already() -> None:
+def test_an_optimizer_accepts_summed_gradients() -> None:
     strategy = tf.distribute.MirroredStrategy(["/device:CPU:0"])
     calls = []
     with strategy.scope():
@@ -59,11 +59,11 @@ def test_an_optimizer_takes_gradients_that_are_summed_already() -> None:
     assert variable.numpy() == [0.0]
 
 
-def test_an_optimizer_that_wraps_another_one_is_left_alone() -> None:
+def test_an_optimizer_that_wraps_another_one_is_not_changed() -> None:
     assert not compat.accept_summed_gradients(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
 
 
-def test_the_values_of_a_checkpoint_are_those_that_it_writes(tmp_path: Path) -> None:
+def test_the_tensors_of_a_checkpoint_equal_its_written_values(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     checkpoint = tf.train.Checkpoint(model=model)
     checkpoint.write(str(tmp_path / "whole"))
@@ -76,7 +76,7 @@ def test_the_values_of_a_checkpoint_are_those_that_it_writes(tmp_path: Path) -> 
             assert np.array_equal(value, written.get_tensor(key)), f"Checkpoint._saver._gather_serialized_tensors: {key} differs"
 
 
-def test_a_variable_is_saved_and_restored_by_the_functions_that_it_is_given(tmp_path: Path) -> None:
+def test_a_variable_is_saved_and_restored_by_the_given_functions(tmp_path: Path) -> None:
     variable, restored = keras.Variable([1.0, 2.0]), []
     compat.save_by(variable, read=lambda: tf.constant([3.0, 4.0]), restore=restored.append)
     checkpoint = tf.train.Checkpoint(variable=variable)
@@ -98,7 +98,7 @@ class Block(keras.layers.Layer):
         return self.inner(inputs)
 
 
-def test_all_layers_of_a_model_include_those_within_a_layer() -> None:
+def test_all_layers_includes_layers_within_layers() -> None:
     block = Block()
     layers = list(compat.all_layers(keras.Sequential([keras.Input((1,)), block])))
     assert any(layer is block.inner for layer in layers), "model._flatten_layers leaves out layers within a layer"
@@ -121,9 +121,7 @@ class Ending:
 
 
 @pytest.mark.parametrize(("join", "waits"), [(JOIN, [1.0]), (compat.join_threads, [])])
-def test_the_patch_does_not_wait_a_second_for_a_thread_that_is_about_to_end(
-    join: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_patched_join_does_not_wait_for_a_thread_that_ends_soon(join: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = tf.train.Coordinator()
     thread, waited = Ending(), []
 

@@ -1,4 +1,4 @@
-"""Canaries for the private parts of PyTorch that `muster_trainer.pytorch.compat` uses. Each fails with a sentence that names the part."""
+"""Checks of the private parts of PyTorch that `muster_trainer.pytorch.compat` uses. Each failure names the part."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_asynchronous_outputs_can_be_waited_for(world_of_one: None) -> None:
     assert compat.wait_for_collectives(outputs).shape == (1, 2)
 
 
-def test_a_sharded_tensor_has_its_place_in_the_whole(world_of_one: None) -> None:
+def test_a_sharded_tensor_has_its_box_in_the_whole_tensor(world_of_one: None) -> None:
     sharded = distribute_tensor(torch.ones(2, 3), init_device_mesh("cpu", (1,)), [Shard(0)])
-    found = compat.local_box(sharded), compat.local_box(torch.ones(2, 3))
-    assert found == (((0, 0), (2, 3)),) * 2, CHANGED.format("torch.distributed.checkpoint.planner_helpers._create_chunk_from_dtensor")
+    places = compat.local_box(sharded), compat.local_box(torch.ones(2, 3))
+    assert places == (((0, 0), (2, 3)),) * 2, CHANGED.format("torch.distributed.checkpoint.planner_helpers._create_chunk_from_dtensor")
 
 
-def test_rpc_takes_the_transport() -> None:
+def test_rpc_accepts_the_transport() -> None:
     try:
         options = compat.rpc_options(threads=4, timeout=1.0)
     except TypeError as error:
@@ -58,7 +58,7 @@ def test_rpc_takes_the_transport() -> None:
     assert (options.num_worker_threads, options.rpc_timeout) == (4, 1.0)
 
 
-def test_fsdp_on_the_cpu_has_what_it_needs() -> None:
+def test_fsdp_on_the_cpu_works_or_has_the_function_of_the_fix() -> None:
     if not compat.FSDP_NEEDS_FIX_ON_CPU:
         assert hasattr(torch.cpu.Stream, "wait_event"), CHANGED.format("torch.cpu.Stream: it has no wait_event")
         return
@@ -68,7 +68,7 @@ def test_fsdp_on_the_cpu_has_what_it_needs() -> None:
     assert len(parameters) == 3, CHANGED.format(f"_get_gradient_divide_factors: it takes {parameters}")
 
 
-def test_schedules_leave_gradients_as_they_are(world_of_one: None) -> None:
+def test_schedules_do_not_scale_gradients(world_of_one: None) -> None:
     stage = PipelineStage(torch.nn.Linear(2, 2, bias=False), 0, 1, torch.device("cpu"), input_args=torch.ones(1, 2))
     schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=lambda outputs, rows: outputs.sum(), **compat.UNSCALED)
     schedule.step(torch.ones(2, 2), target=torch.arange(2))

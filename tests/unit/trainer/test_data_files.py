@@ -1,4 +1,4 @@
-"""Samples in files: what is written is read, and what is damaged is refused by name and never trained on."""
+"""Samples in files: written samples are read, and damaged files are refused by name."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ def column(part: str, array: np.ndarray, form: str) -> Column:
 
 def opened(place: Path, data: Samples, form: str) -> FileSet:
     settings = {"format": form, "train": str(place / "train-*")}
-    found = open_files(settings, "train", column("inputs", data.inputs, form), column("targets", data.targets, form))
-    assert found is not None
-    return found
+    data_set = open_files(settings, "train", column("inputs", data.inputs, form), column("targets", data.targets, form))
+    assert data_set is not None
+    return data_set
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(FORMATS), st.integers(1, 40), st.integers(1, 5), SHAPES, SHAPES, DTYPES, DTYPES, st.integers(0, 1000))
-def test_written_samples_are_read_in_any_order_and_number_of_files(
+def test_written_samples_are_read_in_any_order_from_any_number_of_files(
     form: str, count: int, files: int, shape: tuple[int, ...], other: tuple[int, ...], dtype: str, kind: str, seed: int
 ) -> None:
     data = Samples(numbers(count, shape, dtype, seed=seed), numbers(count, other, kind, seed=seed + 1))
     with folder() as place:
         write(data, place, "train", form=form, files=min(files, count))
-        found = opened(place, data, form)
+        data_set = opened(place, data, form)
         indices = np.random.default_rng(seed).integers(0, count, size=7)
-        inputs, targets = found.batch(indices)
-        assert len(found) == count
+        inputs, targets = data_set.batch(indices)
+        assert len(data_set) == count
         assert inputs.dtype == dtype
         assert targets.dtype == kind
         np.testing.assert_array_equal(inputs, data.inputs[indices])
         np.testing.assert_array_equal(targets, data.targets[indices])
-        one = found[int(indices[0])]
+        one = data_set[int(indices[0])]
         np.testing.assert_array_equal(one[0], data.inputs[indices[0]])
 
 
@@ -100,14 +100,14 @@ DATA = Samples(numbers(12, (3,), "float32"), numbers(12, (), "int64"))
 
 
 def read_all(place: Path, form: str) -> tuple[np.ndarray, np.ndarray]:
-    found = opened(place, DATA, form)
-    inputs, targets = found.batch(np.arange(len(found)))
+    data_set = opened(place, DATA, form)
+    inputs, targets = data_set.batch(np.arange(len(data_set)))
     return inputs, targets
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(FORMATS), st.data())
-def test_a_truncated_file_is_refused_by_name_or_has_the_samples_before_the_cut(form: str, choices: st.DataObject) -> None:
+def test_a_truncated_file_is_refused_or_has_the_samples_before_the_cut(form: str, choices: st.DataObject) -> None:
     with folder() as place:
         (path,) = write(DATA, place, "train", form=form, files=1)
         content = path.read_bytes()
@@ -126,7 +126,7 @@ def test_a_truncated_file_is_refused_by_name_or_has_the_samples_before_the_cut(f
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_a_flipped_bit_in_a_tfrecord_is_never_trained_on(choices: st.DataObject) -> None:
+def test_a_tfrecord_with_a_flipped_bit_is_refused(choices: st.DataObject) -> None:
     with folder() as place:
         (path,) = write(DATA, place, "train", form="TFRecord", files=1)
         content = bytearray(path.read_bytes())
@@ -204,7 +204,7 @@ def test_arrays_that_do_not_fit_are_refused(save: Callable[[Path], Any], message
         read_all(tmp_path, "Arrays")
 
 
-def test_npy_files_of_columns_are_next_to_each_other(tmp_path: Path) -> None:
+def test_each_column_has_its_npy_file_in_the_same_folder(tmp_path: Path) -> None:
     for run in (0, 6):
         np.save(tmp_path / f"train-{run}-inputs.npy", DATA.inputs[run : run + 6])
         np.save(tmp_path / f"train-{run}-targets.npy", DATA.targets[run : run + 6])
@@ -241,16 +241,16 @@ def test_missing_files_are_named_with_the_existing_ones(tmp_path: Path) -> None:
 def test_inputs_may_be_several_arrays_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", user=DATA.targets, item=DATA.targets + 1, liked=DATA.inputs[:, 0], weight=DATA.inputs[:, 1])
     parts = {"user": Column("user", "int64"), "item": Column("item", "int64")}, Column("liked"), Column("weight")
-    found = open_files({"format": "Arrays", "train": str(tmp_path / "*.npz")}, "train", *parts)
-    assert found is not None
-    inputs, targets, weights = found.batch([3, 1])
+    data_set = open_files({"format": "Arrays", "train": str(tmp_path / "*.npz")}, "train", *parts)
+    assert data_set is not None
+    inputs, targets, weights = data_set.batch([3, 1])
     assert inputs["item"].tolist() == (DATA.targets[[3, 1]] + 1).tolist()
     assert targets.tolist() == DATA.inputs[[3, 1], 0].tolist()
     assert weights.tolist() == DATA.inputs[[3, 1], 1].tolist()
-    assert found[2][0]["user"] == DATA.targets[2]
+    assert data_set[2][0]["user"] == DATA.targets[2]
 
 
-def test_a_cache_is_decoded_once_and_again_when_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_decoded_again_only_after_a_file_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = write(DATA, tmp_path / "data", "train", form="CSV", files=1)
     cache = tmp_path / "cache"
     first = cached(opened(path.parent, DATA, "CSV"), cache, title="task")
@@ -271,5 +271,5 @@ def test_an_unfinished_cache_is_made_again(tmp_path: Path) -> None:
     cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
     (copy,) = [one for one in tmp_path.iterdir() if one.is_dir() and one.name != "data"]
     copy.rename(copy.with_suffix(".part"))
-    found = cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
-    np.testing.assert_array_equal(found.batch(range(12))[0], DATA.inputs)
+    data_set = cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
+    np.testing.assert_array_equal(data_set.batch(range(12))[0], DATA.inputs)

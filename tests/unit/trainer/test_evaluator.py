@@ -1,4 +1,4 @@
-"""Which commits the evaluator measures, and when it ends; a fake engine only records its calls."""
+"""The commits that the evaluator measures, and its end. The engine is a fake."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Stage:
         store.commit(path, replace(PERIODIC, step=step, reason=reason, files=store.flush(path, ["weights"], path)))
         return path
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def record(self, event: str, **fields: Any) -> None:
         self.sent.append((event, fields))
 
     def run(self) -> ExitCode:
         events = SimpleNamespace(
             emit=lambda event: self.sent.append((event.event, encode_event(event))),
-            phase=lambda phase: self.tell("phase", phase=phase),
-            notice=lambda reason, message: self.tell("notice", reason=reason, message=message),
+            phase=lambda phase: self.record("phase", phase=phase),
+            notice=lambda reason, message: self.record("notice", reason=reason, message=message),
             say=lambda text: None,
         )
         engine = SimpleNamespace(load=lambda path: self.on_load(path), evaluate=lambda batches: {"samples": sum(map(len, batches))})
@@ -74,12 +74,12 @@ def test_commits_are_measured_in_their_order_until_the_final_one(stage: Stage) -
     stage.commit(10)
     following = {10: (20, "Periodic"), 20: (30, "Final")}
 
-    def training_goes_on(path: Path) -> None:
+    def commit_next(path: Path) -> None:
         step = int((path / "weights").read_text())
         if step in following:
             stage.commit(*following[step])
 
-    stage.on_load = training_goes_on
+    stage.on_load = commit_next
     assert stage.run() is ExitCode.COMPLETED
     assert [(event["step"], event["metrics"]) for event in stage.of("evaluation")] == [(step, {"samples": 3}) for step in (10, 20, 30)]
 
@@ -91,19 +91,19 @@ def test_commits_of_an_earlier_job_are_ignored(stage: Stage) -> None:
     assert [event["step"] for event in stage.of("evaluation")] == [20]
 
 
-def test_a_damaged_commit_is_skipped_with_a_notice_and_a_removed_one_without(stage: Stage) -> None:
+def test_only_a_damaged_commit_is_skipped_with_a_notice(stage: Stage) -> None:
     (stage.commit(10) / "weights").write_text("else")
     removed = stage.commit(20)
     stage.commit(30, "Final")
 
-    def taken_away(path: Path) -> None:
+    def remove(path: Path) -> None:
         if path == removed:
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
             raise OSError("gone")
 
-    stage.on_load = taken_away
+    stage.on_load = remove
     assert stage.run() is ExitCode.COMPLETED
     assert [event["step"] for event in stage.of("evaluation")] == [30]
     (notice,) = stage.of("notice")
@@ -112,7 +112,7 @@ def test_a_damaged_commit_is_skipped_with_a_notice_and_a_removed_one_without(sta
     assert "4 bytes in place of 2" in notice["message"]
 
 
-def test_after_a_stop_request_it_measures_the_newest_commit_and_ends(stage: Stage) -> None:
+def test_the_evaluator_measures_the_newest_commit_after_a_stop_request(stage: Stage) -> None:
     for step in (10, 20, 30):
         stage.commit(step)
     stage.stop.requested = True
@@ -121,7 +121,7 @@ def test_after_a_stop_request_it_measures_the_newest_commit_and_ends(stage: Stag
 
 
 @pytest.mark.parametrize(("lacking", "message"), [("test", "no test set"), ("checkpoint", "no checkpoint storage")])
-def test_with_nothing_to_measure_it_sends_a_notice_and_succeeds(stage: Stage, lacking: str, message: str) -> None:
+def test_an_evaluator_with_nothing_to_measure_sends_a_notice_and_succeeds(stage: Stage, lacking: str, message: str) -> None:
     setattr(stage, lacking, None)
     assert stage.run() is ExitCode.COMPLETED
     (notice,) = stage.of("notice")

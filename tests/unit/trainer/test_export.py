@@ -1,4 +1,4 @@
-"""How an export takes its place: checked first, whole or not at all, and never over something else."""
+"""Exports: checked first, complete or absent, and never over other files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 class Exporter:
-    """Writes one file, whose content is the loss that it is read back with."""
+    """Writes one file. Its content is the loss of the model."""
 
     def __init__(self, loss: float, failure: Exception | None = None) -> None:
         self.loss, self.failure = loss, failure
@@ -45,9 +45,9 @@ def exporting(directory: Path) -> Export:
         "checkpoint": {"directory": str(directory)},
     }
     spec = TrainerSpec.from_json(json.dumps({"strategy": descriptors.document(), **document}))
-    found = Export.of(load_task(spec), spec)
-    assert found is not None
-    return found
+    made = Export.of(load_task(spec), spec)
+    assert made is not None
+    return made
 
 
 def written(wanted: Export, exporter: Exporter, monkeypatch: pytest.MonkeyPatch, *, trained: float) -> str:
@@ -76,7 +76,7 @@ def test_a_failed_export_leaves_only_the_older_one(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_model_of_nan_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_nan_as_loss_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "loss nan" in written(exporting(tmp_path), Exporter(float("nan")), monkeypatch, trained=float("nan"))
 
 

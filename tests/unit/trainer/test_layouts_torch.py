@@ -1,4 +1,4 @@
-"""How RPC shares a model out: parameters on servers."""
+"""The parameters that RPC places on servers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def model(layers: int) -> torch.nn.Sequential:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 1000), min_size=1), st.integers(1, 4))
-def test_every_parameter_is_placed_and_no_server_holds_more_than_its_part_and_one(sizes: dict[str, int], servers: int) -> None:
+def test_every_parameter_has_a_server_and_the_servers_are_balanced(sizes: dict[str, int], servers: int) -> None:
     owners = assign_parameters(sizes, range(servers))
     assert owners.keys() == sizes.keys()
     held = [sum(size for name, size in sizes.items() if owners[name] == server) for server in range(servers)]
     assert max(held) <= sum(sizes.values()) / servers + max(sizes.values())
 
 
-def test_a_server_keeps_its_parameters_under_their_names() -> None:
+def test_a_server_stores_its_parameters_under_their_names() -> None:
     assert list(keep_parameters(model(2), ["2.bias"]).state_dict()) == ["2.bias"]
 
 
@@ -34,7 +34,7 @@ def server() -> ParameterServer:
     return ParameterServer(part, torch.optim.SGD(part.parameters(), lr=1.0))
 
 
-def test_an_asynchronous_push_updates_at_once_and_says_how_many_updates_came_between() -> None:
+def test_an_asynchronous_push_updates_at_once_and_returns_its_staleness() -> None:
     held = server()
     first, _ = held.pull()
     assert [held.push(worker, first, {"weight": torch.ones(1, 1)}, update=True, rate=1.0) for worker in (1, 2, 1)] == [0, 1, 2]
@@ -44,7 +44,7 @@ def test_an_asynchronous_push_updates_at_once_and_says_how_many_updates_came_bet
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
-def test_synchronous_gradients_are_added_up_alike_in_whatever_order_they_come(order: tuple[int, ...]) -> None:
+def test_the_sum_of_synchronous_gradients_does_not_depend_on_their_order(order: tuple[int, ...]) -> None:
     held = server()
     parts = {1: 1e8, 2: -1e8, 3: 0.3}  # floats, whose sum depends on the order
     for worker in order:
@@ -55,7 +55,7 @@ def test_synchronous_gradients_are_added_up_alike_in_whatever_order_they_come(or
     assert held.version == 1
 
 
-def test_gradients_of_a_step_that_is_left_out_are_dropped() -> None:
+def test_gradients_of_a_skipped_step_are_dropped() -> None:
     held = server()
     held.push(1, 0, {"weight": torch.full((1, 1), float("nan"))}, update=False, rate=1.0)
     held.update(None, rate=1.0)

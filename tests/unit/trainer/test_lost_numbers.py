@@ -1,4 +1,4 @@
-"""What is advised where a loss is no finite number can be written."""
+"""The remedies for a loss that is not finite can be written."""
 
 from __future__ import annotations
 

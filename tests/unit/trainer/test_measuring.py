@@ -1,4 +1,4 @@
-"""How durations are measured, and their median with its interval."""
+"""The measurement of durations, and their median with its interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_interval_contains_the_true_median_with_its_confidence() -> None:
 
 
 @pytest.mark.parametrize(("count", "low", "high"), [(1, 1, 1), (5, 1, 5), (6, 1, 6), (9, 2, 8), (20, 6, 15), (100, 40, 61)])
-def test_the_interval_is_that_of_the_tables_of_the_sign_test(count: int, low: int, high: int) -> None:
+def test_the_interval_equals_the_tables_of_the_sign_test(count: int, low: int, high: int) -> None:
     timing = Timing.of([*range(count, 0, -1)])
     assert (timing.low, timing.high, timing.count) == (low, high, count)
 

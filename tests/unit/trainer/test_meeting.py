@@ -1,4 +1,4 @@
-"""The processes of a world, met over plain TCP; here they are threads."""
+"""The processes of a world, connected by plain TCP. Here they are threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def all_ranks(world: int, does: Callable[[Meeting], Any]) -> list[Any]:
-    """What each rank gives, or the PeerLost that it ends with."""
+    """The result of each rank, or its PeerLost."""
     port = str(free_port())
 
     def one(rank: int) -> Any:
@@ -37,8 +37,8 @@ def all_ranks(world: int, does: Callable[[Meeting], Any]) -> list[Any]:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_all_ranks_receive_the_values_in_rank_order(world: int) -> None:
-    found = all_ranks(world, lambda meeting: (meeting.share({"rank": meeting.rank}), meeting.first(meeting.rank + 7)))
-    assert found == [([{"rank": rank} for rank in range(world)], 7)] * world
+    results = all_ranks(world, lambda meeting: (meeting.share({"rank": meeting.rank}), meeting.first(meeting.rank + 7)))
+    assert results == [([{"rank": rank} for rank in range(world)], 7)] * world
 
 
 def test_the_link_is_measured_between_the_first_and_the_last_rank() -> None:
@@ -48,7 +48,7 @@ def test_the_link_is_measured_between_the_first_and_the_last_rank() -> None:
     assert 0 < timings[0].median < timings[3_000_000].median
 
 
-def test_a_rank_that_goes_away_is_a_lost_peer_for_all_others() -> None:
+def test_a_rank_that_ends_is_a_lost_peer_for_all_others() -> None:
     def leaves(meeting: Meeting) -> str:
         if meeting.rank == 2:
             raise PeerLost("gone")

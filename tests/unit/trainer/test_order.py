@@ -1,4 +1,4 @@
-"""Which samples a step takes: properties for any size, batch and world."""
+"""The samples of a step: properties for any size, batch and world."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def test_an_epoch_takes_each_sample_once(seed: int, size: int, batch: int, epoch
 
 
 @given(seed=SEEDS, size=SIZES, batch=BATCHES, runs=st.integers(1, 12), epoch=st.integers(0, 3))
-def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_only_its_own_run(
-    seed: int, size: int, batch: int, runs: int, epoch: int
-) -> None:
+def test_a_device_of_a_sharded_epoch_reads_only_its_own_run(seed: int, size: int, batch: int, runs: int, epoch: int) -> None:
     order = Order(seed, size, batch, runs)
     first = epoch * order.steps_per_epoch
     steps = [order.batch_indices(step) for step in range(first, first + order.steps_per_epoch)]
@@ -39,7 +37,7 @@ def test_sharded_by_file_an_epoch_takes_each_sample_once_and_a_device_reads_only
     assert list(np.concatenate([np.sort(run) for run in own])) == list(range(size))
 
 
-def test_sharded_by_file_each_epoch_and_each_device_has_its_own_order() -> None:
+def test_each_epoch_and_each_device_of_a_sharded_order_has_its_own_order() -> None:
     order = Order(5, 400, 40, 2)
     runs = [np.concatenate([np.array_split(order.batch_indices(step), 2)[device] for step in range(10)]) for device in (0, 1)]
     later = np.concatenate([np.array_split(order.batch_indices(step), 2)[0] for step in range(10, 20)])
@@ -49,13 +47,13 @@ def test_sharded_by_file_each_epoch_and_each_device_has_its_own_order() -> None:
 
 
 @given(size=SIZES, batch=BATCHES, step=st.integers(0, 900))
-def test_the_samples_before_a_step_are_those_that_the_steps_took(size: int, batch: int, step: int) -> None:
+def test_the_samples_before_a_step_are_the_samples_of_earlier_steps(size: int, batch: int, step: int) -> None:
     order = Order(0, size, batch)
     assert order.samples_before(step) == sum(len(order.batch_indices(one)) for one in range(step))
 
 
 @given(size=SIZES, world=st.integers(1, 40))
-def test_the_shares_of_any_world_make_up_the_batch_and_are_even(size: int, world: int) -> None:
+def test_the_shares_of_any_world_are_even_and_add_up_to_the_batch(size: int, world: int) -> None:
     indices = permutation(3, 0, size)
     shares = [weighted_share(indices, world, position) for position in range(world)]
     counted = [share[weights > 0] for share, weights in shares]
@@ -81,9 +79,7 @@ def test_the_order_is_the_same_with_every_version(seed: int, epoch: int, expecte
 
 
 @given(size=SIZES, batch=BATCHES, step=st.integers(0, 500), every=st.none() | st.integers(1, 50))
-def test_asynchronous_batches_reach_up_to_the_next_checkpoint_or_the_end_of_the_epoch(
-    size: int, batch: int, step: int, every: int | None
-) -> None:
+def test_asynchronous_batches_end_at_the_next_checkpoint_or_epoch(size: int, batch: int, step: int, every: int | None) -> None:
     order = Order(0, size, batch)
     stops = [
         later

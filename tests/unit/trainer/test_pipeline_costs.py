@@ -1,4 +1,4 @@
-"""What is measured of a pipeline's layers, and which models are refused: with the layer named."""
+"""The costs of the layers of a pipeline, and the models that are refused with the name of a layer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def measured(*layers: nn.Module, inputs: object = None) -> Profile:
     return profile(nn.Sequential(*layers), torch.ones(SAMPLES, 4) if inputs is None else inputs, title="task t")
 
 
-def test_each_layer_has_its_time_its_parameters_and_what_it_keeps_beyond_the_layer_before() -> None:
+def test_each_layer_has_its_time_parameters_and_activations() -> None:
     wide, relu, narrow = measured(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).layers
     assert wide.name == "layer 0 (Linear)"
     assert (wide.parameters, relu.parameters, narrow.parameters) == (30 * FLOAT, 0, 14 * FLOAT)
     assert (wide.trains, relu.trains) == (True, False)
     assert min(wide.seconds, relu.seconds, narrow.seconds) > 0
-    # What ReLU gives is kept by both of its own accord and as the input of the last layer.
+    # ReLU and the last layer both store the output of ReLU.
     assert (wide.activations, relu.activations, narrow.activations, narrow.received) == (
         SAMPLES * 4 * FLOAT,
         SAMPLES * 6 * FLOAT,
@@ -39,7 +39,7 @@ def test_each_layer_has_its_time_its_parameters_and_what_it_keeps_beyond_the_lay
     )
 
 
-def test_measuring_leaves_the_model_as_it_was() -> None:
+def test_a_measurement_does_not_change_the_model() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     profile(model, torch.randn(SAMPLES, 4), title="task t")
@@ -47,10 +47,10 @@ def test_measuring_leaves_the_model_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_shapes_and_costs_come_through_json_as_they_were() -> None:
-    found = measured(nn.Embedding(9, 3), nn.Flatten(), inputs=torch.zeros(SAMPLES, 2, dtype=torch.int64))
-    again = Profile.of(found.to_document())
-    assert again.layers == found.layers
+def test_json_preserves_shapes_and_costs() -> None:
+    costs = measured(nn.Embedding(9, 3), nn.Flatten(), inputs=torch.zeros(SAMPLES, 2, dtype=torch.int64))
+    again = Profile.of(costs.to_document())
+    assert again.layers == costs.layers
     assert [(one.shape, one.dtype) for one in again.shapes] == [
         ((SAMPLES, 2), torch.int64),
         ((SAMPLES, 2, 3), torch.float32),
@@ -87,7 +87,7 @@ def tied() -> tuple[nn.Module, ...]:
 
 
 @pytest.mark.parametrize(
-    ("layers", "kind", "said"),
+    ("layers", "kind", "message"),
     [
         (lambda: (nn.Linear(4, 4), nn.LSTM(4, 4)), BadConfiguration, r"one tensor .* layer 1 \(LSTM\) gives a tuple"),
         (tied, BadConfiguration, r"layer 2 \(Linear\) shares a parameter with layer 0 \(Linear\)"),
@@ -98,18 +98,18 @@ def tied() -> tuple[nn.Module, ...]:
     ],
 )
 def test_a_layer_that_cannot_be_in_a_pipeline_is_named(
-    layers: Callable[[], tuple[nn.Module, ...]], kind: type[Exception], said: str
+    layers: Callable[[], tuple[nn.Module, ...]], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         measured(*layers())
 
 
-def test_rows_may_be_regrouped_where_there_is_one_for_each_sample_in_the_end() -> None:
-    found = measured(nn.Linear(4, 4), Halved(), nn.Linear(8, 8), Doubled(), nn.Linear(4, 1))
-    assert [tuple(shape.shape) for shape in found.shapes] == [(8, 4), (8, 4), (4, 8), (4, 8), (8, 4), (8, 1)]
+def test_layers_may_regroup_rows_if_the_last_one_gives_a_row_per_sample() -> None:
+    costs = measured(nn.Linear(4, 4), Halved(), nn.Linear(8, 8), Doubled(), nn.Linear(4, 1))
+    assert [tuple(shape.shape) for shape in costs.shapes] == [(8, 4), (8, 4), (4, 8), (4, 8), (8, 4), (8, 1)]
 
 
-def test_inputs_that_are_no_one_tensor_are_refused() -> None:
+def test_inputs_that_are_not_one_tensor_are_refused() -> None:
     with pytest.raises(BadConfiguration, match="one tensor from layer to layer, and the data set gives a dict"):
         measured(nn.Linear(4, 4), inputs={"left": torch.ones(SAMPLES, 4)})
 
@@ -129,7 +129,7 @@ def test_a_layer_may_work_in_place() -> None:
     assert [one.name for one in measured(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)).layers][1] == "layer 1 (ReLU)"
 
 
-def test_a_layer_that_comes_twice_stays_twice() -> None:
+def test_a_layer_that_is_used_twice_is_listed_twice() -> None:
     relu = nn.ReLU()
     assert [name for name, _ in layers_of(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), title="task t")] == list("0123")
 
@@ -138,7 +138,7 @@ def cut_of(directory: Path | None, decided: list[int]) -> tuple[list[int], bool]
     return saved_cut(directory, {"stages": len(decided)}, lambda: decided, stages=len(decided), layers=7)
 
 
-def test_a_cut_is_kept_for_worlds_of_its_shape_alone(tmp_path: Path) -> None:
+def test_a_saved_cut_is_reused_only_by_worlds_of_its_shape(tmp_path: Path) -> None:
     assert cut_of(tmp_path, [3, 4]) == ([3, 4], False)
     assert cut_of(tmp_path, [4, 3]) == ([3, 4], True)
     assert cut_of(tmp_path, [2, 2, 3]) == ([2, 2, 3], False)
@@ -149,7 +149,7 @@ def test_a_cut_is_kept_for_worlds_of_its_shape_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layers", [[0, 7], [-1, 8], [3, 5], [7], [3.0, 4.0], [True, 6], "34", {"3": 4}, None, [10**30, 4]])
-def test_a_kept_cut_that_is_none_of_this_model_is_made_anew(tmp_path: Path, layers: object) -> None:
+def test_a_saved_cut_that_does_not_fit_the_model_is_replaced(tmp_path: Path, layers: object) -> None:
     cut_of(tmp_path, [3, 4])
     (file,) = tmp_path.iterdir()
     file.write_text(json.dumps({"layers": layers}))

@@ -1,4 +1,4 @@
-"""Cutting a pipeline: against all cuts there are, and what is said where there is none."""
+"""The cut of a pipeline, compared with all possible cuts, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def layer(seconds: float = 1.0, *, name: str = "layer", parameters: int = 0, tra
 def spelled_out(costs: Costs, stage: int, first: int, end: int) -> tuple[float, float, bool]:
     """Seconds, bytes, and whether the stage trains anything: layer by layer."""
     own, holds = costs.layers[first:end], costs.held[stage]
-    kept = own[0].received + sum(one.activations for one in own)
-    memory = holds.copies * sum(one.parameters for one in own) + holds.micro_batches * kept
+    stored = own[0].received + sum(one.activations for one in own)
+    memory = holds.copies * sum(one.parameters for one in own) + holds.micro_batches * stored
     return sum(one.seconds for one in own), memory, any(one.trains for one in own)
 
 
 def all_cuts(costs: Costs) -> list[tuple[float, float]]:
     """Seconds and bytes of the largest stage of every cut whose stages all train something."""
-    found, count = [], len(costs.layers)
+    cuts, count = [], len(costs.layers)
     for inner in combinations(range(1, count), len(costs.held) - 1):
         stages = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *inner, count]))]
         if all(trains for *_, trains in stages):
-            found.append((max(seconds for seconds, *_ in stages), max(memory for _, memory, _ in stages)))
-    return found
+            cuts.append((max(seconds for seconds, *_ in stages), max(memory for _, memory, _ in stages)))
+    return cuts
 
 
 @given(layers, st.integers(1, 6), st.sampled_from(SCHEDULES), st.integers(1, 8), st.none() | st.integers(0, 10**6), st.integers(0, 1))
@@ -62,9 +62,7 @@ def test_a_cut_by_cost_is_the_best_of_all_cuts(
 ) -> None:
     costs = costs_of(*layers, stages=stages, schedule=schedule, micro_batches=micro_batches)
     cuts = all_cuts(costs)
-    limit = (
-        int(cuts[tight % len(cuts)][1]) - less if cuts and tight is not None else None
-    )  # just what one of the cuts needs, or a byte less
+    limit = int(cuts[tight % len(cuts)][1]) - less if cuts and tight is not None else None  # the memory of one of the cuts, or a byte less
     best = min((seconds for seconds, memory in cuts if limit is None or memory <= limit), default=inf)
     if best == inf:
         with pytest.raises(BadConfiguration):
@@ -72,14 +70,14 @@ def test_a_cut_by_cost_is_the_best_of_all_cuts(
         return
     sizes = cut_by_cost(costs, limit)
     ends = [sum(sizes[: stage + 1]) for stage in range(stages)]
-    found = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *ends]))]
+    stage_costs = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *ends]))]
     assert ends[-1] == len(layers)
-    assert max(seconds for seconds, *_ in found) == best
-    assert all(trains and (limit is None or memory <= limit) for _, memory, trains in found)
+    assert max(seconds for seconds, *_ in stage_costs) == best
+    assert all(trains and (limit is None or memory <= limit) for _, memory, trains in stage_costs)
 
 
 @given(layers, st.integers(1, 12))
-def test_an_even_cut_has_as_many_layers_that_train_in_each_stage_or_one_more_in_the_first(layers: list[Layer], stages: int) -> None:
+def test_an_even_cut_gives_each_stage_an_equal_number_of_trained_layers(layers: list[Layer], stages: int) -> None:
     costs = costs_of(*layers, stages=stages)
     trained = sum(one.trains for one in layers)
     if stages > trained:
@@ -95,14 +93,14 @@ def test_an_even_cut_has_as_many_layers_that_train_in_each_stage_or_one_more_in_
     assert counts == sorted(counts, reverse=True)
 
 
-def test_a_layer_that_fits_nowhere_is_named_with_the_memory_that_would_do() -> None:
+def test_a_layer_that_fits_in_no_stage_is_named_with_the_memory_it_needs() -> None:
     costs = costs_of(layer(), layer(name="layer 1 (Linear)", parameters=10 * MIB), layer(), stages=2)
     with pytest.raises(BadConfiguration, match=r"layer 1 \(Linear\) alone takes 40 MiB .*stageMemoryMiB: 39; write 40 at least"):
         cut_by_cost(costs, 39 * MIB)
     assert cut_by_cost(costs, 40 * MIB)
 
 
-def test_where_each_layer_fits_and_no_cut_does_the_least_that_would_do_is_said() -> None:
+def test_the_error_names_the_least_memory_if_no_cut_fits() -> None:
     costs = costs_of(*[layer(parameters=MIB)] * 5, stages=2)
     with pytest.raises(BadConfiguration, match=r"no cut into 2 stages .*stageMemoryMiB: 11; write 12 at least"):
         cut_by_cost(costs, 11 * MIB)
@@ -119,15 +117,15 @@ def test_where_each_layer_fits_and_no_cut_does_the_least_that_would_do_is_said()
         ("PipeDream", [Held(8, 4), Held(7, 3), Held(6, 2), Held(4, 1)]),
     ],
 )
-def test_a_schedule_says_how_much_each_stage_holds(schedule: str, expected: list[Held]) -> None:
+def test_each_schedule_has_its_copies_and_micro_batches_per_stage(schedule: str, expected: list[Held]) -> None:
     assert held(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [((), "2 stages, but the model has no layers$"), ((layer(trains=False),), "the model has no layers with parameters to train$")],
 )
-def test_a_model_with_nothing_to_cut_is_told_so(layers: tuple[Layer, ...], said: str) -> None:
+def test_a_model_without_layers_to_train_is_refused(layers: tuple[Layer, ...], message: str) -> None:
     for cut in (cut_by_cost, cut_evenly):
-        with pytest.raises(BadConfiguration, match=said):
+        with pytest.raises(BadConfiguration, match=message):
             cut(costs_of(*layers, stages=2))

@@ -1,4 +1,4 @@
-"""What ends a training process before it trains: one message, the right code, no traceback."""
+"""Errors before the training: one message, the right code, no traceback."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in run(TRAINER | {"task": "digit"}, MUSTER_DEBUG="1").stderr
 
 
-def test_an_error_is_reported_to_the_supervisor_too() -> None:
+def test_an_error_is_reported_to_the_supervisor() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader) as lines:
         subprocess.run(

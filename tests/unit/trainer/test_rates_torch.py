@@ -1,4 +1,4 @@
-"""The learning rate of each step, and who may set it."""
+"""The learning rate of each step, and other code that sets it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def rates(of: torch.optim.Optimizer) -> list[float]:
     return [group["lr"] for group in of.param_groups]
 
 
-def test_each_group_has_the_share_of_the_rate_it_was_made_with() -> None:
+def test_each_group_gets_the_share_of_its_own_rate() -> None:
     made = optimizer()
     for share in (0.5, 0.0, 1.0, 0.25):
         set_rates(made, share)
         assert rates(made) == [0.1 * share, 0.3 * share]
 
 
-def test_a_scheduler_that_was_made_with_the_optimizer_is_refused_with_what_to_write_instead() -> None:
+def test_a_scheduler_of_the_optimizer_is_refused_with_the_remedy() -> None:
     made = optimizer()
     torch.optim.lr_scheduler.StepLR(made, step_size=10)
     with pytest.raises(BadConfiguration, match=REFUSED):
@@ -36,7 +36,7 @@ def test_a_scheduler_that_was_made_with_the_optimizer_is_refused_with_what_to_wr
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_a_rate_that_another_has_set_between_two_steps_is_refused_with_what_to_write_instead(group: int) -> None:
+def test_a_rate_that_changes_between_two_steps_is_refused_with_the_remedy(group: int) -> None:
     made = optimizer()
     set_rates(made, 1.0)
     made.param_groups[group]["lr"] *= 0.5

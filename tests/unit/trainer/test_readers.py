@@ -1,4 +1,4 @@
-"""Reading ahead: whatever the number of readers, the same batches in the same order, and an error at the step that it belongs to."""
+"""Reading ahead: any number of readers gives the same batches in the same order, and each error at its step."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def torch_batches(workers: int, data: Any) -> list[Any]:
     from muster_trainer.pytorch.input import batches_of
 
     requests = ((step, samples_of(step)) for step in STEPS)
-    found = batches_of(TASK, data, requests, spec=InputSpec(workers=workers), position=1, pinned=False)
-    return [next(found) for _ in STEPS]
+    batches = batches_of(TASK, data, requests, spec=InputSpec(workers=workers), position=1, pinned=False)
+    return [next(batches) for _ in STEPS]
 
 
-def test_pytorch_reads_the_same_with_any_number_of_workers_random_numbers_too() -> None:
+def test_pytorch_reads_the_same_samples_with_any_number_of_workers() -> None:
     in_line = torch_batches(0, Noisy())
     for workers in (1, 3):
         for one, other in zip(in_line, torch_batches(workers, Noisy()), strict=True):
@@ -61,20 +61,20 @@ def test_pytorch_reads_the_same_with_any_number_of_workers_random_numbers_too() 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pytorch_tells_of_a_failure_at_its_step_in_one_line(workers: int) -> None:
+def test_pytorch_reports_a_read_failure_at_its_step_in_one_line(workers: int) -> None:
     from muster_trainer.pytorch.input import batches_of
 
     requests = ((step, samples_of(step)) for step in STEPS)
-    found = batches_of(TASK, Noisy(bad=9), requests, spec=InputSpec(workers=workers), position=0, pinned=False)
+    batches = batches_of(TASK, Noisy(bad=9), requests, spec=InputSpec(workers=workers), position=0, pinned=False)
     first = next(step for step in STEPS if 9 in samples_of(step))
     for _ in range(first - STEPS.start):
-        next(found)
+        next(batches)
     with pytest.raises(UserError, match=r"^task: reading samples of the data set failed: OSError: the disk is on fire \(.*, line \d+\)$"):
-        next(found)
+        next(batches)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "error",
     [
         RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
         ConnectionResetError(104, "Connection reset by peer"),
@@ -84,12 +84,12 @@ def test_pytorch_tells_of_a_failure_at_its_step_in_one_line(workers: int) -> Non
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_reader_that_is_gone_is_told_in_the_same_words_whenever_it_went(found: Exception) -> None:
+def test_every_error_of_a_reader_that_ended_has_the_same_message(error: Exception) -> None:
     from muster_trainer.pytorch.input import watched
 
     def answers() -> Any:
         yield "a batch"
-        raise found
+        raise error
 
     batches = watched(answers())
     assert next(batches) == "a batch"
@@ -98,7 +98,7 @@ def test_a_reader_that_is_gone_is_told_in_the_same_words_whenever_it_went(found:
 
 
 @pytest.mark.parametrize("workers", [None, 0, 1, 4, 99])
-def test_tensorflow_reads_the_same_with_any_number_of_lanes(workers: int | None) -> None:
+def test_tensorflow_reads_the_same_samples_with_any_number_of_workers(workers: int | None) -> None:
     from muster_trainer.tensorflow.input import Reading
 
     def share(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,7 @@ def test_tensorflow_reads_the_same_with_any_number_of_lanes(workers: int | None)
         reading.take()
 
 
-def test_files_are_read_ahead_unless_the_job_says_otherwise_and_memory_is_not(tmp_path: Any) -> None:
+def test_files_are_read_ahead_by_default_and_memory_is_not(tmp_path: Any) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros(3, np.float32), y=np.zeros(3, np.float32))
     files = open_files({"format": "Arrays", "train": str(tmp_path / "a.npz")}, "train", Column("x"), Column("y"))
     assert workers_for(files, InputSpec(), automatic=2) == 2

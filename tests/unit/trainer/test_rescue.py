@@ -1,4 +1,4 @@
-"""When rank 0 saves by itself what its peers have left it with."""
+"""Rescues: rank 0 saves its state alone after it lost its peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster_trainer.training.loop import Training
 
 
 class Left:
-    """A training at step 13 that has lost its peers, ten seconds after it was at step 10, whose save took two."""
+    """A training at step 13 that has lost its peers. Step 10 was ten seconds ago, and its save took two seconds."""
 
     def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
         self.engine = SimpleNamespace(rank=rank, rescues=rescues)
@@ -45,7 +45,7 @@ class Left:
 
 
 @pytest.mark.parametrize("left", [Left(), Left(seconds=0.0), Left(step=None), Left(seconds=4.9)])
-def test_uncommitted_steps_are_saved_and_the_lost_peer_is_still_the_error(left: Left) -> None:
+def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: Left) -> None:
     with pytest.raises(PeerLost, match="connection closed"):
         Training.run(left)  # type: ignore[arg-type]
     assert left.saved == [(13, "PeerLost")]
@@ -62,19 +62,19 @@ def test_uncommitted_steps_are_saved_and_the_lost_peer_is_still_the_error(left: 
         pytest.param(Left(seconds=5.1), id="longer than it is given"),
     ],
 )
-def test_no_rescue_without_new_steps_or_without_time(left: Left) -> None:
+def test_a_rescue_needs_new_steps_time_and_the_whole_state(left: Left) -> None:
     left._rescue()
     assert left.saved == []
 
 
-def test_no_rescue_if_repeating_the_steps_is_faster() -> None:
+def test_a_rescue_is_not_made_if_repeating_the_steps_is_faster() -> None:
     left = Left(seconds=2.0)
     left.saver.reached = time.monotonic() - 1
     left._rescue()
     assert left.saved == []
 
 
-def test_no_rescue_without_storage() -> None:
+def test_a_rescue_needs_storage() -> None:
     left = Left()
     left.saver = None
     left._rescue()
@@ -88,7 +88,7 @@ def test_no_rescue_without_storage() -> None:
         (RuntimeError("aborted"), r"RuntimeError: aborted \(.*test_rescue.py, line \d+\)$"),
     ],
 )
-def test_a_failed_rescue_is_reported_and_the_lost_peer_is_still_the_error(error: Exception, cause: str) -> None:
+def test_a_failed_rescue_is_reported_and_the_error_is_the_lost_peer(error: Exception, cause: str) -> None:
     left = Left()
     left.error = error
     with pytest.raises(PeerLost):

@@ -1,4 +1,4 @@
-"""Saves beside the training: a world of two ranks as threads, whose parts are written when the test says so."""
+"""Saves during the training: a world of two ranks as threads. The test decides when each part is written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, "Periodic", "now")
 
 @dataclass
 class Rank:
-    """An engine whose state is a number. It writes once `may_write` is set; `error` is what it then meets."""
+    """An engine whose state is a number. It writes once `may_write` is set, and raises `error`."""
 
     rank: int
     texts: list[str]
@@ -94,7 +94,7 @@ class TwoRanks:
         self.pool = ThreadPoolExecutor(2)
 
     def all(self, call: Callable[[Saver], Any]) -> list[Any]:
-        """What `call` gives on each rank, or raises."""
+        """The result or the error of `call` on each rank."""
 
         def attempt(saver: Saver) -> Any:
             try:
@@ -122,9 +122,9 @@ class TwoRanks:
         limit = threading.Event()
         for _ in range(PATIENCE * 100):
             if not any(saver.busy for saver in self.savers):
-                found = self.all(Saver.advance)
-                if any(found) or not self.savers[0].in_flight:
-                    return found
+                results = self.all(Saver.advance)
+                if any(results) or not self.savers[0].in_flight:
+                    return results
             limit.wait(0.01)
         raise AssertionError("the save stays in flight")
 
@@ -138,7 +138,7 @@ def world(tmp_path: Path) -> TwoRanks:
     return TwoRanks(tmp_path)
 
 
-def test_training_continues_during_a_save_that_commits_when_every_rank_has_written(world: TwoRanks) -> None:
+def test_training_continues_during_a_save_until_every_rank_has_written(world: TwoRanks) -> None:
     for rank in world.ranks:
         rank.state = 7
     assert world.begin(10) == [None, None]
@@ -192,7 +192,7 @@ def test_spare_memory_is_four_fifths_of_the_free_memory_of_machine_and_container
     assert spare_bytes(tmp_path / "meminfo", tmp_path) == spare
 
 
-def test_a_rank_that_cannot_write_fails_the_save_on_every_rank_without_a_commit(world: TwoRanks) -> None:
+def test_a_rank_that_cannot_write_fails_the_save_on_every_rank(world: TwoRanks) -> None:
     world.begin(10)
     world.ranks[1].error = StorageUnavailable("no space is left")
     world.let_write(0, 1)
@@ -231,7 +231,7 @@ def test_a_world_that_was_replaced_during_a_save_does_not_commit(world: TwoRanks
     assert not list(world.directory.glob("step-*/COMMITTED"))
 
 
-def test_a_part_that_rank_0_cannot_see_is_storage_that_is_not_shared(world: TwoRanks) -> None:
+def test_a_part_that_rank_0_cannot_see_is_reported_as_unshared_storage(world: TwoRanks) -> None:
     world.begin(10)
     world.let_write(0, 1)
     world.wait_for_writers(0, 1)
@@ -245,7 +245,7 @@ def test_the_time_to_write_all_parts_is_estimated_from_the_part_of_this_rank(wor
     begun = time.monotonic()
     world.let_write(0, 1)
     world.step_until_idle()
-    assert world.savers[0].seconds == 2 * world.savers[0]._own_seconds > 0  # of two who wrote as much as it did
+    assert world.savers[0].seconds == 2 * world.savers[0]._own_seconds > 0  # two ranks wrote equal parts
     assert world.savers[0].reached < begun
 
 

@@ -30,7 +30,7 @@ def saved(directory: Path, tree: Any, *, world: int = 1, entries: Any = None) ->
     table = state.table_of(tree, "model.")
     parts = [state.snapshot(directory, table, rank=rank, world=world, room=1 << 30, copied=False) for rank in range(world)]
     written = [part.write() for part in parts]
-    held = [told for _, told in written] if entries is None else entries
+    held = [details for _, details in written] if entries is None else entries
     names = [name for names, _ in written for name in names] + parts[0].finish(held)
     listing = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
     (directory / "manifest.json").write_bytes(Manifest(1, 0, 0, 1, 1, "JAX", 0, {}, {}, "Final", "now", listing).to_bytes())
@@ -38,10 +38,10 @@ def saved(directory: Path, tree: Any, *, world: int = 1, entries: Any = None) ->
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_every_array_comes_back_to_the_bit_whatever_number_of_ranks_wrote_it(tmp_path: Path, world: int) -> None:
-    found = state.load(saved(tmp_path / "one", TREE, world=world), TREE, "model.")
-    assert jax.tree.structure(found) == jax.tree.structure(TREE)
-    for before, after in zip(jax.tree.leaves(TREE), jax.tree.leaves(found), strict=True):
+def test_any_number_of_ranks_restores_every_array_bit_for_bit(tmp_path: Path, world: int) -> None:
+    restored = state.load(saved(tmp_path / "one", TREE, world=world), TREE, "model.")
+    assert jax.tree.structure(restored) == jax.tree.structure(TREE)
+    for before, after in zip(jax.tree.leaves(TREE), jax.tree.leaves(restored), strict=True):
         assert (before.dtype, before.shape) == (after.dtype, after.shape)
         assert np.asarray(before).tobytes() == after.tobytes()
 
@@ -63,19 +63,19 @@ def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
         ({**TREE, "eight": jnp.zeros(2)}, "the job's float32"),
     ],
 )
-def test_what_does_not_fit_the_model_is_refused_by_name(tmp_path: Path, tree: Any, reason: str) -> None:
+def test_an_array_that_does_not_fit_the_model_is_refused_by_name(tmp_path: Path, tree: Any, reason: str) -> None:
     with pytest.raises(BadConfiguration, match=reason):
         state.load(saved(tmp_path / "one", TREE), tree, "model.")
 
 
-def test_what_cannot_be_stored_is_refused_by_name() -> None:
+def test_a_value_that_cannot_be_stored_is_refused_by_name() -> None:
     with pytest.raises(BadConfiguration, match=r"model\.key: key<fry> cannot be stored"):
         state.table_of({"key": jax.random.key(0)}, "model.")
     with pytest.raises(BadConfiguration, match="have one name"):
         state.table_of({"a": {"b": jnp.zeros(1)}, "a.b": jnp.zeros(1)}, "model.")
 
 
-def test_a_file_that_ends_too_early_or_is_a_link_is_an_error_of_the_storage(tmp_path: Path) -> None:
+def test_a_truncated_file_or_a_link_is_an_error_of_the_storage(tmp_path: Path) -> None:
     directory = saved(tmp_path / "one", TREE)
     path = directory / "rank-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-40])
@@ -93,7 +93,7 @@ def test_an_index_that_names_another_file_is_refused(tmp_path: Path) -> None:
         state.load(saved(tmp_path / "one", TREE, entries=[json.loads(json.dumps(held))]), TREE, "model.")
 
 
-def test_a_copy_is_made_only_where_there_is_room(tmp_path: Path) -> None:
+def test_a_copy_is_made_only_if_there_is_room(tmp_path: Path) -> None:
     table = state.table_of(TREE, "model.")
     assert state.snapshot(tmp_path, table, rank=0, world=1, room=1 << 30, copied=True).copied
     assert not state.snapshot(tmp_path, table, rank=0, world=1, room=0, copied=True).copied

@@ -1,4 +1,4 @@
-"""The checkpoint files of the PyTorch strategies: nothing but tensors is stored, and reading them runs no code."""
+"""The checkpoint files of the PyTorch strategies: only tensors are stored, and reading them runs no code."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimiz
 
 
 def write(directory: Path, part: Part) -> None:
-    names, told = part.write()
-    listing([*names, *part.finish([json.loads(json.dumps(told))])], directory)
+    names, details = part.write()
+    listing([*names, *part.finish([json.loads(json.dumps(details))])], directory)
 
 
 def listing(names: list[str], directory: Path) -> None:
     """Writes the manifest of a checkpoint with these files, as a commit does."""
-    found = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
-    manifest = Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, "Periodic", "now", found)
+    listed = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
+    manifest = Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, "Periodic", "now", listed)
     (directory / "manifest.json").write_bytes(manifest.to_bytes())
 
 
@@ -69,7 +69,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adafactor"])
-def test_training_goes_on_from_the_files_as_if_it_had_not_stopped(tmp_path: Path, kind: str) -> None:
+def test_a_restored_training_continues_as_if_it_had_not_stopped(tmp_path: Path, kind: str) -> None:
     model, optimizer = trained(kind)
     save(tmp_path, model, optimizer)
     expected = [step(model, optimizer) for _ in range(3)]
@@ -100,32 +100,32 @@ class Counting(torch.optim.Optimizer):
 
 
 def counting(*, weight_decay: float = 0.25) -> tuple[torch.nn.Module, torch.optim.Optimizer, state.Groups]:
-    """The third is what its groups held when it was made."""
+    """The third value is the first state of its groups."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 4)
     optimizer = Counting(model.parameters(), weight_decay)
     return model, optimizer, state.numbers_of(optimizer)
 
 
-def test_what_an_optimizer_counts_in_numbers_of_python_comes_back_with_every_digit_and_its_type(tmp_path: Path) -> None:
+def test_python_numbers_of_an_optimizer_are_restored_with_digits_and_types(tmp_path: Path) -> None:
     model, optimizer, given = counting()
     for _ in range(3):
         step(model, optimizer)
     save(tmp_path, model, optimizer, given)
-    kept = [dict(own) for own in optimizer.state.values()]
+    slots = [dict(own) for own in optimizer.state.values()]
     counted = {name: optimizer.param_groups[0][name] for name in ("k", "sum", "begun")}
     expected = [step(model, optimizer) for _ in range(3)]
     other, other_optimizer, _ = counting()
     state.load(tmp_path, other, other_optimizer, shapes(other))
-    assert list(other_optimizer.state.values()) == kept == [{"calls": 3, "total": 1.0 + 0.1 + 0.1 + 0.1}] * 2
+    assert list(other_optimizer.state.values()) == slots == [{"calls": 3, "total": 1.0 + 0.1 + 0.1 + 0.1}] * 2
     assert [type(value) for value in other_optimizer.state[other.weight].values()] == [int, float]
-    found = {name: other_optimizer.param_groups[0][name] for name in counted}
-    assert found == counted == {"k": 3, "sum": 0.1 + 0.1 + 0.1, "begun": True}
-    assert [type(value) for value in found.values()] == [int, float, bool]
+    restored = {name: other_optimizer.param_groups[0][name] for name in counted}
+    assert restored == counted == {"k": 3, "sum": 0.1 + 0.1 + 0.1, "begun": True}
+    assert [type(value) for value in restored.values()] == [int, float, bool]
     assert [step(other, other_optimizer) for _ in range(3)] == expected
 
 
-def test_what_was_counted_before_an_earlier_resume_comes_back_after_the_next(tmp_path: Path) -> None:
+def test_python_numbers_of_an_optimizer_outlive_two_resumes(tmp_path: Path) -> None:
     model, optimizer, given = counting()
     step(model, optimizer)
     save(tmp_path / "first", model, optimizer, given)
@@ -137,7 +137,7 @@ def test_what_was_counted_before_an_earlier_resume_comes_back_after_the_next(tmp
     assert last_optimizer.param_groups[0]["k"] == 1
 
 
-def test_a_hyperparameter_is_that_of_the_new_job(tmp_path: Path) -> None:
+def test_a_hyperparameter_comes_from_the_new_job(tmp_path: Path) -> None:
     model, optimizer, given = counting(weight_decay=0.25)
     step(model, optimizer)
     save(tmp_path, model, optimizer, given)
@@ -147,7 +147,7 @@ def test_a_hyperparameter_is_that_of_the_new_job(tmp_path: Path) -> None:
     assert other_optimizer.param_groups[0]["k"] == 1
 
 
-def test_a_slot_of_other_digits_than_its_parameter_keeps_them(tmp_path: Path) -> None:
+def test_a_slot_may_have_another_precision_than_its_parameter(tmp_path: Path) -> None:
     model, optimizer = trained("momentum")
     third = torch.ones(3, dtype=torch.float64) / 3
     optimizer.state[model[0].weight]["third"] = third
@@ -158,23 +158,23 @@ def test_a_slot_of_other_digits_than_its_parameter_keeps_them(tmp_path: Path) ->
     assert torch.equal(other_optimizer.state[other[0].weight]["third"], third)
 
 
-@pytest.mark.parametrize(("key", "told"), [("seen", "'seen'"), (torch.nn.Parameter(torch.zeros(2)), "a parameter that the model has not")])
-def test_an_optimizer_that_keeps_state_for_what_is_not_in_the_model_is_refused(tmp_path: Path, key: Any, told: str) -> None:
+@pytest.mark.parametrize(("key", "owner"), [("seen", "'seen'"), (torch.nn.Parameter(torch.zeros(2)), "a parameter that the model has not")])
+def test_an_optimizer_with_state_for_other_keys_than_parameters_is_refused(tmp_path: Path, key: Any, owner: str) -> None:
     model, optimizer = trained("momentum")
     optimizer.state[key] = {"count": 1}
-    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps state for {told}, .*take another optimizer"):
+    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps state for {owner}, .*take another optimizer"):
         save(tmp_path, model, optimizer)
 
 
 @pytest.mark.parametrize(("value", "kind"), [([torch.zeros(3)], "list"), ({"seen": 1}, "dict")])
-def test_an_optimizer_that_keeps_what_is_neither_tensor_nor_number_is_refused_by_name(tmp_path: Path, value: object, kind: str) -> None:
+def test_an_optimizer_state_of_another_type_is_refused_by_name(tmp_path: Path, value: object, kind: str) -> None:
     model, optimizer = trained("momentum")
     optimizer.state[model[0].weight]["history"] = value
     with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps a {kind} as 0\.weight\.history, .*take another optimizer"):
         save(tmp_path, model, optimizer)
 
 
-def test_a_copy_is_written_as_the_state_was_when_it_was_made(tmp_path: Path) -> None:
+def test_a_copy_has_the_state_at_the_time_of_the_snapshot(tmp_path: Path) -> None:
     model, optimizer = trained("adam")
     part = state.snapshot(tmp_path, model, optimizer, room=1 << 30)
     expected = [step(model, optimizer) for _ in range(3)]
@@ -190,7 +190,7 @@ def test_a_model_of_another_shape_is_refused_with_the_remedies(tmp_path: Path) -
         state.load(tmp_path, wider, torch.optim.Adam(wider.parameters()), shapes(wider))
 
 
-def test_a_disk_that_is_full_shows_as_the_error_of_the_disk(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_its_own_error(tmp_path: Path) -> None:
     part = state.snapshot(tmp_path, torch.nn.Linear(256, 256), None, room=1 << 30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # Python ignores the signal: writes fail

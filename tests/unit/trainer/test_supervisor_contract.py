@@ -34,7 +34,7 @@ def test_the_documented_example_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"task": None}, "exactly one of task, module, script, command is needed, found none"),
         ({"script": "x.py"}, "found task and script"),
@@ -52,21 +52,21 @@ def test_the_documented_example_is_read() -> None:
         ({"graceSeconds": -1}, r"MUSTER_TRAINER\.graceSeconds"),
     ],
 )
-def test_a_wrong_field_is_named(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadConfiguration, match=told):
+def test_a_wrong_field_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfiguration, match=message):
         TrainerSpec.from_json(json.dumps({**EXAMPLE, **changes}))
 
 
-def test_an_operator_that_knows_no_input_leaves_all_of_it_to_the_trainer() -> None:
+def test_a_spec_without_input_gets_the_defaults_of_the_trainer() -> None:
     assert TrainerSpec.from_json(json.dumps({**EXAMPLE, "input": None})).input == InputSpec()
 
 
-def test_what_is_not_json_is_refused() -> None:
+def test_text_that_is_not_json_is_refused() -> None:
     with pytest.raises(BadConfiguration, match="MUSTER_TRAINER is not JSON"):
         TrainerSpec.from_json("{")
 
 
-def test_reasons_are_those_of_the_contract() -> None:
+def test_exit_codes_have_the_reasons_of_the_contract() -> None:
     assert {int(code): code.reason for code in ExitCode} == {
         0: "Completed",
         10: "UserError",

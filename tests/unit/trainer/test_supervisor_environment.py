@@ -1,4 +1,4 @@
-"""Which processes a replica starts, and with what environment."""
+"""The processes that a replica starts, and their environment."""
 
 import sys
 from collections.abc import Mapping
@@ -91,19 +91,19 @@ def launches(environ: Mapping[str, str], **entry: Any) -> list[Launch]:
         ),
     ],
 )
-def test_pytorch_processes_get_what_torchrun_would_set(changes: dict[str, str], expected: list[tuple[str, ...]]) -> None:
-    found = launches({**BASE, **TORCH, **changes})
-    assert [tuple(launch.env[name] for name in TORCHRUN) for launch in found] == expected
-    assert [launch.rank for launch in found] == [int(row[0]) for row in expected]
+def test_pytorch_processes_get_the_variables_of_torchrun(changes: dict[str, str], expected: list[tuple[str, ...]]) -> None:
+    planned = launches({**BASE, **TORCH, **changes})
+    assert [tuple(launch.env[name] for name in TORCHRUN) for launch in planned] == expected
+    assert [launch.rank for launch in planned] == [int(row[0]) for row in expected]
 
 
-def test_a_task_starts_the_bundled_trainer_with_the_users_own_variables_kept() -> None:
+def test_a_task_starts_the_bundled_trainer_with_the_variables_of_the_user() -> None:
     (launch,) = launches({**BASE, **TORCH})
     assert launch.argv == (sys.executable, "-P", "-m", "muster_trainer.process")
     assert launch.env["OWN"] == "kept"
 
 
-def test_tensorflow_starts_one_process_with_its_cluster_as_it_is() -> None:
+def test_tensorflow_starts_one_process_with_an_unchanged_cluster() -> None:
     environ = {**BASE, "MUSTER_STRATEGY": "MultiWorkerMirrored", "MUSTER_INDEX": "1", "TF_CONFIG": '{"cluster": {}}'}
     (launch,) = launches(environ)
     assert launch.rank == 1
@@ -115,18 +115,18 @@ def test_a_script_is_started_once_per_process_with_its_arguments(tmp_path: Path)
     script = tmp_path / "my train.py"
     script.write_text("print('hello')\n")
     environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2"}
-    found = launches(environ, script=f"'{script}' --lr 0.1")
-    assert [launch.argv for launch in found] == [(sys.executable, str(script), "--lr", "0.1")] * 2
+    planned = launches(environ, script=f"'{script}' --lr 0.1")
+    assert [launch.argv for launch in planned] == [(sys.executable, str(script), "--lr", "0.1")] * 2
 
 
-def test_a_command_is_started_once_and_as_it_is_whatever_the_number_of_processes() -> None:
+def test_a_command_is_started_once_for_any_number_of_processes() -> None:
     environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2"}
     (launch,) = launches(environ, command=("sh", "-c", "torchrun train.py"))
     assert launch.argv == ("sh", "-c", "torchrun train.py")
     assert launch.env == environ
 
 
-def test_pytorch_processes_know_that_an_elastic_launcher_started_them(tmp_path: Path) -> None:
+def test_pytorch_processes_get_the_variables_of_an_elastic_launcher(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     environ = {**BASE, **TORCH, **TWO_OF_FOUR}
@@ -138,7 +138,7 @@ def test_pytorch_processes_know_that_an_elastic_launcher_started_them(tmp_path: 
         assert (launch.env["ROLE_NAME"], launch.env["ROLE_RANK"], launch.env["ROLE_WORLD_SIZE"]) == ("default", launch.env["RANK"], "4")
 
 
-def test_several_processes_of_a_script_get_one_thread_each_unless_somebody_set_more(tmp_path: Path) -> None:
+def test_several_processes_of_a_script_get_one_thread_each_by_default(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2"}
@@ -188,23 +188,23 @@ def test_references_are_expanded_by_the_rules_of_kubernetes(text: str, expected:
     assert expanded(text, KUBERNETES) == expected
 
 
-def test_a_command_sees_the_variables_of_its_replica() -> None:
+def test_a_command_can_use_the_variables_of_its_replica() -> None:
     environ = {**BASE, **TORCH, "RANK": "0", "MUSTER_ATTEMPT": "3"}
     words = ("echo", "$(RANK)/$(WORLD_SIZE)", "$(MASTER_ADDR):$(MASTER_PORT)", "$(MUSTER_ATTEMPT)", "$$(RANK)", "$(NONE)")
     (launch,) = launches(environ, command=words)
     assert launch.argv == ("echo", "0/2", "10.0.0.1:29500", "3", "$(RANK)", "$(NONE)")
 
 
-def test_the_words_of_a_script_see_the_variables_of_each_process(tmp_path: Path) -> None:
+def test_the_words_of_a_script_can_use_the_variables_of_each_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     environ = {**BASE, **TORCH, "MUSTER_PROCESSES": "2", "PET_NPROC_PER_NODE": "2", "WHERE": f"{tmp_path}", "NAME": "two words"}
-    found = launches(environ, script="$(WHERE)/train.py --rank $(RANK) --name $(NAME)")
-    assert [launch.argv[1:] for launch in found] == [(str(script), "--rank", rank, "--name", "two words") for rank in ("0", "1")]
+    planned = launches(environ, script="$(WHERE)/train.py --rank $(RANK) --name $(NAME)")
+    assert [launch.argv[1:] for launch in planned] == [(str(script), "--rank", rank, "--name", "two words") for rank in ("0", "1")]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"MUSTER_WORLD_SIZE": "two"}, "MUSTER_WORLD_SIZE"),
         ({"WORLD_SIZE": ""}, "WORLD_SIZE is not set; PyTorch needs it for ROLE_WORLD_SIZE"),
@@ -215,13 +215,13 @@ def test_the_words_of_a_script_see_the_variables_of_each_process(tmp_path: Path)
         ({"MUSTER_JOB_CREATED": "yesterday"}, "MUSTER_JOB_CREATED"),
     ],
 )
-def test_a_wrong_variable_is_named(changes: dict[str, str], told: str) -> None:
-    with pytest.raises(BadConfiguration, match=told):
+def test_a_wrong_variable_is_named(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(BadConfiguration, match=message):
         launches({**BASE, **TORCH, **changes})
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (None, "there is no file"),
         (b"def f(:\n  pass\n", r"train\.py:1: "),
@@ -230,11 +230,11 @@ def test_a_wrong_variable_is_named(changes: dict[str, str], told: str) -> None:
         (b"# coding: nonsense\n", "train.py"),
     ],
 )
-def test_a_script_that_cannot_run_is_refused_before_it_starts(tmp_path: Path, source: bytes | None, told: str) -> None:
+def test_a_script_that_cannot_run_is_refused_before_it_starts(tmp_path: Path, source: bytes | None, message: str) -> None:
     script = tmp_path / "train.py"
     if source is not None:
         script.write_bytes(source)
-    with pytest.raises(BadConfiguration, match=told):
+    with pytest.raises(BadConfiguration, match=message):
         launches({**BASE, **TORCH}, script=str(script))
 
 
@@ -245,11 +245,11 @@ def test_only_python_files_are_checked_for_python_syntax(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("script", ["'unclosed", "   "])
-def test_a_script_that_is_no_command_line_is_refused(script: str) -> None:
+def test_a_script_that_is_not_a_command_line_is_refused(script: str) -> None:
     with pytest.raises(BadConfiguration, match=r"trainer\.script"):
         launches({**BASE, **TORCH}, script=script)
 
 
-def test_a_command_whose_program_is_not_there_is_refused() -> None:
+def test_a_command_with_a_missing_program_is_refused() -> None:
     with pytest.raises(BadConfiguration, match="'no-such-program' is not found"):
         launches({**BASE, **TORCH}, command=("no-such-program", "x"))

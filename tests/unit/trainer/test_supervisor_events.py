@@ -1,4 +1,4 @@
-"""Reading events, and what they add up to."""
+"""Reading events, and the state that they give."""
 
 import json
 import os
@@ -36,15 +36,15 @@ def state_of(*events: dict[str, Any]) -> RunState:
     return state
 
 
-def test_all_is_saved_while_no_step_was_told_beyond_the_newest_commit() -> None:
+def test_a_state_is_saved_while_no_step_is_newer_than_the_newest_commit() -> None:
     step, commit = {"event": "step", "step": 4}, {"event": "commit", "step": 4, "path": "p"}
     assert state_of(step, commit).is_saved
     assert not state_of(step, commit, {**step, "step": 5}).is_saved
     assert not state_of(step).is_saved
-    assert not state_of(commit).is_saved  # it may have gone on and told nothing
+    assert not state_of(commit).is_saved  # it may have continued without reporting a step
 
 
-def test_an_event_is_read_whole_however_it_arrives() -> None:
+def test_an_event_that_arrives_in_parts_is_read_whole() -> None:
     line = json.dumps({"event": "step", "time": 1.5, "rank": 0, "step": 3}).encode() + b"\n"
     with pipe() as (reader, write):
         os.write(write, line[:10])
@@ -58,14 +58,14 @@ def test_an_event_is_read_whole_however_it_arrives() -> None:
     ("line", "uses_contract"),
     [(b'{"event": "step", "step": 1}', True), (b'{"event": "greeting"}', False), (b"step 1", False), (b'{"event": "step"', False)],
 )
-def test_a_process_uses_the_contract_once_it_has_sent_an_event_of_it(line: bytes, uses_contract: bool) -> None:
+def test_a_process_uses_the_contract_after_its_first_event(line: bytes, uses_contract: bool) -> None:
     with pipe() as (reader, write):
         os.write(write, line + b"\n")
         reader.read()
         assert reader.uses_contract is uses_contract
 
 
-def test_rank_and_time_are_filled_in_where_a_script_leaves_them_out() -> None:
+def test_missing_ranks_and_times_are_filled_in() -> None:
     with pipe() as (reader, write):
         os.write(write, b'{"event": "notice", "message": "x"}\n')
         (line,) = reader.read()
@@ -73,7 +73,7 @@ def test_rank_and_time_are_filled_in_where_a_script_leaves_them_out() -> None:
     assert line.event.time == line.document["time"] > 0
 
 
-def test_not_a_number_becomes_null_since_json_has_none() -> None:
+def test_nan_becomes_null_in_json() -> None:
     with pipe() as (reader, write):
         os.write(write, b'{"event": "evaluation", "step": 3, "metrics": {"loss": NaN, "accuracy": 0.5}}\n')
         (line,) = reader.read()
@@ -82,14 +82,14 @@ def test_not_a_number_becomes_null_since_json_has_none() -> None:
 
 
 @given(st.binary(max_size=2000).map(lambda data: data.replace(b"\n", b" ")))
-def test_garbage_is_counted_and_the_next_event_still_arrives(garbage: bytes) -> None:
+def test_garbage_is_counted_and_the_next_event_is_read(garbage: bytes) -> None:
     with pipe() as (reader, write):
         os.write(write, b"?" + garbage + b'\n{"event": "notice", "message": "after"}\n')
         assert [line.document["message"] for line in reader.drain()] == ["after"]
         assert reader.malformed == 1
 
 
-def test_a_line_without_end_is_dropped_and_not_collected_for_ever() -> None:
+def test_a_line_without_end_is_dropped() -> None:
     with pipe() as (reader, write):
         for _ in range(40):
             os.write(write, b"x" * 60_000)
@@ -104,13 +104,13 @@ def test_progress_has_the_rate_of_recent_steps() -> None:
     assert state_of(*steps).progress == progress
 
 
-def test_a_save_costs_the_time_in_which_training_waited_for_it() -> None:
+def test_a_save_counts_only_the_time_that_training_waited() -> None:
     commit = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic", "seconds": 2.0}
     assert state_of({**commit, "blockedSeconds": 0.25}).saved_seconds == 0.25
     assert state_of(commit).saved_seconds == 2.0
 
 
-def test_commits_count_as_saved_on_request_only_when_they_came_after_it_or_say_so() -> None:
+def test_only_a_stop_commit_or_one_after_the_request_counts_as_saved() -> None:
     periodic = {"event": "commit", "step": 5, "path": "p", "reason": "Periodic"}
     assert commit_reasons(decode_event(periodic), stop_requested=False) == set()
     assert commit_reasons(decode_event(periodic), stop_requested=True) == {"Periodic"}
@@ -128,19 +128,19 @@ def test_a_commit_without_a_step_still_counts_as_a_save(step: dict[str, Any]) ->
     assert commit_reasons(decode_event({"event": "commit", **step}), stop_requested=True) == {"Periodic"}
 
 
-def test_properties_of_any_simple_type_are_texts() -> None:
-    found = decode_event({"event": "fingerprint", "python": 3.12, "threads": 4, "devices": "cpu", "libraries": {"numpy": 2}})
-    assert found == Fingerprint(python="3.12", threads="4", devices=("cpu",), libraries={"numpy": "2"})
+def test_fingerprint_values_of_any_simple_type_become_texts() -> None:
+    fingerprint = decode_event({"event": "fingerprint", "python": 3.12, "threads": 4, "devices": "cpu", "libraries": {"numpy": 2}})
+    assert fingerprint == Fingerprint(python="3.12", threads="4", devices=("cpu",), libraries={"numpy": "2"})
 
 
-def test_the_number_of_ranks_notices_and_the_size_of_texts_are_bounded() -> None:
+def test_ranks_notices_and_texts_are_bounded() -> None:
     events = [{"event": kind, "rank": rank, "message": f"{rank}" * 5000} for rank in range(200) for kind in ("pace", "error", "notice")]
     state = state_of(*events)
     assert (len(state.ranks), len(state.errors), len(state.notices)) == (64, 64, 50)
     assert {len(notice.message) for notice in state.notices} == {1024}
 
 
-def test_the_phase_is_that_of_the_first_rank() -> None:
+def test_the_phase_comes_from_the_first_rank() -> None:
     state = state_of({"event": "phase", "phase": "Restoring"}, {"event": "phase", "phase": "Saving", "rank": 1, "time": 200.0})
     assert (state.phase, state.marks.restoring) == ("Restoring", 100.0)
 
@@ -153,6 +153,6 @@ VALUES: list[Any] = [None, True, -1, 3, 10**400, 1e308, 0.5, "text", "\ud800", [
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES)),
     st.sampled_from(["step", "commit", "resumed", "evaluation", "fingerprint", "notice", "error", "phase", "other"]),
 )
-def test_fields_of_any_type_do_no_harm(fields: dict[str, Any], name: str) -> None:
+def test_fields_of_any_type_give_a_valid_report(fields: dict[str, Any], name: str) -> None:
     report = with_state(Report(job="j", pod="p", role="worker", index=0, attempt=0), state_of({**fields, "event": name}))
     assert decode(Report, json.loads(json.dumps(encode(report)))) == report

@@ -40,7 +40,7 @@ def directory_after(state: Path, here: Path) -> Path:
     ("mode", "files", "stays"),
     [(0o777, [], True), (0o555, ["data.txt"], True), (0o111, [], True), (0o555, [], False)],
 )
-def test_programs_leave_a_folder_only_if_it_is_empty_and_cannot_be_written(state: Path, mode: int, files: list[str], stays: bool) -> None:
+def test_programs_get_another_folder_only_if_theirs_is_empty_and_read_only(state: Path, mode: int, files: list[str], stays: bool) -> None:
     here = state / "here"
     here.mkdir()
     for name in files:

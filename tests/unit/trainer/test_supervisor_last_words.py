@@ -37,7 +37,7 @@ states = st.builds(
     state=states,
     ends=st.fixed_dictionaries({"rank": counts, "exit_code": counts}),
 )
-def test_last_words_are_one_line_of_json_that_kubernetes_keeps_whole(
+def test_last_words_are_one_line_of_json_within_the_limit_of_kubernetes(
     code: int, message: str, attempt: int | None, state: RunState, ends: dict[str, int | None]
 ) -> None:
     words = replace(last_words(code, message, attempt, state), **ends)
@@ -53,27 +53,27 @@ def test_last_words_are_one_line_of_json_that_kubernetes_keeps_whole(
     assert document.get("step") == words.step
 
 
-def test_the_newest_commit_outlives_what_is_left_out_where_all_is_too_long() -> None:
+def test_the_newest_commit_is_the_last_field_that_is_left_out() -> None:
     wide = "\U0001f600" * 64
     commit = Commit(step=320, path="\U0001f600" * 200, reason=wide)
     evaluation = Evaluation(step=330, metrics={f"{number}" + "\U0001f600" * 8: number / 7 for number in range(64)})
     state = RunState(progress=Progress(step=340, loss=wide), checkpoint=commit, evaluation=evaluation)
     line = to_line(last_words(20, "peer lost " * 100, 3, state))
     assert len(line) <= MAX_LAST_WORDS
-    found = parse(LastWords, line)
-    assert (found.step, found.commit, found.evaluation) == (340, commit, None)
-    assert found.message.startswith("peer lost")
+    words = parse(LastWords, line)
+    assert (words.step, words.commit, words.evaluation) == (340, commit, None)
+    assert words.message.startswith("peer lost")
     farther = replace(commit, role="\U0001f600" * 253)
     least = parse(LastWords, to_line(last_words(20, "peer lost", 3, replace(state, checkpoint=farther))))
     assert (least.message, least.step, least.loss, least.commit, least.evaluation) == ("peer lost", 340, None, None, None)
 
 
-def test_a_message_is_cut_no_more_than_needed() -> None:
+def test_a_long_message_fills_the_available_space() -> None:
     line = to_line(last_words(10, "x" * 10_000, 0))
     assert MAX_LAST_WORDS - 6 <= len(line) <= MAX_LAST_WORDS
 
 
-def test_the_fields_are_those_of_the_contract() -> None:
+def test_the_last_words_have_the_fields_of_the_contract() -> None:
     commit, evaluation = Commit(step=320, path="step-00000320-x", time=5.0), Evaluation(step=330, metrics={"accuracy": 0.95}, time=6.0)
     state = RunState(progress=Progress(step=340, loss="0.3"), checkpoint=commit, resumed=Resumed(step=0), evaluation=evaluation)
     words = replace(last_words(20, "rank 0: gone", 2, state), rank=0, exit_code=1)
@@ -92,14 +92,14 @@ def test_the_fields_are_those_of_the_contract() -> None:
     )
 
 
-def test_metrics_are_told_as_far_as_there_is_room_for_a_message() -> None:
+def test_metrics_are_cut_to_leave_room_for_the_message() -> None:
     many = {f"größe-{number:03}-" + "x" * 40: number / 7 for number in range(100)}
     state = RunState(checkpoint=Commit(step=320, path="ä" * 300), evaluation=Evaluation(step=330, metrics=many))
     line = to_line(last_words(10, "why", 0, state))
-    told = json.loads(line)
+    document = json.loads(line)
     assert len(line) <= MAX_LAST_WORDS
-    assert told["message"] == "why"
-    assert 10 < len(told["evaluation"]["metrics"]) < 100
+    assert document["message"] == "why"
+    assert 10 < len(document["evaluation"]["metrics"]) < 100
 
 
 def test_new_words_replace_older_longer_ones(tmp_path: Path) -> None:

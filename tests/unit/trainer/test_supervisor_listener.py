@@ -1,4 +1,4 @@
-"""The supervisor's listener for events. What comes from it is as little trusted as what comes from the pipe."""
+"""The supervisor's listener for events. Its input is checked as strictly as the input of the pipe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines_of(connection: Connection, count: int = 1) -> list[Line]:
     return lines
 
 
-def test_events_come_after_the_token_and_without_a_rank_get_that_of_the_replica(listener: Listener) -> None:
+def test_events_come_after_the_token_and_get_the_rank_of_the_replica(listener: Listener) -> None:
     with connect(listener) as program:
         connection = accepted(listener)
         program.sendall(listener.variables[EVENTS_TOKEN].encode() + b'\n{"event": "step", "step": 3}\n{"event": "step", "step"')
@@ -52,7 +52,7 @@ def test_events_come_after_the_token_and_without_a_rank_get_that_of_the_replica(
 
 
 @pytest.mark.parametrize("first", [b"\n", b"wrong\n", b'{"event": "step", "step": 3}\n', b"\xff" * (LONGEST_TOKEN + 1)])
-def test_a_connection_without_the_token_is_closed_and_nothing_of_it_is_read(listener: Listener, first: bytes) -> None:
+def test_a_connection_without_the_token_is_closed_unread(listener: Listener, first: bytes) -> None:
     with connect(listener) as program:
         connection = accepted(listener)
         program.sendall(first + b'{"event": "step", "step": 3}\n')
@@ -60,7 +60,7 @@ def test_a_connection_without_the_token_is_closed_and_nothing_of_it_is_read(list
         assert not connection.open
 
 
-def test_lines_that_are_no_events_are_counted_and_longer_ones_than_may_be_are_dropped(listener: Listener) -> None:
+def test_malformed_lines_are_counted_and_too_long_lines_are_dropped(listener: Listener) -> None:
     with connect(listener) as program:
         connection = accepted(listener)
         program.sendall(listener.variables[EVENTS_TOKEN].encode() + b"\n[1]\n\xff\xfe\n")
@@ -76,7 +76,7 @@ def test_lines_that_are_no_events_are_counted_and_longer_ones_than_may_be_are_dr
         wait_until(lambda: connection.read() or connection.malformed >= 3, "the long line to be dropped")
 
 
-def test_more_connections_than_may_be_are_refused_and_those_that_end_make_room(listener: Listener) -> None:
+def test_connections_above_the_limit_are_refused_until_one_is_removed(listener: Listener) -> None:
     programs = []
     for _ in range(MOST_CONNECTIONS):
         programs.append(connect(listener))
@@ -90,7 +90,7 @@ def test_more_connections_than_may_be_are_refused_and_those_that_end_make_room(l
         program.close()
 
 
-def test_the_sender_of_the_library_is_understood(listener: Listener) -> None:
+def test_the_listener_reads_events_of_the_library(listener: Listener) -> None:
     Sender(listener.variables, rank=2).send(Step(step=5, loss="nan"))
     [line] = lines_of(accepted(listener))
     assert isinstance(line.event, Step)
@@ -98,7 +98,7 @@ def test_the_sender_of_the_library_is_understood(listener: Listener) -> None:
     assert json.loads(json.dumps(line.document)) == line.document
 
 
-def test_a_sender_without_a_supervisor_or_with_one_that_is_gone_goes_on() -> None:
+def test_a_sender_without_a_supervisor_raises_no_error() -> None:
     Sender({}, rank=0).send(Step(step=1))
     gone = Listener(rank=0)
     variables = gone.variables

@@ -1,4 +1,4 @@
-"""Which failures no retry mends, and which may be anything."""
+"""Failures that a retry cannot repair, and failures of the application."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ CAUGHT = "try:\n    import missing_one\nexcept ImportError:\n    raise SystemExi
 
 
 def end_of(*command: str, folder: Path, starting: bool = True) -> End:
-    """How a real process ends."""
+    """The end of a real process."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return End(0, done.returncode, None, requested=False, tail=(done.stdout + done.stderr).splitlines(), starting=starting)
 
@@ -47,7 +47,9 @@ def end_of(*command: str, folder: Path, starting: bool = True) -> End:
         pytest.param((sys.executable, "train.py", "--epochs", "1"), CLICK, "--epochs", id="click"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named_and_never_retried(tmp_path: Path, command: tuple[str, ...], source: str, named: str) -> None:
+def test_a_missing_program_or_wrong_argument_is_named_and_not_retried(
+    tmp_path: Path, command: tuple[str, ...], source: str, named: str
+) -> None:
     (tmp_path / "train.py").write_text(source)
     (tmp_path / "own.py").write_text("import missing_one\n")
     end = end_of(*command, folder=tmp_path)
@@ -69,19 +71,19 @@ def test_what_is_missing_or_wrong_is_named_and_never_retried(tmp_path: Path, com
         pytest.param(("sh", "-c", "no-such-program; exit 3"), "", id="a command whose failure did not end the program"),
     ],
 )
-def test_what_may_be_anything_stays_a_failure_of_the_application(tmp_path: Path, command: tuple[str, ...], source: str) -> None:
+def test_other_failures_are_failures_of_the_application(tmp_path: Path, command: tuple[str, ...], source: str) -> None:
     (tmp_path / "train.py").write_text(source)
     assert meaning(end_of(*command, folder=tmp_path)) == ExitCode.USER_ERROR
 
 
-def test_a_process_that_had_done_something_is_not_judged_by_this(tmp_path: Path) -> None:
+def test_a_process_that_has_started_is_never_a_misfit(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import missing_one\n")
     end = end_of(sys.executable, "train.py", folder=tmp_path, starting=False)
     assert meaning(end) == ExitCode.USER_ERROR
     assert describe(end) == "rank 0: ModuleNotFoundError: No module named 'missing_one'"
 
 
-def test_under_torchrun_the_workers_exit_code_counts() -> None:
+def test_the_exit_code_of_a_worker_under_torchrun_counts() -> None:
     """The output of torchrun 2.15 for a program that refuses an argument, with the frames of its traceback left out."""
     lines = [
         "usage: train.py [-h] [--lr LR]",
@@ -104,6 +106,6 @@ LINES = st.lists(st.text(max_size=60) | st.sampled_from(["usage: x", "x: error: 
 
 
 @given(LINES, st.integers(-64, 255))
-def test_any_output_can_be_judged(lines: Sequence[str], code: int) -> None:
+def test_any_output_can_be_read_for_misfits(lines: Sequence[str], code: int) -> None:
     sentence = misfit(read_tail(lines, NEVER), code)
     assert sentence is None or sentence

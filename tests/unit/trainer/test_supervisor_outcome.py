@@ -1,4 +1,4 @@
-"""What the ends of a replica's processes mean."""
+"""The outcome of a replica, from the ends of its processes."""
 
 import re
 import time
@@ -63,44 +63,44 @@ def outcome(
         (ended(134, tail=("NCCL communicator was aborted on rank 0",)), 20),
     ],
 )
-def test_an_end_has_one_meaning(end: End, code: int) -> None:
+def test_each_end_of_a_process_has_one_exit_code(end: End, code: int) -> None:
     assert meaning(end) == code
 
 
 @pytest.mark.parametrize("code", [int(code) for code in ExitCode if code])
-def test_a_code_of_the_contract_is_an_application_failure_where_the_process_does_not_speak_it(code: int) -> None:
+def test_a_contract_code_of_another_program_is_an_application_failure(code: int) -> None:
     end = ended(code, uses_contract=False)
     assert meaning(end) == 10
     assert outcome(end, own=True).code == 10
     assert f"exit code {code}" in outcome(end, own=True).message
-    said = outcome(ended(code, uses_contract=False, tail=("curl: the requested URL returned an error",)), own=True).message
-    assert f"exit code {code}" in said
-    assert "the requested URL" in said
+    message = outcome(ended(code, uses_contract=False, tail=("curl: the requested URL returned an error",)), own=True).message
+    assert f"exit code {code}" in message
+    assert "the requested URL" in message
 
 
-def test_a_lost_peer_is_still_read_from_the_output_where_the_code_does_not_count() -> None:
+def test_a_lost_peer_of_another_program_is_read_from_its_output() -> None:
     assert meaning(ended(21, uses_contract=False, tail=(GLOO,))) == 20
 
 
-def test_a_program_that_does_not_speak_the_contract_has_not_saved_because_it_ends_with_21() -> None:
+def test_exit_code_21_of_another_program_does_not_mean_that_it_saved() -> None:
     assert outcome(ended(21, requested=True, uses_contract=False), stop=True, own=True).code == 22
 
 
-def test_all_zero_is_completed() -> None:
+def test_a_replica_is_completed_if_all_its_processes_end_with_0() -> None:
     assert outcome(ended(0), ended(0, 1)).code == 0
 
 
-def test_the_first_failure_decides_and_not_the_siblings_that_were_ended_for_it() -> None:
-    found = outcome(ended(31, 1), ended(10, 0), ended(-15, 2, requested=True))
-    assert (found.code, found.culprit and found.culprit.rank) == (31, 1)
+def test_the_first_failure_decides_the_outcome() -> None:
+    result = outcome(ended(31, 1), ended(10, 0), ended(-15, 2, requested=True))
+    assert (result.code, result.culprit and result.culprit.rank) == (31, 1)
 
 
-def test_a_lost_peer_gives_way_to_the_failure_it_is_the_echo_of() -> None:
-    found = outcome(ended(20, 0), ended(-9, 1))
-    assert (found.code, found.message) == (137, "rank 1: ended by signal 9 (SIGKILL)")
+def test_another_failure_decides_before_a_lost_peer() -> None:
+    result = outcome(ended(20, 0), ended(-9, 1))
+    assert (result.code, result.message) == (137, "rank 1: ended by signal 9 (SIGKILL)")
 
 
-def test_a_failure_before_the_stop_is_not_hidden_by_it() -> None:
+def test_a_failure_before_the_stop_decides() -> None:
     assert outcome(ended(10), ended(21, 1, requested=True), stop=True).code == 10
 
 
@@ -121,36 +121,36 @@ def test_a_failure_before_the_stop_is_not_hidden_by_it() -> None:
         pytest.param([ended(0, requested=True)], ["Periodic"], True, 21, id="a script that saved after the request"),
     ],
 )
-def test_after_a_request_to_stop_what_was_saved_decides(ends: list[End], commits: list[str], own: bool, code: int) -> None:
+def test_saves_decide_the_outcome_after_a_stop_request(ends: list[End], commits: list[str], own: bool, code: int) -> None:
     assert outcome(*ends, stop=True, own=own, commits=tuple(commits)).code == code
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_one_that_was_killed_in_an_evaluation_has_saved_when_its_last_step_was_or_all_are_done(own: bool) -> None:
+def test_a_killed_process_has_saved_if_its_last_step_is_committed(own: bool) -> None:
     killed = ended(-9, requested=True)
     assert outcome(killed, stop=True, overdue=True, own=own, saved=True).code == 21
     assert outcome(killed, stop=True, overdue=True, own=own, commits=("Final",)).code == 21
     assert outcome(killed, stop=True, overdue=True, own=own, commits=("Periodic",)).code == 22
 
 
-def test_one_that_dies_of_the_request_before_its_first_step_loses_none() -> None:
-    found = outcome(ended(-15, requested=True), stop=True, saved=True)
-    assert (found.code, found.message) == (21, "asked to stop, and no step is lost")
+def test_a_process_that_stops_before_its_first_step_loses_no_step() -> None:
+    result = outcome(ended(-15, requested=True), stop=True, saved=True)
+    assert (result.code, result.message) == (21, "asked to stop, and no step is lost")
 
 
-def test_that_all_is_saved_does_not_make_a_failure_before_the_stop_a_stop() -> None:
+def test_a_failure_before_the_stop_decides_even_if_all_is_saved() -> None:
     assert outcome(ended(10), stop=True, commits=("Final",), saved=True).code == 10
 
 
-def test_a_replica_whose_world_was_stopped_elsewhere_is_preempted_too() -> None:
+def test_a_replica_is_preempted_if_its_world_was_stopped_elsewhere() -> None:
     assert outcome(ended(21)).code == 21
     assert outcome(ended(22)).code == 22
     assert outcome(ended(0), own=True, commits=("Stop",)).code == 21
 
 
-def test_a_process_killed_when_the_grace_was_over_says_so() -> None:
-    found = outcome(ended(-9, requested=True), stop=True, overdue=True)
-    assert (found.code, found.message) == (
+def test_the_message_of_a_killed_process_names_the_grace_period() -> None:
+    result = outcome(ended(-9, requested=True), stop=True, overdue=True)
+    assert (result.code, result.message) == (
         22,
         "asked to stop, and did not save: killed when the grace period was over",
     )
@@ -161,7 +161,7 @@ def test_the_error_event_of_a_rank_is_its_message() -> None:
     assert outcome(end).message == "rank 3: disk full"
 
 
-def test_a_silent_failure_still_gets_a_message() -> None:
+def test_a_failure_without_output_has_a_message() -> None:
     assert outcome(ended(3)).message == "rank 0: ended with exit code 3 and printed nothing"
 
 
@@ -177,7 +177,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("strategy", ["DDP", "MultiWorkerMirrored", "JAX"])
-def test_a_mebibyte_of_hostile_output_takes_little_time(strategy: str) -> None:
+def test_a_mebibyte_of_hostile_output_is_read_in_a_short_time(strategy: str) -> None:
     """One of several times must be short, because other programs use the machine too."""
     pattern = peer_lost_pattern(descriptors.runtime(strategy).framework.peer_lost)
     slow = {}
@@ -214,5 +214,5 @@ def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float
         ("ValueError: muster_contract.errors.StorageUnavailable: ", 1, ExitCode.USER_ERROR),
     ],
 )
-def test_an_exception_of_the_library_that_ends_a_program_has_its_meaning(error: str, code: int, expected: ExitCode) -> None:
+def test_an_exception_of_the_library_gives_its_exit_code(error: str, code: int, expected: ExitCode) -> None:
     assert meaning(ended(code, tail=(*TRACEBACK, error), uses_contract=False)) == expected

@@ -1,4 +1,4 @@
-"""What the end of a process's output tells."""
+"""Reading the end of a process's output."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ def read_tail(lines: Sequence[str], strategy: str = "DDP") -> Reading:
         ("MultiWorkerMirrored", "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded"),
     ],
 )
-def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(strategy: str, line: str) -> None:
+def test_the_errors_of_frameworks_for_a_lost_peer_are_recognised(strategy: str, line: str) -> None:
     assert read_tail([line], strategy).peer_lost
     assert read_tail([HEADER, *FRAME, line], strategy).peer_lost
     assert line[:40] in read_tail([HEADER, *FRAME, line, "", "[W] destroy_process_group() was not called"], strategy).message
@@ -66,13 +66,13 @@ def test_frameworks_ways_to_say_that_a_peer_was_lost_are_known(strategy: str, li
         "torch.OutOfMemoryError: CUDA out of memory.",
     ],
 )
-def test_other_failures_are_not_taken_for_a_lost_peer(strategy: str, line: str) -> None:
+def test_other_failures_are_not_lost_peers(strategy: str, line: str) -> None:
     reading = read_tail([HEADER, *FRAME, line], strategy)
     assert (reading.peer_lost, reading.message) == (False, line)
 
 
 @pytest.mark.parametrize("patterns", [["("], ["x" * 301], ["x"] * 51])
-def test_a_pattern_that_cannot_be_used_is_refused(patterns: list[str]) -> None:
+def test_an_invalid_pattern_is_refused(patterns: list[str]) -> None:
     with pytest.raises(BadConfiguration, match="peer_lost"):
         peer_lost_pattern(patterns)
 
@@ -84,7 +84,7 @@ def test_an_exception_raised_while_handling_a_lost_peer_is_a_lost_peer() -> None
     assert (reading.peer_lost, reading.message) == (True, lost)
 
 
-def test_of_two_workers_under_one_launcher_the_one_with_an_error_of_its_own_is_the_cause() -> None:
+def test_a_worker_with_its_own_error_is_the_cause_under_a_launcher() -> None:
     lines = [
         *("[rank1]: " + line for line in [HEADER, *FRAME, "ValueError: mine"]),
         *("[rank0]: " + line for line in [HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1"]),
@@ -102,7 +102,7 @@ LOG = "E1123 11:49:10.192000 4301 torch/distributed/elastic/multiprocessing/api.
 
 
 def torchrun(rank: int, code: int, *lines: str) -> list[str]:
-    """The output of a torchrun whose workers printed `lines`, of which the one of that rank failed first."""
+    """The output of a torchrun whose workers printed `lines`. The worker of that rank failed first."""
     return [
         "W1123 11:49:09.076000 4301 torch/distributed/run.py:982] Setting OMP_NUM_THREADS environment variable to 1",
         *lines,
@@ -152,14 +152,14 @@ def marked(rank: int, *lines: str) -> list[str]:
         pytest.param([], "ended with exit code 1, and the end of its output shows no error", id="nothing"),
     ],
 )
-def test_under_torchrun_the_message_is_the_error_of_the_worker_that_failed_first(lines: list[str], message: str) -> None:
+def test_the_message_under_torchrun_is_the_error_of_the_first_failed_worker(lines: list[str], message: str) -> None:
     reading = read_tail(torchrun(1, 1, *lines))
     assert reading.message == message
     assert reading.root_cause == RootCause(rank=1, code=1)
     assert reading.killed_by is None
 
 
-def test_the_signal_that_a_worker_of_torchrun_died_of_is_found() -> None:
+def test_the_signal_that_ended_a_worker_of_torchrun_is_read() -> None:
     reading = read_tail(torchrun(0, -9))
     assert (reading.killed_by, reading.peer_lost, reading.message) == (9, False, "")
     echo = marked(1, HEADER, *FRAME, "RuntimeError: Connection closed by peer [::1]:1")
@@ -168,7 +168,7 @@ def test_the_signal_that_a_worker_of_torchrun_died_of_is_found() -> None:
     assert read_tail(torchrun(0, -9, *mine)).killed_by is None
 
 
-def test_a_summary_of_torchrun_whose_beginning_is_cut_off_is_no_message_of_the_program() -> None:
+def test_a_truncated_summary_of_torchrun_is_not_the_message() -> None:
     lines = torchrun(1, 1)
     reading = read_tail(lines[lines.index("Failures:") :])
     assert reading.root_cause == RootCause(rank=1, code=1)
@@ -178,13 +178,13 @@ def test_a_summary_of_torchrun_whose_beginning_is_cut_off_is_no_message_of_the_p
 RECORDED = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
-def test_where_the_output_of_workers_goes_to_files_the_traceback_in_the_summary_of_torchrun_counts() -> None:
+def test_a_traceback_in_the_summary_of_torchrun_gives_the_message() -> None:
     traceback = [f"  traceback : {HEADER}", *(f"  {line}" for line in (*FRAME, "ValueError: mine", ""))]
     lines = [part for line in torchrun(1, 1) for part in (traceback if line == RECORDED else [line])]
     assert read_tail(lines).message == "ValueError: mine"
 
 
-def test_marks_that_torchrun_puts_before_lines_are_no_part_of_the_message() -> None:
+def test_the_message_has_no_prefix_of_torchrun() -> None:
     lines = [f"[default1]:{line}" for line in [HEADER, *FRAME, "ValueError: mine"]]
     assert read_tail(torchrun(1, 1, *lines)).message == "ValueError: mine"
 
@@ -193,7 +193,7 @@ def test_marks_that_torchrun_puts_before_lines_are_no_part_of_the_message() -> N
     ("end", "code"),
     [("returned non-zero exit status 1", 1), ("returned non-zero exit status 2", 2), ("died with <Signals.SIGKILL: 9>", -9)],
 )
-def test_the_traceback_of_accelerate_is_not_that_of_the_program(end: str, code: int) -> None:
+def test_the_traceback_of_accelerate_is_not_the_error_of_the_program(end: str, code: int) -> None:
     frame = '  File "/x/accelerate/commands/launch.py", line 999, in simple_launcher'
     lines = [HEADER, *FRAME, "ValueError: mine", HEADER, frame, f"subprocess.CalledProcessError: Command '['python', 'train.py']' {end}."]
     reading = read_tail(lines)
@@ -207,12 +207,12 @@ def test_the_traceback_of_accelerate_is_not_that_of_the_program(end: str, code: 
 SILENT = "and the end of its output shows no error"
 
 
-def test_a_message_of_several_lines_is_kept_as_one() -> None:
+def test_a_message_of_several_lines_becomes_one_line() -> None:
     reading = read_tail([HEADER, *FRAME, "RuntimeError: size mismatch", "got 3, expected 4", "at layer 2", "and more"])
     assert reading.message == "RuntimeError: size mismatch got 3, expected 4 at layer 2"
 
 
-def test_without_a_traceback_the_last_line_is_the_message() -> None:
+def test_the_last_line_is_the_message_if_there_is_no_traceback() -> None:
     assert read_tail(["starting", "cannot open data.csv", ""]).message == "cannot open data.csv"
     assert read_tail([]).message == ""
 
@@ -223,6 +223,6 @@ def test_any_output_can_be_read(lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("code", ["-99999", "9" * 4000, "256", "١"])
-def test_an_exit_code_that_no_process_can_have_is_not_taken_from_a_summary(code: str) -> None:
+def test_an_impossible_exit_code_in_a_summary_is_ignored(code: str) -> None:
     lines = ["Root Cause (first observed failure):", "  rank      : 0 (local_rank: 0)", f"  exitcode  : {code} (pid: 11)"]
     assert read_tail(lines).root_cause is None

@@ -1,4 +1,4 @@
-"""What a supervisor posts, how often, and that the operator takes whatever a training process makes it report."""
+"""The reports of a supervisor and their times. The operator accepts every report that a training process can cause."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ events = st.fixed_dictionaries({"event": st.sampled_from(KINDS)}, optional=dict.
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=8))
 @example([{"event": "fingerprint", "libraries": {"": None}, "python": None}])
-def test_the_operator_takes_whatever_a_training_process_makes_its_supervisor_report(written: list[dict[str, Any]]) -> None:
+def test_the_operator_accepts_every_report_that_a_process_can_cause(written: list[dict[str, Any]]) -> None:
     reading, writing = os.pipe()
     reader = EventReader(reading, 0)
     state = RunState(first_rank=0)
@@ -67,7 +67,7 @@ def test_the_operator_takes_whatever_a_training_process_makes_its_supervisor_rep
     parse(Report, body)
 
 
-def test_what_makes_a_report_too_large_is_left_out() -> None:
+def test_a_too_large_report_is_sent_without_fingerprints_or_notices() -> None:
     large = (Fingerprint(libraries={f"{number}": "v" * 128 for number in range(64)}),) * 64
     report = replace(REPORT, progress=Progress(step=7), notices=(Notice(message="n" * 1000),) * 50)
     assert parse(Report, reporting._encoded(report)) == report
@@ -76,7 +76,7 @@ def test_what_makes_a_report_too_large_is_left_out() -> None:
 
 @dataclass
 class Coordinator:
-    """Notes each report with its time. `answers` has the status and the headers of the next answers; then it is content."""
+    """Records each report with its time. `answers` has the status and headers of the next answers; later answers are 200."""
 
     interval: float = 0.2
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -122,67 +122,67 @@ def coordinating(coordinator: Coordinator) -> Iterator[Coordinator]:
         server.server_close()
 
 
-def reporter(coordinator: Coordinator, said: list[str]) -> Reporter:
+def reporter(coordinator: Coordinator, messages: list[str]) -> Reporter:
     place = {"job": "j", "job_uid": "u", "pod_name": "p", "pod_uid": "v", "role": "worker", "index": 0, "attempt": 0, "token_file": None}
     replica = SimpleNamespace(**place, coordinator=coordinator.url, coordinator_authority=None)
-    return Reporter(cast(ReplicaEnvironment, replica), said.append, lambda: None)
+    return Reporter(cast(ReplicaEnvironment, replica), messages.append, lambda: None)
 
 
 @pytest.mark.parametrize(("header", "seconds"), [({"Retry-After": "2"}, 2.0), ({}, 1.0), ({"Retry-After": "soon"}, 1.0)])
-def test_a_supervisor_comes_again_no_sooner_than_it_is_asked_to(header: dict[str, str], seconds: float) -> None:
-    said: list[str] = []
+def test_a_supervisor_waits_as_long_as_the_answer_requests(header: dict[str, str], seconds: float) -> None:
+    messages: list[str] = []
     with coordinating(Coordinator(answers=[(429, header)])) as coordinator:
-        telling = reporter(coordinator, said)
-        telling.update(STARTING)
+        supervisor = reporter(coordinator, messages)
+        supervisor.update(STARTING)
         coordinator.until(lambda: coordinator.received)
-        telling.update(TRAINING)
+        supervisor.update(TRAINING)
         coordinator.until(lambda: len(coordinator.received) > 1)
         first, second = (moment for moment, _ in coordinator.received[:2])
-        telling.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
+        supervisor.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
     assert second - first >= seconds - 0.1
     assert coordinator.received[1][1]["phase"] == "Training"
-    assert said == [], "it is no failure"
+    assert messages == [], "it is no failure"
 
 
 @pytest.mark.parametrize("status", [400, 413])
-def test_a_report_that_is_refused_is_sent_again_with_the_essentials_alone(status: int) -> None:
-    said: list[str] = []
+def test_a_refused_report_is_sent_again_with_only_its_essential_fields(status: int) -> None:
+    messages: list[str] = []
     words = LastWords(code=10, message="why", attempt=0, exit_code=1)
     training = replace(TRAINING, progress=Progress(step=7))
     with coordinating(Coordinator(answers=[(status, {}), (200, {}), (status, {})])) as coordinator:
-        telling = reporter(coordinator, said)
-        telling.update(training)
+        supervisor = reporter(coordinator, messages)
+        supervisor.update(training)
         coordinator.until(lambda: len(coordinator.received) >= 2)
-        telling.finish(replace(training, waiting=True, last_words=words), seconds=SOON)
+        supervisor.finish(replace(training, waiting=True, last_words=words), seconds=SOON)
     reports = [decode(Report, body) for _, body in coordinator.received]
     assert reports[0] == replace(training, sequence=1)
     assert reports[1] == replace(REPORT, sequence=1)
     assert reports[-1] == replace(REPORT, sequence=2, waiting=True, last_words=replace(words, message=""))
-    assert len(said) == 1
-    assert f"a report is refused ({status}" in said[0]
+    assert len(messages) == 1
+    assert f"a report is refused ({status}" in messages[0]
 
 
 def test_the_last_report_does_not_wait() -> None:
     with coordinating(Coordinator(answers=[(429, {"Retry-After": "300"})])) as coordinator:
-        telling = reporter(coordinator, [])
-        telling.update(STARTING)
+        supervisor = reporter(coordinator, [])
+        supervisor.update(STARTING)
         coordinator.until(lambda: coordinator.received)
-        telling.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
+        supervisor.finish(replace(REPORT, phase="Stopping"), seconds=SOON)
         assert coordinator.received[-1][1]["phase"] == "Stopping"
 
 
 def test_steps_alone_wait_for_the_interval_and_the_first_step_does_not() -> None:
     with coordinating(Coordinator(interval=300)) as coordinator:
-        telling = reporter(coordinator, [])
-        telling.update(TRAINING)
+        supervisor = reporter(coordinator, [])
+        supervisor.update(TRAINING)
         coordinator.until(lambda: coordinator.received)
-        coordinator.until(lambda: telling.interval == 300)
-        telling.update(replace(TRAINING, progress=Progress(step=1)))
+        coordinator.until(lambda: supervisor.interval == 300)
+        supervisor.update(replace(TRAINING, progress=Progress(step=1)))
         coordinator.until(lambda: len(coordinator.received) == 2)
         for step in range(2, 50):
-            telling.update(replace(TRAINING, progress=Progress(step=step)))
-        telling.update(replace(REPORT, phase="Saving", progress=Progress(step=50)))
+            supervisor.update(replace(TRAINING, progress=Progress(step=step)))
+        supervisor.update(replace(REPORT, phase="Saving", progress=Progress(step=50)))
         coordinator.until(lambda: len(coordinator.received) == 3)
-        telling.finish(replace(REPORT, phase="Saving", progress=Progress(step=50)), seconds=SOON)
+        supervisor.finish(replace(REPORT, phase="Saving", progress=Progress(step=50)), seconds=SOON)
     steps = [(report.get("progress") or {}).get("step") for _, report in coordinator.received]
     assert steps == [None, 1, 50, 50]

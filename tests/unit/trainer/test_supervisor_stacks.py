@@ -1,4 +1,4 @@
-"""Reading what faulthandler writes."""
+"""Reading the output of faulthandler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ the end
 """.splitlines()
 
 
-def test_the_last_thread_of_a_dump_is_the_main_one() -> None:
+def test_the_last_thread_of_a_dump_is_the_main_thread() -> None:
     assert main_thread(DUMP) == [("/srv/own.py", "18", "loss"), ("/usr/lib/python3/site-packages/torch/x.py", "2", "<module>")]
 
 

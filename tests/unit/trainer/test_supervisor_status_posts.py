@@ -56,7 +56,7 @@ def documents(posts: StatusPosts, status: Mapping[str, Any], now: float = 0.0) -
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
-def test_a_request_is_taken_however_its_bytes_come(chunk: int) -> None:
+def test_a_request_in_chunks_of_any_size_is_read(chunk: int) -> None:
     answer = answer_to(request(b'{"trainerStatus": {"progressPercentage": 4}}'), chunk=chunk)
     assert answer is not None
     assert (answer.code, answer.status) == (HTTPStatus.OK, {"progressPercentage": 4})
@@ -88,7 +88,7 @@ def test_a_request_is_taken_however_its_bytes_come(chunk: int) -> None:
         pytest.param(request(b"\xff\xfe{}"), 400, id="no UTF-8"),
     ],
 )
-def test_a_request_that_is_not_a_post_of_the_job_gets_an_error_that_says_why(received: bytes, code: int) -> None:
+def test_an_invalid_request_gets_an_error_with_a_message(received: bytes, code: int) -> None:
     answer = answer_to(received)
     assert answer is not None
     assert (answer.code, answer.status) == (code, None)
@@ -108,7 +108,7 @@ def test_posts_become_the_events_that_the_library_sends() -> None:
     assert (evaluation.step, evaluation.metrics) == (20, {"grad_norm": 1.5})
 
 
-def test_the_time_to_the_end_is_that_of_the_posts_and_first_that_of_the_program() -> None:
+def test_the_remaining_time_is_computed_from_posts_after_the_first_estimate() -> None:
     posts = StatusPosts()
     documents(posts, BEGIN)
     estimates = []
@@ -184,7 +184,7 @@ def listener() -> Iterator[Listener]:
 
 
 def served(listener: Listener) -> list[Line]:
-    """What the next connection brings until it is closed."""
+    """The lines of the next connection until it is closed."""
     connection: Connection = wait_until(listener.accept, "the connection")[0]
     lines: list[Line] = []
     wait_until(lambda: lines.extend(connection.read()) or not connection.open, "the end of the connection")
@@ -217,7 +217,7 @@ def variables_of(listener: Listener, folder: Path, environ: Mapping[str, str] | 
     return status_variables(environ or {}, url=listener.status_url, token=listener.token, folder=folder)
 
 
-def test_a_program_that_knows_only_its_environment_can_post(listener: Listener, tmp_path: Path) -> None:
+def test_a_program_can_post_with_the_variables_of_its_environment(listener: Listener, tmp_path: Path) -> None:
     variables = variables_of(listener, tmp_path / "state")
     assert stat.S_IMODE(Path(variables[STATUS_TOKEN]).stat().st_mode) == 0o600
     codes, thread = post(variables, {"metrics": metrics(current_step=7, total_steps=40)})
@@ -230,7 +230,7 @@ def test_a_program_that_knows_only_its_environment_can_post(listener: Listener, 
     assert listener.posts.is_only_source
 
 
-def test_posts_of_a_program_that_also_reports_by_events_are_answered_and_left_out(listener: Listener, tmp_path: Path) -> None:
+def test_posts_of_a_program_that_also_sends_events_are_ignored(listener: Listener, tmp_path: Path) -> None:
     listener.posts.superseded = True
     codes, thread = post(variables_of(listener, tmp_path), {"metrics": metrics(current_step=7)})
     assert served(listener) == []
@@ -259,7 +259,7 @@ def test_a_connection_that_sends_its_request_too_slowly_is_closed(listener: List
 
 
 @pytest.mark.parametrize("name", [STATUS_URL, STATUS_TOKEN, STATUS_CA_CERT])
-def test_variables_that_the_job_sets_win(listener: Listener, tmp_path: Path, name: str) -> None:
+def test_variables_of_the_job_are_not_replaced(listener: Listener, tmp_path: Path, name: str) -> None:
     assert variables_of(listener, tmp_path, {name: ""}) == {}
 
 

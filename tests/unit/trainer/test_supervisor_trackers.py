@@ -36,7 +36,7 @@ def replica(**changes: Any) -> ReplicaEnvironment:
     return ReplicaEnvironment(**{**values, **changes})
 
 
-def test_the_run_of_the_job_is_that_of_rank_0_and_other_processes_have_their_own() -> None:
+def test_rank_0_has_the_run_of_the_job_and_other_processes_have_their_own() -> None:
     first = tracker_variables(replica(), 0, {})
     assert first == {
         "WANDB_RUN_ID": "3f1c-uid",
@@ -63,7 +63,7 @@ def test_every_variable_is_in_the_reference() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TRACKER_VARIABLES))
-def test_what_the_user_has_set_stays(name: str) -> None:
+def test_variables_of_the_user_are_not_replaced(name: str) -> None:
     assert name not in tracker_variables(replica(tensorboard_dir=Path("/x")), 0, {name: "mine"})
 
 
@@ -74,7 +74,7 @@ def test_the_id_of_a_wandb_run_and_its_resumption_are_set_together(name: str) ->
 
 @dataclass
 class Server:
-    """Stands in for a tracking server. `replies` are those to the requests in turn: a status and a body."""
+    """A tracking server. `replies` are the replies to the requests in turn: a status and a body."""
 
     url: str = ""
     replies: list[tuple[int, str]] = field(default_factory=list)
@@ -117,12 +117,12 @@ EXPERIMENTS = 200, json.dumps({"experiments": [{"experiment_id": "0"}, {"experim
 RUNS = 200, json.dumps({"runs": [{"info": {"run_id": "abc123"}}]})
 
 
-def test_a_later_attempt_gets_the_run_that_the_first_one_has_made(server: Server) -> None:
+def test_a_later_attempt_gets_the_run_of_the_first_attempt(server: Server) -> None:
     server.replies = [EXPERIMENTS, RUNS]
-    said: list[str] = []
+    messages: list[str] = []
     environ = {"MLFLOW_TRACKING_URI": f"{server.url}/", "MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "x"}
-    assert mlflow_run(replica(), environ, said.append) == {"MLFLOW_RUN_ID": "abc123"}
-    assert said == []
+    assert mlflow_run(replica(), environ, messages.append) == {"MLFLOW_RUN_ID": "abc123"}
+    assert messages == []
     (first, _, login), (second, query, _) = server.requests
     assert (first, second) == ("/api/2.0/mlflow/experiments/search", "/api/2.0/mlflow/runs/search")
     assert login == "Basic bWU6eA=="
@@ -142,16 +142,16 @@ def test_a_later_attempt_gets_the_run_that_the_first_one_has_made(server: Server
         ({}, {"MLFLOW_TRACKING_URI": "sqlite:///x.db"}),
     ],
 )
-def test_no_run_is_looked_for_where_there_can_be_none(server: Server, changes: dict[str, Any], environ: dict[str, str]) -> None:
+def test_the_server_gets_no_request_if_no_run_can_exist(server: Server, changes: dict[str, Any], environ: dict[str, str]) -> None:
     assert mlflow_run(replica(**changes), {"MLFLOW_TRACKING_URI": server.url, **environ}, print) == {}
     assert server.requests == []
 
 
-def test_without_a_run_of_the_job_nothing_is_set(server: Server) -> None:
+def test_a_job_without_a_run_gets_no_variable(server: Server) -> None:
     server.replies = [EXPERIMENTS, (200, "{}")]
-    said: list[str] = []
-    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, said.append) == {}
-    assert said == []
+    messages: list[str] = []
+    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, messages.append) == {}
+    assert messages == []
 
 
 @pytest.mark.parametrize(
@@ -165,23 +165,23 @@ def test_without_a_run_of_the_job_nothing_is_set(server: Server) -> None:
         [EXPERIMENTS, (200, '{"runs": [{"info": 5}]}')],
     ],
 )
-def test_a_server_that_does_not_answer_as_expected_costs_a_line_in_the_log(server: Server, replies: list[tuple[int, str]]) -> None:
+def test_an_unexpected_answer_of_a_server_is_logged_in_one_line(server: Server, replies: list[tuple[int, str]]) -> None:
     server.replies = list(replies)
-    said: list[str] = []
-    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, said.append) == {}
-    [line] = said
+    messages: list[str] = []
+    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, messages.append) == {}
+    [line] = messages
     assert line.startswith("the job's MLflow run cannot be looked up (")
 
 
-def test_an_id_that_no_run_can_have_is_not_passed_on(server: Server) -> None:
+def test_an_invalid_run_id_is_not_used(server: Server) -> None:
     server.replies = [EXPERIMENTS, (200, json.dumps({"runs": [{"info": {"run_id": "a\nb"}}]}))]
     assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, print) == {}
 
 
-def test_a_server_that_hangs_holds_up_the_start_for_a_bounded_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_delays_the_start_for_a_bounded_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.held = threading.Event()
     server.replies = [EXPERIMENTS]
     monkeypatch.setattr(trackers, "SECONDS", 0.2)
-    said: list[str] = []
-    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, said.append) == {}
-    assert len(said) == 1
+    messages: list[str] = []
+    assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, messages.append) == {}
+    assert len(messages) == 1

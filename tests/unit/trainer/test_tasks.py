@@ -85,7 +85,7 @@ def test_a_module_gets_defaults_and_its_own_keys_unchanged() -> None:
         _ = config.depth
 
 
-def test_an_unknown_task_is_refused_with_the_tasks_there_are() -> None:
+def test_an_unknown_task_is_refused_with_a_list_of_tasks() -> None:
     with pytest.raises(BadConfiguration, match=r"there is no task 'digit'; write one of digits"):
         load_task(spec({"task": "digit"}))
 
@@ -107,7 +107,7 @@ def test_data_files_of_a_task_are_checked_key_by_key(data: Any, message: str) ->
     assert message in str(refusal.value)
 
 
-def test_a_task_takes_the_samples_of_files_with_their_own_names_and_without_a_test_set(tmp_path: Path) -> None:
+def test_a_task_can_use_samples_of_files_without_a_test_set(tmp_path: Path) -> None:
     own = digits.dataset({}, "train")
     np.savez(tmp_path / "a.npz", image=own.inputs[:50], digit=own.targets[:50])
     data = {"format": "Arrays", "train": str(tmp_path / "a.npz"), "inputs": "image", "targets": "digit"}
@@ -116,7 +116,7 @@ def test_a_task_takes_the_samples_of_files_with_their_own_names_and_without_a_te
     assert (task.train.batch([7, 3])[0] == own.inputs[[7, 3]]).all()  # type: ignore[attr-defined]
 
 
-def test_the_split_of_digits_is_fixed_and_every_class_is_in_both_parts() -> None:
+def test_the_fixed_split_of_digits_has_every_class_in_both_parts() -> None:
     train, test = digits.dataset({}, "train"), digits.dataset({}, "test")
     assert (len(train), len(test)) == (1437, 360)
     for part in (train, test):

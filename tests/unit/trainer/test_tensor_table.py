@@ -1,4 +1,4 @@
-"""Which rank writes which part of a table of tensors, and reading the table in other parts."""
+"""The parts of a table of tensors that each rank writes, and reading the table in other parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(name: str, cuts: list[int]) -> list[Box]:
     return [Box(name, "float32", (9, 7), (first, 0), (end - first, 7)) for first, end in pairwise(edges)]
 
 
-def test_each_box_is_written_once_by_a_rank_that_holds_it_and_the_work_is_even() -> None:
+def test_each_box_is_written_once_and_the_shares_are_even() -> None:
     shared = [Box.whole(f"shared-{number}", "float32", (10,)) for number in range(6)]
     shards = rows("cut", [3, 6])
     held = [[*shared, shard] for shard in shards]

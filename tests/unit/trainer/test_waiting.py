@@ -1,4 +1,4 @@
-"""Deadlines for what would wait for ever."""
+"""Deadlines for calls that could wait for ever."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from muster_contract.errors import PeerLost
 from muster_trainer.host.waiting import wait_for, within
 
 
-def test_a_call_in_time_gives_its_answer_or_its_own_error() -> None:
+def test_a_call_that_ends_in_time_gives_its_result_or_error() -> None:
     assert within(10, "adding", lambda: 1 + 1) == 2
     with pytest.raises(ZeroDivisionError):
         within(10, "dividing", lambda: 1 // 0)
 
 
-def test_a_call_that_does_not_end_is_given_up_by_name() -> None:
+def test_a_call_that_does_not_end_raises_a_lost_peer_with_its_name() -> None:
     with pytest.raises(PeerLost, match=r"connecting took more than 0\.05 s"):
         within(0.05, "connecting", threading.Event().wait)
 
 
-def test_members_are_waited_for_until_they_listen_and_the_one_that_never_does_is_named() -> None:
+def test_a_member_that_does_not_listen_in_time_is_named() -> None:
     with socket.socket() as there, socket.socket() as held:
         there.bind(("127.0.0.1", 0))
         there.listen()
