@@ -1,4 +1,4 @@
-"""Following a job over lost connections: an outage is as long as the API server does not answer, however long the job did not change."""
+"""Following a job over lost connections. An outage lasts while the API server does not answer, not while the job does not change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def seen(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> list[dict[s
     return asyncio.run(follow())
 
 
-def test_a_connection_that_is_lost_after_a_quiet_hour_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_lost_after_a_quiet_hour_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(Connection(JOB, None, None, JOB, quiet=3600), monkeypatch) == [JOB, JOB, None]
 
 

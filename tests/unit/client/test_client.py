@@ -1,4 +1,4 @@
-"""The Python client without a cluster: its names, its two forms, its loop, and what it raises where something is missing."""
+"""The Python client without a cluster: its names, its two forms, its loop, and its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_import_muster_imports_nothing_else() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
-def test_every_public_name_is_imported_when_it_is_used_and_is_seen_by_type_checkers() -> None:
+def test_every_public_name_is_imported_on_use_and_visible_to_type_checkers() -> None:
     [block] = [node for node in ast.parse(Path(muster.__file__).read_text()).body if isinstance(node, ast.If)]
     typed = {(each.module, alias.asname) for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names}
     assert typed == {(module, name) for module, names in muster._MODULES.items() for name in names}
@@ -36,7 +36,7 @@ def test_every_public_name_is_imported_when_it_is_used_and_is_seen_by_type_check
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), [(muster.Client, muster.AsyncClient), (muster.Job, muster.AsyncJob)])
-def test_both_clients_have_the_same_methods_with_the_same_arguments_and_words(sync: type, asynchronous: type) -> None:
+def test_both_clients_have_the_same_methods_and_arguments(sync: type, asynchronous: type) -> None:
     names = {name for name, value in vars(asynchronous).items() if inspect.isfunction(value) and not name.startswith("_")}
     assert names <= set(dir(sync))
     for name in names:
@@ -47,7 +47,7 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments_and_words(sy
         assert inspect.getdoc(method), name
 
 
-def test_a_backend_that_does_not_exist_and_options_of_another_one_are_refused() -> None:
+def test_an_unknown_backend_and_options_of_another_one_are_refused() -> None:
     with pytest.raises(muster.RefusedError, match="backend: must be cluster or local"):
         muster.Client(backend="slurm")  # type: ignore[arg-type]
     with pytest.raises(muster.RefusedError, match="are for clusters"):
@@ -56,12 +56,12 @@ def test_a_backend_that_does_not_exist_and_options_of_another_one_are_refused() 
         muster.Client(detach=True)
 
 
-def test_no_kubeconfig_is_an_error_of_the_first_call(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_an_error_of_the_first_call(tmp_path: Path) -> None:
     with muster.Client(kubeconfig=str(tmp_path / "missing")) as client, pytest.raises(muster.NoClusterError, match="does not exist"):
         client.list()
 
 
-def test_without_the_kubernetes_package_the_client_says_what_to_install() -> None:
+def test_the_error_without_the_kubernetes_package_names_it() -> None:
     code = "import sys; sys.modules['kubernetes'] = None; import muster; muster.Client()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.stderr.splitlines()[-1].endswith("ClientError: this needs the Kubernetes client: pip install 'muster-training[cluster]'")
@@ -76,7 +76,7 @@ async def _count(closed: threading.Event, *, up_to: int = 1_000_000) -> AsyncGen
         closed.set()
 
 
-def test_the_loop_gives_results_errors_and_items_to_other_threads_also_inside_a_running_loop() -> None:
+def test_the_loop_gives_results_and_errors_to_threads_and_to_running_loops() -> None:
     loop, closed = BackgroundLoop(), threading.Event()
 
     async def fail() -> None:
@@ -97,7 +97,7 @@ def test_the_loop_gives_results_errors_and_items_to_other_threads_also_inside_a_
         loop.run(fail())
 
 
-def test_a_client_that_nobody_uses_any_more_ends_its_thread() -> None:
+def test_an_unused_client_ends_its_thread() -> None:
     def threads() -> int:
         return sum(thread.name == "muster-client" for thread in threading.enumerate())
 
@@ -109,7 +109,7 @@ def test_a_client_that_nobody_uses_any_more_ends_its_thread() -> None:
     wait_until(lambda: threads() == before, "the thread to end")
 
 
-def test_the_code_of_the_page_runs_and_names_what_there_is() -> None:
+def test_the_code_of_the_page_runs_and_uses_existing_names() -> None:
     """Blocks that need a cluster or train are compiled only."""
     page = Path(__file__).resolve().parents[3] / "docs/client.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)

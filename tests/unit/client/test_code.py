@@ -10,7 +10,7 @@ from muster.client import errors
 from muster.client.code import MOST_BYTES, config_map_of
 
 
-def test_text_and_binary_files_keep_their_bytes_and_caches_are_left_out(tmp_path: Path) -> None:
+def test_files_keep_their_bytes_and_caches_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "table.bin").write_bytes(b"\xff\x00")
     (tmp_path / "__pycache__").mkdir()
@@ -30,7 +30,7 @@ def test_another_version_of_the_code_has_another_name(tmp_path: Path) -> None:
     assert config_map_of(tmp_path, job="digits", namespace="team")["metadata"]["name"] != first
 
 
-def test_what_a_config_map_cannot_hold_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_files_that_do_not_fit_a_config_map_are_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(errors.RefusedError, match="no files"):
         config_map_of(tmp_path, job="digits", namespace="team")
     with pytest.raises(errors.RefusedError, match="not a folder"):

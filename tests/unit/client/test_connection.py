@@ -69,7 +69,7 @@ def message_for(target: Target) -> str:
     return str(raised.value)
 
 
-def test_a_kubeconfig_that_does_not_exist_or_has_no_such_context_is_named(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_or_context_is_named(tmp_path: Path) -> None:
     file = tmp_path / "config"
     assert f"the kubeconfig {file} does not exist" in message_for(Target(kubeconfig=str(file)))
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": [], "current-context": "x"}))

@@ -37,7 +37,7 @@ SECRET = "hunter2hunter2"
     ],
     ids=str,
 )
-def test_what_looks_like_a_secret_is_left_out(value: object) -> None:
+def test_values_that_look_like_secrets_are_left_out(value: object) -> None:
     assert SECRET not in json.dumps(redact(value))
 
 
@@ -54,10 +54,10 @@ def test_what_looks_like_a_secret_is_left_out(value: object) -> None:
     ],
     ids=str,
 )
-def test_everything_else_stays(value: object) -> None:
+def test_other_values_are_not_changed(value: object) -> None:
     assert redact(value) == value
 
 
-def test_keys_and_tokens_in_text_are_recognized_by_their_form() -> None:
+def test_keys_and_tokens_in_text_are_recognised_by_their_form() -> None:
     assert redact("AKIAIOSFODNN7EXAMPLE") == f"AKIA{HIDDEN}"
     assert redact("eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrIn0.c2ln") == f"eyJ{HIDDEN}"

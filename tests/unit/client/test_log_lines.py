@@ -18,7 +18,7 @@ def pod(replica: str, *, attempt: int = 0, first_rank: int | None = None) -> dic
     return {"metadata": {"name": f"digits-{replica}", "labels": labels}, "spec": {"containers": [{"name": "trainer", "env": env}]}}
 
 
-def test_lines_of_several_replicas_are_in_the_order_of_their_times_however_many_decimals_they_have() -> None:
+def test_lines_of_several_replicas_are_sorted_by_time_with_any_decimals() -> None:
     logs = [
         [line_of("2026-01-01T00:00:00.1Z first", replica="worker-0"), line_of("2026-01-01T00:00:01Z third", replica="worker-0")],
         [line_of("2026-01-01T00:00:00.12Z second", replica="worker-1")],
@@ -26,17 +26,17 @@ def test_lines_of_several_replicas_are_in_the_order_of_their_times_however_many_
     assert [str(line) for line in merged(logs)] == ["[worker-0] first", "[worker-1] second", "[worker-0] third"]
 
 
-def test_a_line_without_a_time_is_kept_as_it_is() -> None:
+def test_a_line_without_a_time_is_not_changed() -> None:
     assert line_of("failed to read the log", replica="worker-0") == Line("", "worker-0", "failed to read the log")
 
 
-def test_a_rank_selects_the_pod_that_has_it() -> None:
+def test_a_rank_selects_its_pod() -> None:
     pods = [pod("worker-0", first_rank=0), pod("worker-1", first_rank=2), pod("ps-0")]
     assert [each["metadata"]["name"] for each in Selection(rank=3).pods(pods)] == ["digits-worker-1"]
     assert [each["metadata"]["name"] for each in Selection(replica="ps-0").pods(pods)] == ["digits-ps-0"]
 
 
-def test_pods_of_later_attempts_have_no_lines_of_an_earlier_one() -> None:
+def test_pods_of_later_attempts_are_not_selected_for_an_earlier_one() -> None:
     pods = [pod("worker-0", attempt=0), pod("worker-1", attempt=1)]
     assert [each["metadata"]["name"] for each in Selection(attempt=0).pods(pods)] == ["digits-worker-0"]
 

@@ -1,4 +1,4 @@
-"""A job in a notebook is a table whose text is escaped."""
+"""A job in a notebook is a table with escaped text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import muster
 from muster.client.notebook import Report, as_html
 
 
-def test_a_table_has_a_bar_and_the_figures_that_are_reported() -> None:
+def test_a_table_has_a_bar_and_the_reported_figures() -> None:
     shown = as_html(
         muster.Progress(name="digits", phase=muster.Phase.RUNNING, step=30, total_steps=40, loss=0.123456, eta_seconds=9, restarts=2)
     )

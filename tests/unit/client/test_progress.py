@@ -1,4 +1,4 @@
-"""When waiting for a job is over, and the progress of a job as plain values."""
+"""The end of waiting for a job, and the progress of a job as plain values."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ def job(status: dict[str, Any], *, generation: int = 1) -> TrainingJob:
         ("Succeeded", 2, "Succeeded", True),
         ("Succeeded", 2, "Running", True),
         ("Running", 2, "Running", True),
-        ("Running", 1, "Running", False),  # the phase of the spec before
+        ("Running", 1, "Running", False),  # the phase of the previous spec
         ("Suspended", 2, "Suspended", True),
         ("Suspended", None, "Suspended", False),
         ("Failed", 2, "Failed", True),
     ],
 )
-def test_waiting_is_over_in_the_phase_of_the_newest_spec_or_at_the_end(
-    phase: str, observed: int | None, until: str, expected: bool
-) -> None:
+def test_waiting_ends_in_the_phase_of_the_newest_spec_or_at_the_end(phase: str, observed: int | None, until: str, expected: bool) -> None:
     status = {"phase": phase, **({} if observed is None else {"observedGeneration": observed})}
     assert is_over(job(status, generation=2), Phase(until)) is expected
 

@@ -36,12 +36,12 @@ def test_a_job_without_a_status_has_a_row() -> None:
     assert jobs_as("table", [bare], now=NOW).splitlines()[1].split() == ["digits", "DDP", "Pending", "60m"]
 
 
-def test_programs_get_one_object_or_a_list() -> None:
+def test_json_and_yaml_have_one_object_or_a_list() -> None:
     assert json.loads(jobs_as("json", [JOB], now=NOW, single=True))["metadata"]["name"] == "digits"
     assert [each["metadata"]["name"] for each in yaml.safe_load(jobs_as("yaml", [JOB, JOB], now=NOW))["items"]] == ["digits", "digits"]
     assert jobs_as("name", [JOB], now=NOW) == "trainingjobs.muster.dev/digits\n"
 
 
 @pytest.mark.parametrize(("passed", "shown"), [(5, "5s"), (119, "119s"), (120, "2m"), (7200, "120m"), (20000, "5h"), (200000, "2d")])
-def test_ages_are_those_of_kubectl(passed: int, shown: str) -> None:
+def test_ages_are_written_as_by_kubectl(passed: int, shown: str) -> None:
     assert age(timedelta(seconds=passed)) == shown
