@@ -1,4 +1,4 @@
-"""Which rank copies which file of a library into a checkpoint, and that the copy is a checkpoint of its own."""
+"""Each rank copies a share of a library's files into a checkpoint. Later writes do not change the copy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.unit.training_library.test_saves import WORLD, on_all, world
 SAME, OWN, OTHER = [7, 1, 1], [8, 1, 1], [9, 1, 1]
 
 
-def test_files_that_all_ranks_see_are_divided_among_them() -> None:
+def test_files_that_all_ranks_see_are_divided_between_them() -> None:
     seen = [dict.fromkeys("abcd", SAME)] * 2
     assert [share_of(rank, seen) for rank in (0, 1)] == [["a", "c"], ["b", "d"]]
 
 
-def test_a_file_that_one_rank_sees_is_copied_by_it() -> None:
+def test_a_file_that_only_one_rank_sees_is_copied_by_that_rank() -> None:
     assert [share_of(rank, [{}, {"a": SAME}]) for rank in (0, 1)] == [[], ["a"]]
 
 
-def test_of_several_files_of_one_name_that_of_the_lowest_rank_counts() -> None:
+def test_the_file_of_the_lowest_rank_is_copied_if_names_are_equal() -> None:
     seen = [{}, {"a": OWN, "b": SAME}, {"a": OTHER, "b": SAME}]
     assert [share_of(rank, seen) for rank in range(3)] == [[], ["a"], ["b"]]
 
@@ -33,7 +33,7 @@ def save(ranks: Ranks, saves: Saves, source: Path) -> None:
         copy_share(ranks, source, folder)
 
 
-def test_what_ranks_have_saved_in_common_and_own_folders_is_one_checkpoint_that_later_writes_do_not_change(tmp_path: Path) -> None:
+def test_files_of_shared_and_own_folders_become_one_separate_checkpoint(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     for folder, names in ((near, ["state.json", "part/0", "part/1"]), (far, ["state.json", "part/2"])):
         for name in names:

@@ -1,4 +1,4 @@
-"""The ranks of a world: gathering, stops, ends and strangers."""
+"""The ranks of a world: gathering, stops, ends and invalid connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def on_all(ranks: list[Ranks], call: Callable[[Ranks], T]) -> list[T]:
         return list(pool.map(call, ranks, timeout=60))
 
 
-def test_all_ranks_get_the_texts_of_all_in_their_order_and_that_of_rank_0() -> None:
+def test_gather_gives_all_texts_in_order_and_broadcast_the_text_of_rank_0() -> None:
     with world_of(4) as (ranks, _):
         for number in range(3):
             expected = [f"{number}-{rank}" for rank in range(4)]
@@ -53,15 +53,15 @@ def test_all_ranks_get_the_texts_of_all_in_their_order_and_that_of_rank_0() -> N
         assert on_all(ranks, lambda each: each.broadcast(f"from {each.rank}")) == ["from 0"] * 4
 
 
-def test_all_ranks_stop_at_the_same_call_whoever_was_asked() -> None:
-    for asked in range(3):
+def test_all_ranks_stop_at_the_same_call_if_any_rank_is_requested_to() -> None:
+    for requested in range(3):
         with world_of(3) as (ranks, _):
 
             def train(rank: Ranks) -> int:
                 deadline = time.monotonic() + 60
                 for call in itertools.count(1):
                     time.sleep(0.001 * rank.rank)
-                    if rank.stops(call, rank.rank == asked and call > 20):  # noqa: B023
+                    if rank.stops(call, rank.rank == requested and call > 20):  # noqa: B023
                         return call
                     assert time.monotonic() < deadline
                 return 0
@@ -72,15 +72,15 @@ def test_all_ranks_stop_at_the_same_call_whoever_was_asked() -> None:
 
 
 @given(st.integers(1, 5), st.integers(0, 60), st.randoms(use_true_random=False))
-def test_no_rank_passes_the_call_at_which_another_stops(world: int, asked_at: int, random: Random) -> None:
+def test_ranks_never_pass_the_call_at_which_another_stops(world: int, requested_at: int, random: Random) -> None:
     table, calls, stopped = Table(world), [0] * world, [0] * world
-    asked = random.randrange(world)
+    requested = random.randrange(world)
     for _ in range(2000):
         rank = random.randrange(world)
         if stopped[rank]:
             continue
         calls[rank] += 1
-        stop, until = table.stops(calls[rank], rank == asked and calls[rank] >= asked_at)
+        stop, until = table.stops(calls[rank], rank == requested and calls[rank] >= requested_at)
         assert until >= calls[rank] or stop
         stopped[rank] = calls[rank] if stop else 0
     assert len({each for each in stopped if each}) <= 1
@@ -88,7 +88,7 @@ def test_no_rank_passes_the_call_at_which_another_stops(world: int, asked_at: in
     assert not limit or max(calls) <= limit
 
 
-def test_a_rank_that_is_killed_ends_what_the_others_wait_for() -> None:
+def test_a_killed_rank_is_a_lost_peer_for_waiting_ranks() -> None:
     with world_of(3) as (ranks, _):
         killed = ranks[2]
         assert isinstance(killed, Other)
@@ -97,7 +97,7 @@ def test_a_rank_that_is_killed_ends_what_the_others_wait_for() -> None:
             assert "rank 2 is gone" in answer
 
 
-def test_rank_0_that_is_killed_is_a_lost_peer_and_one_that_has_ended_is_none() -> None:
+def test_rank_0_is_a_lost_peer_if_killed_but_not_if_it_has_left() -> None:
     with world_of(2) as (ranks, _):
         first, other = ranks
         first.leave()
@@ -112,7 +112,7 @@ def test_rank_0_that_is_killed_is_a_lost_peer_and_one_that_has_ended_is_none() -
             other.stops(1, False)
 
 
-def test_what_all_have_gathered_reaches_all_although_rank_0_ends_at_once() -> None:
+def test_gathered_texts_reach_all_ranks_even_if_rank_0_ends_at_once() -> None:
     for _ in range(5):
         with world_of(4) as (ranks, _):
 
@@ -124,7 +124,7 @@ def test_what_all_have_gathered_reaches_all_although_rank_0_ends_at_once() -> No
             assert on_all(ranks, last) == [["x" * 100_000] * 4] * 4
 
 
-def test_a_rank_that_gives_up_its_first_connection_and_comes_again_is_not_lost() -> None:
+def test_a_rank_that_connects_a_second_time_is_not_lost() -> None:
     for _ in range(5):
         address, own = fresh_address(), {"job": "uid", "attempt": 0, "generation": "", "world": 2}
         first = First(address, own, 2)
@@ -155,18 +155,18 @@ def greeting(**changed: object) -> bytes:
         *(greeting(rank=rank) for rank in (0, 2, -1, "1", True, None)),
     ],
 )
-def test_strangers_are_not_let_in_and_disturb_nobody(sent: bytes) -> None:
+def test_invalid_connections_are_closed_and_do_not_disturb_the_ranks(sent: bytes) -> None:
     with world_of(2) as (ranks, address):
-        stranger = Lines(address.connect())
-        stranger.connection.settimeout(30)
-        stranger.connection.sendall(sent)
+        outsider = Lines(address.connect())
+        outsider.connection.settimeout(30)
+        outsider.connection.sendall(sent)
         with pytest.raises(ConnectionError):
-            stranger.receive()
+            outsider.receive()
         assert on_all(ranks, lambda each: each.gather(str(each.rank))) == [["0", "1"]] * 2
 
 
 @pytest.mark.parametrize("message", [{}, {"call": "x", "requested": 1}, {"gather": None, "text": ""}, {"call": []}])
-def test_a_rank_that_sends_nonsense_counts_as_lost(message: dict[str, Any]) -> None:
+def test_a_rank_that_sends_invalid_messages_is_lost(message: dict[str, Any]) -> None:
     with world_of(2) as (ranks, _):
         other = ranks[1]
         assert isinstance(other, Other)
@@ -174,7 +174,7 @@ def test_a_rank_that_sends_nonsense_counts_as_lost(message: dict[str, Any]) -> N
         assert "rank 1 is gone" in lost(ranks[0])
 
 
-def test_ranks_of_several_machines_meet_beside_the_port_of_the_framework() -> None:
+def test_the_address_of_ranks_is_derived_from_the_port_of_the_framework() -> None:
     assert address_of(own_replica(world_address="digits-worker-0.digits:29500"), "") == Address("digits-worker-0.digits", 30500)
     assert address_of(own_replica(world_address="host:65000"), "").port == 64000
     local = address_of(own_replica(world_address="127.0.0.1:29500"), "")

@@ -62,8 +62,8 @@ def test_the_files_of_all_ranks_are_one_checkpoint(storage: str) -> None:
 
     assert len(set(on_all(world(storage), save))) == 1
 
-    def read(saves: Saves, found: Found) -> dict[str, str]:
-        checkpoint = saves.read(found)
+    def read(saves: Saves, resume: Found) -> dict[str, str]:
+        checkpoint = saves.read(resume)
         assert checkpoint is not None
         assert checkpoint.step == 5
         files = (path for path in checkpoint.folder.rglob("*.txt"))
@@ -72,13 +72,13 @@ def test_the_files_of_all_ranks_are_one_checkpoint(storage: str) -> None:
     expected = {"same.txt": "same", **{f"parts/{rank}.txt": str(rank) for rank in range(WORLD)}}
     again = world(storage, attempt=1)
     resumes = on_all(again, lambda _, saves: saves.find())
-    for saves, found in zip(again, resumes, strict=True):  # one after another: open files of memory:// share their position
-        assert isinstance(found, Found), found
-        assert read(saves, found) == expected
+    for saves, resume in zip(again, resumes, strict=True):  # one after another: open files of memory:// share their position
+        assert isinstance(resume, Found), resume
+        assert read(saves, resume) == expected
 
 
 def test_ranks_may_write_into_one_folder(storage: str) -> None:
-    """As Orbax does: rank 0 completes what the others have written."""
+    """As Orbax does: rank 0 completes the files of the other ranks."""
 
     def save(rank: int, saves: Saves) -> None:
         with saves.write(5, "Periodic", [], shared=True) as folder:
@@ -89,9 +89,9 @@ def test_ranks_may_write_into_one_folder(storage: str) -> None:
 
     assert on_all(world(storage), save) == [None] * WORLD
     again = world(storage, attempt=1)
-    for saves, found in zip(again, on_all(again, lambda _, each: each.find()), strict=True):
-        assert isinstance(found, Found), found
-        checkpoint = saves.read(found)
+    for saves, resume in zip(again, on_all(again, lambda _, each: each.find()), strict=True):
+        assert isinstance(resume, Found), resume
+        checkpoint = saves.read(resume)
         assert checkpoint is not None
         assert (checkpoint / "all.txt").read_text() == "0 1 2"
         assert [(checkpoint / f"{rank}.txt").read_text() for rank in range(WORLD)] == ["0", "1", "2"]
@@ -113,7 +113,7 @@ def test_the_error_of_one_rank_in_a_shared_folder_is_raised_on_all(storage: str)
     assert on_all(saves, lambda rank, each: save(rank, each, step=6)) == [None] * WORLD
 
 
-def test_a_rank_that_does_not_see_the_shared_folder_gets_an_error_that_names_it(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_see_the_shared_folder_gets_an_error(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_dir = Path.is_dir
     monkeypatch.setattr(Path, "is_dir", lambda self: not self.name.startswith((".shared", "muster-save-")) and is_dir(self))
 
@@ -136,7 +136,7 @@ def test_ranks_that_write_different_files_of_one_name_save_nothing(storage: str)
     assert saves[0].newest() is None
 
 
-def test_a_commit_stays_although_the_removal_of_older_ones_fails(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_remains_if_the_removal_of_older_ones_fails(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def save(rank: int, saves: Saves) -> None:
         with saves.write(5, "Periodic", []) as folder:
             (folder / f"{rank}.txt").touch()

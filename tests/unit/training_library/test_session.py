@@ -1,4 +1,4 @@
-"""The library in one process: outside Muster, in it, and what it reports."""
+"""The library in one process: outside Muster, in Muster, and its reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
-    """Enters a new attempt; gives the list of the events that it sends."""
+    """Enters a new attempt, and returns the list of the events that it sends."""
 
     def entered(folder: Path | None = None, **changed: Any) -> list[dict[str, Any]]:
         leave_muster(monkeypatch)
@@ -69,7 +69,7 @@ def save(step: int, text: str = "state") -> None:
         (folder / "sub" / "state.txt").write_text(text)
 
 
-def test_outside_muster_nothing_is_reported_saved_or_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_does_nothing_outside_muster(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     assert muster.environment() == muster.Environment(rank=0, world=1, attempt=0, inside=False)
     assert muster.latest() is None
@@ -81,7 +81,7 @@ def test_outside_muster_nothing_is_reported_saved_or_taken_over(monkeypatch: pyt
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def test_the_rank_is_that_of_torchrun_where_there_is_one() -> None:
+def test_the_rank_of_torchrun_is_used_if_there_is_one() -> None:
     assert environment_of({"RANK": "3", "WORLD_SIZE": "4"}, None) == muster.Environment(3, 4)
     assert environment_of({"RANK": "x"}, None) == muster.Environment()
     replica = own_replica(first_rank=2, world_size=4, attempt=7)
@@ -91,7 +91,7 @@ def test_the_rank_is_that_of_torchrun_where_there_is_one() -> None:
     assert not environment_of({}, own_replica(rank=None)).in_world
 
 
-def test_a_commit_is_found_by_the_next_attempt_and_counts_by_the_protocol(tmp_path: Path, enter: Enter) -> None:
+def test_the_next_attempt_reads_the_commit_and_reports_its_resume(tmp_path: Path, enter: Enter) -> None:
     storage = tmp_path / "storage"
     sent = enter(storage)
     assert muster.latest() is None
@@ -105,33 +105,33 @@ def test_a_commit_is_found_by_the_next_attempt_and_counts_by_the_protocol(tmp_pa
     assert json.loads((folder / "manifest.json").read_text())["files"].keys() == {"sub/state.txt"}
 
     sent = enter(storage, attempt=1)
-    found = muster.latest()
-    assert found is not None
-    assert (found.step, (found / "sub/state.txt").read_text()) == (4, "end")
+    resume = muster.latest()
+    assert resume is not None
+    assert (resume.step, (resume / "sub/state.txt").read_text()) == (4, "end")
     muster.report(step=5)
     [resumed] = of(sent, "resumed")
     assert (resumed["step"], resumed["found"]) == (4, 4)
 
 
-def test_a_damaged_commit_is_passed_over_with_a_notice(tmp_path: Path, enter: Enter) -> None:
+def test_a_damaged_commit_is_skipped_with_a_notice(tmp_path: Path, enter: Enter) -> None:
     enter(tmp_path)
     save(2)
     save(4)
     next(tmp_path.glob("step-00000004-*/sub/state.txt")).write_text("stath")
     sent = enter(tmp_path, attempt=1)
-    found = muster.latest()
-    assert found is not None
-    assert found.step == 2
+    resume = muster.latest()
+    assert resume is not None
+    assert resume.step == 2
     [notice] = of(sent, "notice")
     assert (notice["reason"], "damaged" in notice["message"]) == ("CheckpointDamaged", True)
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_program_that_ignores_its_commits_is_reported_as_starting_over(tmp_path: Path, enter: Enter, asks: bool) -> None:
+@pytest.mark.parametrize("reads_commit", [True, False])
+def test_a_program_that_ignores_its_commits_is_reported_as_starting_over(tmp_path: Path, enter: Enter, reads_commit: bool) -> None:
     enter(tmp_path)
     save(4)
     sent = enter(tmp_path, attempt=1)
-    if asks:
+    if reads_commit:
         muster.latest()
     muster.report(step=1)
     muster.report(step=2)
@@ -139,7 +139,7 @@ def test_a_program_that_ignores_its_commits_is_reported_as_starting_over(tmp_pat
     assert (resumed["step"], resumed["found"]) == (0, 4)
 
 
-def test_a_program_that_saves_the_step_it_resumed_at_has_not_started_over(tmp_path: Path, enter: Enter) -> None:
+def test_a_program_that_saves_the_resumed_step_has_not_started_over(tmp_path: Path, enter: Enter) -> None:
     enter(tmp_path)
     save(4)
     sent = enter(tmp_path, attempt=1)
@@ -149,7 +149,7 @@ def test_a_program_that_saves_the_step_it_resumed_at_has_not_started_over(tmp_pa
     assert (resumed["step"], resumed["found"]) == (4, 4)
 
 
-def test_a_program_with_checkpoints_of_its_own_is_not_said_to_resume_anywhere(tmp_path: Path, enter: Enter) -> None:
+def test_a_program_with_its_own_checkpoints_reports_no_resume(tmp_path: Path, enter: Enter) -> None:
     sent = enter(tmp_path)
     muster.report(step=100)
     assert of(sent, "resumed") == []
@@ -165,7 +165,7 @@ def test_an_older_attempt_may_not_save(tmp_path: Path, enter: Enter) -> None:
 
 
 @pytest.mark.parametrize("name", ["link", "pipe", "bad\nname", "manifest.json", None])
-def test_what_no_checkpoint_can_hold_is_refused_and_nothing_is_left(tmp_path: Path, enter: Enter, name: str | None) -> None:
+def test_invalid_files_of_a_checkpoint_are_refused_and_removed(tmp_path: Path, enter: Enter, name: str | None) -> None:
     enter(tmp_path)
     with pytest.raises(muster.UserError, match=r"checkpoint"), muster.checkpoint(3) as folder:  # noqa: PT012
         if name == "link":
@@ -185,7 +185,7 @@ def test_an_exception_in_the_block_saves_nothing(tmp_path: Path, enter: Enter) -
     assert list(tmp_path.glob("step-*")) == []
 
 
-def test_without_storage_nothing_is_saved_and_that_is_said_once(enter: Enter, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_save_without_storage_sends_one_notice(enter: Enter, capsys: pytest.CaptureFixture[str]) -> None:
     sent = enter()
     save(1)
     save(2)
@@ -199,15 +199,15 @@ def test_an_evaluator_reads_and_does_not_write(tmp_path: Path, enter: Enter) -> 
     save(4)
     before = sorted(tmp_path.rglob("*"))
     enter(tmp_path, rank=None, role="evaluator", attempt=1)
-    found = muster.latest()
-    assert found is not None
-    assert found.step == 4
+    resume = muster.latest()
+    assert resume is not None
+    assert resume.step == 4
     with pytest.raises(muster.UserError, match="evaluator"):
         save(5)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_sigterm_stops_at_the_next_step_and_the_save_says_so(tmp_path: Path, enter: Enter) -> None:
+def test_sigterm_stops_at_the_next_step_and_the_save_has_its_reason(tmp_path: Path, enter: Enter) -> None:
     called = []
     signal.signal(signal.SIGTERM, lambda *_: called.append(1))
     sent = enter(tmp_path)
@@ -222,12 +222,12 @@ def test_sigterm_stops_at_the_next_step_and_the_save_says_so(tmp_path: Path, ent
 
 
 @pytest.mark.parametrize("step", [1.5, "1", None, -1, 10**20])
-def test_a_step_that_is_no_number_of_steps_is_refused(step: Any) -> None:
+def test_an_invalid_step_is_refused(step: Any) -> None:
     with pytest.raises(muster.UserError, match="step"):
         muster.report(step=step)
 
 
-def test_figures_that_are_no_numbers_are_left_out(enter: Enter) -> None:
+def test_figures_that_are_not_numbers_are_left_out(enter: Enter) -> None:
     sent = enter()
     muster.report(step=1, loss="high", accuracy=float("nan"), recall=0.5, note=object())  # type: ignore[arg-type]
     muster.report(step=2, loss=float("nan"))
