@@ -1,4 +1,4 @@
-"""A plot shows all that was measured, and its axes can be read."""
+"""Plots show all points, and have readable axes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def losses(*values: float) -> Lines:
 
 
 @pytest.mark.parametrize("largest", [10, 16])
-def test_names_of_ticks_do_not_touch_however_narrow_the_plot(largest: int) -> None:
+def test_names_of_ticks_do_not_touch_in_a_narrow_plot(largest: int) -> None:
     sizes = {4.0**power: f"{4 ** (power % 5)} {['B', 'KiB', 'MiB', 'GiB'][power // 5]}" for power in range(5, largest + 1)}
     plot = Lines("bytes", "GB/s", [Line([(size, 1.0) for size in sizes], "AllReduce")], x_ticks=sizes, log_x=True)
     drawn = [(float(x), name) for _, x, name in TEXT.findall(svg(plot, NARROW)) if name in sizes.values()]
@@ -35,7 +35,7 @@ def test_names_of_ticks_do_not_touch_however_narrow_the_plot(largest: int) -> No
     assert all(after - before > (len(name) + len(following)) / 2 * letter for (before, name), (after, following) in pairwise(drawn))
 
 
-def test_where_there_is_room_all_ticks_are_named() -> None:
+def test_all_ticks_are_named_if_there_is_room() -> None:
     sizes = {1.0: "1", 2.0: "2", 4.0: "4"}
     assert set(words(Lines("processes", "s", [Line([(size, 1.0) for size in sizes])], x_ticks=sizes))) >= set(sizes.values())
 
@@ -45,7 +45,7 @@ def test_a_point_without_neighbours_is_drawn_as_a_dot(values: tuple[float, ...],
     assert len(DOT.findall(svg(losses(*values), WIDE))) == dots
 
 
-def test_losses_of_one_order_of_magnitude_fill_an_axis_of_plain_numbers() -> None:
+def test_losses_of_one_order_of_magnitude_have_an_axis_of_plain_numbers() -> None:
     ticks = [float(word) for word in words(losses(1.31, 1.43, 1.35)) if "." in word]
     assert len(ticks) >= 3
     assert 1.3 <= min(ticks) < max(ticks) < 1.46
@@ -58,8 +58,8 @@ def test_losses_over_decades_have_a_logarithmic_axis_of_plain_numbers(values: tu
 
 @pytest.mark.parametrize("count", [1, 2, 18, 40])
 def test_steps_are_whole_numbers(count: int) -> None:
-    found = TEXT.findall(svg(losses(*[1.0] * count), WIDE))
-    along = [word for style, _, word in found if "middle" in style and word not in ("step", "loss")]
+    texts = TEXT.findall(svg(losses(*[1.0] * count), WIDE))
+    along = [word for style, _, word in texts if "middle" in style and word not in ("step", "loss")]
     assert along
     assert all(word.isdigit() for word in along)
 
@@ -88,7 +88,7 @@ def shown(drawn: str) -> str:
 
 
 def check(drawn: str, *texts: str) -> None:
-    """Every text is there as it is, and every colour is one of the style sheet."""
+    """Checks that every text is unchanged, and every colour is one of the style sheet."""
     drawn.encode()
     assert all(printable(text).replace(" ", "") in shown(drawn) for text in texts)
     assert set(re.findall(r"var\(--([^)]*)\)", re.sub(r"<text.*?</text>", "", drawn))) <= set(ROLES)
@@ -99,7 +99,7 @@ def check(drawn: str, *texts: str) -> None:
 @given(labels, labels, labels, labels)
 @example(*HOSTILE[:4])
 @example("$", "$$", "\x7f", "#0101")
-def test_a_plot_of_lines_shows_any_label_as_it_is(name: str, mark: str, tick: str, axis: str) -> None:
+def test_a_plot_of_lines_shows_any_label_unchanged(name: str, mark: str, tick: str, axis: str) -> None:
     lines = [Line([(1.0, 1.0), (2.0, 3.0)], name)]
     check(svg(Lines(axis, "s", lines, marks=[(1.5, mark)]), WIDE), axis, mark, name)
     check(svg(Lines("x", axis, lines, x_ticks={1.0: tick, 2.0: "2"}), WIDE), tick, axis, name)
@@ -108,7 +108,7 @@ def test_a_plot_of_lines_shows_any_label_as_it_is(name: str, mark: str, tick: st
 @settings(deadline=None, max_examples=20)
 @given(labels, labels, labels)
 @example(*HOSTILE[:3])
-def test_a_plot_of_bars_shows_any_label_as_it_is(name: str, words: str, note: str) -> None:
+def test_a_plot_of_bars_shows_any_label_unchanged(name: str, words: str, note: str) -> None:
     check(svg(Bars("s", [Bar(name, [(0.0, 10.0, "series-1", words)], note)], {"series-1": name}), WIDE), name, words, note)
 
 

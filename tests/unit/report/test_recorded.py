@@ -1,4 +1,4 @@
-"""The history beside checkpoints is read as data of strangers: within bounds, without following links, and shown as text."""
+"""The history beside checkpoints is untrusted: it is read within bounds, without following links, and shown as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(root: Path, **options: Any) -> Recorded:
 
 
 def leave(folder: Path, *, attempt: int = 0, index: int = 0, steps: range = range(1, 6), **changed: Any) -> Path:
-    """The files that a worker leaves of an attempt."""
+    """Writes the files that a worker leaves of an attempt."""
     created: datetime = changed.pop("created", CREATED)
     replica = folder / "history" / f"{created:%Y%m%dT%H%M%SZ}-{attempt:04d}" / f"worker-{index}"
     replica.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_the_attempts_of_a_deleted_job_become_its_history_and_its_status(tmp_pat
     assert [each.log for each in recorded.last] == [("attempt 1 of worker-0",)]
 
 
-def test_jobs_of_one_name_are_kept_apart_by_their_creation(tmp_path: Path) -> None:
+def test_jobs_of_one_name_are_separated_by_their_creation_times(tmp_path: Path) -> None:
     later = datetime(2026, 11, 22, tzinfo=UTC)
     leave(tmp_path / NAMESPACE / NAME, steps=range(1, 6))
     leave(tmp_path / NAMESPACE / NAME, steps=range(1, 9), created=later)
@@ -83,12 +83,12 @@ def test_jobs_of_one_name_are_kept_apart_by_their_creation(tmp_path: Path) -> No
         read(tmp_path, created=datetime(2026, 11, 23, tzinfo=UTC))
 
 
-def test_a_folder_without_a_history_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_history_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="supervisors write it when an attempt has ended"):
         read(tmp_path)
 
 
-def test_links_pipes_large_files_and_records_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+def test_links_pipes_large_files_and_wrong_records_are_left_out(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
     job = tmp_path / "storage" / NAMESPACE / NAME
@@ -102,7 +102,7 @@ def test_links_pipes_large_files_and_records_that_do_not_fit_are_left_out(tmp_pa
     with (large / "events.jsonl").open("ab") as file:
         file.truncate(MOST_EVENT_BYTES + 1)
     (leave(job, attempt=3) / "replica.json").write_text("[" * 100_000)
-    leave(job, attempt=4, role="ps")  # not what its folder says
+    leave(job, attempt=4, role="ps")  # another role than that of its folder
     outside = leave(tmp_path / "elsewhere", attempt=5)
     (job / "history" / outside.parent.name).symlink_to(outside.parent)
     recorded = read(tmp_path / "storage")
@@ -110,7 +110,7 @@ def test_links_pipes_large_files_and_records_that_do_not_fit_are_left_out(tmp_pa
     assert recorded.replicas[2].events == ()
 
 
-def test_events_that_claim_to_be_of_others_are_left_out(tmp_path: Path) -> None:
+def test_events_with_another_attempt_than_their_folder_are_left_out(tmp_path: Path) -> None:
     replica = leave(tmp_path / NAMESPACE / NAME)
     with (replica / "events.jsonl").open("a") as file:
         file.write(json.dumps({"event": "step", "time": 1.0, "rank": 0, "role": "worker", "index": 0, "attempt": 7, "step": 99}) + "\n")
@@ -130,7 +130,7 @@ def test_the_page_shows_hostile_text_as_text(tmp_path: Path) -> None:
     assert "\x1b" not in page
 
 
-def test_lines_of_the_bundled_trainer_are_points_of_the_curve() -> None:
+def test_log_lines_of_the_bundled_trainer_are_points_of_the_curve() -> None:
     lines = [
         (1.0, "epoch 1 of 3: step 23, loss 1.5000, 2% of the time waiting for samples"),
         (2.0, "[rank 0] epoch 2 of 3: step 46, loss nan"),
@@ -149,7 +149,7 @@ def test_a_job_without_steps_has_a_page(tmp_path: Path) -> None:
     assert "digits: Pending" in page
 
 
-def test_numbers_that_no_training_has_still_make_a_page(tmp_path: Path) -> None:
+def test_extreme_numbers_do_not_prevent_the_page(tmp_path: Path) -> None:
     replica = leave(tmp_path / NAMESPACE / NAME, attempt=0)
     leave(tmp_path / NAMESPACE / NAME, attempt=1, steps=range(3, 9))
     origin = {"event": "step", "rank": 0, "role": "worker", "index": 0, "attempt": 0}
@@ -161,7 +161,7 @@ def test_numbers_that_no_training_has_still_make_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", ["default", "default/digits", "default/digits/history"])
-def test_no_link_in_the_storage_leads_to_the_history_of_another_job(tmp_path: Path, linked: str) -> None:
+def test_links_in_the_storage_are_not_followed_to_other_jobs(tmp_path: Path, linked: str) -> None:
     leave(tmp_path / "other" / "digits")
     link = tmp_path / linked
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def test_no_link_in_the_storage_leads_to_the_history_of_another_job(tmp_path: Pa
         read(tmp_path)
 
 
-def test_of_very_much_history_the_newest_is_read(tmp_path: Path) -> None:
+def test_only_the_newest_part_of_a_large_history_is_read(tmp_path: Path) -> None:
     job = tmp_path / NAMESPACE / NAME
     for attempt in range(10):
         with (leave(job, attempt=attempt) / "events.jsonl").open("a") as file:

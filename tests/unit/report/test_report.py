@@ -1,4 +1,4 @@
-"""A report is drawn from a run directory as `muster run` leaves it."""
+"""Reports of run directories of `muster run`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROKEN = history(
 )
 
 
-def test_a_step_done_again_counts_once_and_as_the_later_attempt_did_it() -> None:
+def test_a_repeated_step_counts_once_with_the_loss_of_the_later_attempt() -> None:
     assert [(s.attempt, s.step) for s in BROKEN.curve.values()] == [(0, 1), (1, 2), (1, 3)]
     assert [(s.attempt, s.step) for s in BROKEN.redone] == [(0, 2)]
 
@@ -55,7 +55,7 @@ def test_every_moment_of_a_broken_run_has_its_kind() -> None:
     }
 
 
-def test_spans_that_are_too_short_to_be_seen_are_joined() -> None:
+def test_spans_that_are_too_short_to_see_are_joined() -> None:
     def span(kind: Kind, begin: float, end: float, attempt: int = 0) -> Span:
         return Span(kind, attempt, begin, end)
 
@@ -94,7 +94,7 @@ def test_the_parts_add_up_to_the_wall_time(executions: list[tuple[float, float, 
     assert 0 <= ratio <= 1
 
 
-def test_the_goodput_of_a_program_that_reports_no_steps_is_not_known() -> None:
+def test_a_program_that_reports_no_steps_has_no_goodput() -> None:
     totals = seconds_by_kind(timeline(history([], spans={0: (2, 10), 1: (12, 20)}), begin=0, end=20))
     assert (totals[Kind.STARTING], totals[Kind.UNREPORTED], totals[Kind.RECOVERING]) == (2, 16, 2)
     assert goodput(totals) is None
@@ -118,7 +118,7 @@ def test_runs_of_different_length_are_not_identical() -> None:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run that lost worker-1 after step 3, went on from step 2 and ended at step 4; its last line was cut by a kill."""
+    """A run that lost worker-1 after step 3, continued from step 2 and ended at step 4. A kill cut its last line."""
     directory = tmp_path / "digits"
     losses = {0: [(1, 2.0), (2, 1.5), (3, 1.25)], 1: [(3, 1.25), (4, 1.0)]}
     for attempt, executions in losses.items():
@@ -177,7 +177,7 @@ def run_dir(tmp_path: Path) -> Path:
     return directory
 
 
-def test_the_page_tells_the_story_and_needs_no_other_file(run_dir: Path) -> None:
+def test_the_page_has_the_story_and_needs_no_other_file(run_dir: Path) -> None:
     run = read_run(run_dir)
     page = as_html(run_page(run, against=run))
     assert "worker-1: rank 1 was ended by SIGKILL" in page
@@ -189,7 +189,7 @@ def test_the_page_tells_the_story_and_needs_no_other_file(run_dir: Path) -> None
     assert 'href="http' not in page.replace("xmlns", "")
 
 
-def test_what_a_process_said_cannot_become_markup(run_dir: Path) -> None:
+def test_the_text_of_a_process_cannot_become_markup(run_dir: Path) -> None:
     assert "<b>damaged</b>" not in as_html(run_page(read_run(run_dir)))
 
 
@@ -201,31 +201,31 @@ def test_plots_take_their_colours_from_the_page(run_dir: Path) -> None:
     assert "#01" not in svg
 
 
-def test_an_attempt_of_a_few_steps_has_a_throughput_that_shows(run_dir: Path) -> None:
+def test_an_attempt_of_a_few_steps_has_a_line_of_throughput(run_dir: Path) -> None:
     (throughput,) = next(section.parts for section in run_page(read_run(run_dir)).sections if section.title == "Throughput")
     assert isinstance(throughput, Lines)
     assert [len(line.points) for line in throughput.lines] == [3, 2]
 
 
-def test_the_story_names_what_was_passed_over(run_dir: Path) -> None:
+def test_the_story_names_skipped_checkpoints(run_dir: Path) -> None:
     assert any("skipped checkpoint step-00000003-x" in line for line in story(read_run(run_dir)))
 
 
-def test_a_folder_without_events_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_events_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="holds no events"):
         read_history(tmp_path)
     with pytest.raises(ReportError, match="no such run directory"):
         read_history(tmp_path / "nowhere")
 
 
-def test_a_run_that_did_no_step_says_so(run_dir: Path) -> None:
+def test_a_run_without_a_step_is_refused(run_dir: Path) -> None:
     for path in run_dir.glob("attempts/*/*/events.jsonl"):
         path.write_text(path.read_text().splitlines()[0] + "\n")
     with pytest.raises(ReportError, match="the run did no training step"):
         read_run(run_dir)
 
 
-def test_the_metrics_of_the_trainer_itself_are_told_in_words(run_dir: Path) -> None:
+def test_the_metrics_of_the_trainer_are_shown_in_words(run_dir: Path) -> None:
     path = run_dir / "attempts" / "1" / "worker-0" / "events.jsonl"
     path.write_text(path.read_text().replace('{"accuracy"', '{"stalenessMost": 3, "accuracy"'))
     page = as_html(run_page(read_run(run_dir)))
@@ -341,7 +341,7 @@ def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
     assert "after 4 steps with loss nan" in as_html(run_page(read_run(run_dir)))
 
 
-def test_a_run_without_status_is_named(run_dir: Path) -> None:
+def test_a_run_without_a_status_is_refused(run_dir: Path) -> None:
     (run_dir / "status.json").write_text("{")
     with pytest.raises(ReportError, match="the run directory is not complete"):
         read_run(run_dir)
