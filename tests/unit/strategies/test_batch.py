@@ -1,4 +1,4 @@
-"""Over how many devices a batch is shared."""
+"""The number of devices that share a batch."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def spec_of(strategy: str, roles: dict[str, Any], **more: Any) -> TrainingJobSpe
 
 
 def environments(spec: TrainingJobSpec) -> dict[str, dict[str, str]]:
-    """By role-index, in rank order."""
+    """The environments by role-index, in rank order."""
     strategy = strategy_of(spec.strategy)
     plan = strategy.plan(spec)
     addresses = ClusterAddresses("job", "ns")
@@ -55,7 +55,7 @@ def test_a_strategy_of_one_machine_has_no_framework_environment_and_no_port(stra
     assert (replica.processes, replica.first_rank, dict(replica.ports)) == (1, 0, {})
 
 
-def test_workers_of_multi_worker_mirrored_know_each_other_and_themselves() -> None:
+def test_workers_of_multi_worker_mirrored_get_the_cluster_and_their_index() -> None:
     assert tf_configs(spec_of("MultiWorkerMirrored", {"worker": {"replicas": 2}})) == {
         "worker-0": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 0}},
         "worker-1": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 1}},
@@ -68,7 +68,7 @@ def test_a_single_worker_of_multi_worker_mirrored_has_a_cluster_of_one() -> None
     }
 
 
-def test_only_the_evaluator_stands_in_the_evaluators_cluster() -> None:
+def test_only_the_cluster_of_the_evaluator_contains_the_evaluator() -> None:
     spec = spec_of("MultiWorkerMirrored", {"worker": {"replicas": 2}, "evaluator": {}})
     assert tf_configs(spec) == {
         "worker-0": {"cluster": {"worker": W}, "task": {"type": "worker", "index": 0}},
@@ -132,7 +132,7 @@ def test_a_pytorch_replica_runs_a_process_for_each_of_its_gpus(strategy: str) ->
     }
 
 
-def test_rank_is_set_where_a_replica_runs_one_process() -> None:
+def test_rank_is_set_if_a_replica_runs_one_process() -> None:
     envs = environments(spec_of("DDP", {"worker": {"replicas": 3}}))
     assert [(env["RANK"], env["WORLD_SIZE"], env["PET_NPROC_PER_NODE"]) for env in envs.values()] == [
         ("0", "3", "1"),
@@ -151,10 +151,10 @@ def test_a_jax_replica_runs_one_process_for_all_of_its_gpus() -> None:
     assert strategy_of("JAX").data_parallel(spec) == 8
 
 
-def test_the_evaluator_of_a_jax_job_joins_no_world() -> None:
-    found = environments(spec_of("JAX", {"worker": {"replicas": 2}, "evaluator": {}}))
-    assert found["evaluator-0"] == {}
-    assert found["worker-1"]["JAX_NUM_PROCESSES"] == "2"
+def test_the_evaluator_of_a_jax_job_is_outside_the_world() -> None:
+    variables = environments(spec_of("JAX", {"worker": {"replicas": 2}, "evaluator": {}}))
+    assert variables["evaluator-0"] == {}
+    assert variables["worker-1"]["JAX_NUM_PROCESSES"] == "2"
 
 
 def test_processes_per_replica_overrule_the_number_of_gpus() -> None:
@@ -163,13 +163,13 @@ def test_processes_per_replica_overrule_the_number_of_gpus() -> None:
     assert [(env["PET_NPROC_PER_NODE"], env["WORLD_SIZE"]) for env in envs.values()] == [("2", "4"), ("2", "4")]
 
 
-def test_gpus_of_the_users_template_count_as_those_of_the_role() -> None:
+def test_gpus_of_the_template_replace_the_gpus_of_the_role() -> None:
     template = {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
     spec = spec_of("DDP", {"worker": {"template": template, "resources": {"limits": {"nvidia.com/gpu": 8}}}})
     assert strategy_of(spec.strategy).plan(spec).size == 2
 
 
-def test_an_rpc_world_ranks_its_chief_then_its_workers_then_its_servers() -> None:
+def test_the_ranks_of_rpc_start_with_the_chief_and_end_with_the_servers() -> None:
     worker = {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": 2}}}
     shared = {
         "PET_NNODES": "4",
@@ -188,7 +188,7 @@ def test_an_rpc_world_ranks_its_chief_then_its_workers_then_its_servers() -> Non
     }
 
 
-def test_roles_that_a_strategy_needs_are_there_without_being_written() -> None:
+def test_required_roles_of_a_strategy_exist_by_default() -> None:
     assert list(environments(spec_of("ParameterServer", {}))) == ["chief-0", "worker-0", "ps-0"]
     assert list(environments(spec_of("RPC", {}))) == ["chief-0", "worker-0", "ps-0"]
 
@@ -211,7 +211,7 @@ TABLE = {
 
 
 def test_the_registry_has_every_strategy_of_the_design() -> None:
-    found = {
+    registered = {
         strategy.name: (
             strategy.framework.name,
             " ".join(role for role in strategy.roles),
@@ -222,11 +222,11 @@ def test_the_registry_has_every_strategy_of_the_design() -> None:
         )
         for strategy in STRATEGIES.values()
     }
-    assert found == TABLE
+    assert registered == TABLE
     assert {strategy.framework.name for strategy in STRATEGIES.values()} == {"JAX", "PyTorch", "TensorFlow"}
 
 
-def test_a_lost_parameter_server_takes_the_chief_with_it_and_a_lost_chief_nobody() -> None:
+def test_a_lost_parameter_server_restarts_the_chief_and_a_lost_chief_no_role() -> None:
     strategy = strategy_of(spec_of("ParameterServer", {}).strategy)
     assert strategy.restarts_with(PS) == {CHIEF}
     assert strategy.restarts_with(CHIEF) == frozenset()

@@ -88,7 +88,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parts", "reason"), FAULTS, ids=[reason for _, reason in FAULTS])
-def test_the_operator_refuses_the_job_and_names_package_and_function(parts: dict[str, Any], reason: str, install: Install) -> None:
+def test_a_job_of_a_faulty_strategy_is_refused_with_package_and_function(parts: dict[str, Any], reason: str, install: Install) -> None:
     install(**parts)
     [problem] = admitted()
     assert problem.field == "spec.strategy"
@@ -104,7 +104,7 @@ def test_the_line_of_the_function_is_named(install: Install) -> None:
         rendered(job_of())
 
 
-def test_problems_that_the_functions_raise_on_purpose_stay_as_they_are(install: Install) -> None:
+def test_problems_that_the_functions_raise_are_not_changed(install: Install) -> None:
     def refuse(*_: object) -> Any:
         raise InvalidJobError([Problem("spec.roles", "write 2")])
 
@@ -119,7 +119,7 @@ def test_a_sound_strategy_of_a_package_works(install: Install) -> None:
     rendered(job_of())
 
 
-def test_an_elastic_strategy_needs_no_role_worker(install: Install) -> None:
+def test_an_elastic_strategy_may_have_a_role_of_another_name_than_worker(install: Install) -> None:
     install()
     elastic = {"elastic": {"minReplicas": 2, "maxReplicas": 4}, "batch": {"globalSize": 64}}
     assert problems(job_of(**elastic, roles={"node": {"replicas": 3}})) == []

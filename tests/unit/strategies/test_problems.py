@@ -1,4 +1,4 @@
-"""What strategies refuse, and the message with its remedy."""
+"""The jobs that strategies refuse, and the messages with remedies."""
 
 from __future__ import annotations
 
@@ -191,14 +191,14 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("strategy", "spec", "field", "remedy"), CASES, ids=[f"{case[0]}-{case[2]}" for case in CASES])
-def test_what_a_strategy_cannot_do_is_said_with_a_remedy(strategy: str, spec: dict[str, Any], field: str, remedy: str) -> None:
-    found = problems(strategy, **spec)
-    assert list(found) == [field] if strategy != "TPU" else field in found
-    assert remedy in found[field]
+def test_an_unsupported_job_is_refused_with_a_remedy(strategy: str, spec: dict[str, Any], field: str, remedy: str) -> None:
+    messages = problems(strategy, **spec)
+    assert list(messages) == [field] if strategy != "TPU" else field in messages
+    assert remedy in messages[field]
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "TPU"])
-def test_a_job_that_says_nothing_but_its_strategy_is_fine(strategy: str) -> None:
+def test_a_job_with_only_its_strategy_is_accepted(strategy: str) -> None:
     assert problems(strategy) == {}
 
 
@@ -241,5 +241,5 @@ def test_a_job_that_says_nothing_but_its_strategy_is_fine(strategy: str) -> None
         ("RPC", {"options": {"synchronous": True}, "roles": {"worker": {"replicas": 3}, "ps": {"replicas": 2}}}),
     ],
 )
-def test_what_a_strategy_can_do_is_accepted(strategy: str, spec: dict[str, Any]) -> None:
+def test_a_supported_job_is_accepted(strategy: str, spec: dict[str, Any]) -> None:
     assert problems(strategy, **spec) == {}

@@ -1,4 +1,4 @@
-"""Descriptors of other packages: one that cannot be used is left out with its reason."""
+"""Descriptors of other packages. An invalid one is left out with its reason."""
 
 from __future__ import annotations
 
