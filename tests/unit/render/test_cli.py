@@ -1,4 +1,4 @@
-"""`muster render` and `muster validate`, started as a user starts them."""
+"""`muster render` and `muster validate`, started as users start them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_render_reads_standard_input() -> None:
     assert muster("render", "-", stdin=JOB).stdout.count("kind: Pod") == 2
 
 
-def test_validate_says_what_world_a_job_makes(job_file: Path) -> None:
+def test_validate_prints_the_world_of_a_job(job_file: Path) -> None:
     ended = muster("validate", str(job_file))
     assert ended.returncode == 0
     assert ended.stdout == (
@@ -102,7 +102,7 @@ def test_a_file_that_does_not_exist_is_named() -> None:
     assert "no-such.yaml" in ended.stderr
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_before_and_after_the_command(tmp_path: Path) -> None:
     for arguments in (["--debug", "validate", "no-such.yaml"], ["validate", "no-such.yaml", "--debug"]):
         ended = muster(*arguments)
         assert ended.returncode == 11
@@ -115,7 +115,7 @@ def test_a_wrong_namespace_is_refused(job_file: Path) -> None:
     assert "metadata.namespace" in ended.stderr
 
 
-def test_a_closed_pipe_is_no_error_to_show(tmp_path: Path) -> None:
+def test_a_closed_pipe_prints_no_error(tmp_path: Path) -> None:
     file = tmp_path / "large.yaml"
     file.write_text(JOB.replace("replicas: 2", "replicas: 200").replace("65", "650"))
     with subprocess.Popen(
@@ -169,10 +169,10 @@ def test_a_command_whose_module_is_missing_does_not_break_the_others(
     assert "No such command 'fly'" in capsys.readouterr().err
 
 
-def test_render_and_validate_show_what_a_preset_of_the_cluster_gives(
+def test_render_and_validate_apply_the_presets_of_a_file(
     job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def says(*arguments: str) -> tuple[object, str, str]:
+    def output_of(*arguments: str) -> tuple[object, str, str]:
         with pytest.raises(SystemExit) as ended:
             command_line.main(arguments)
         return ended.value.code, *capsys.readouterr()
@@ -180,16 +180,16 @@ def test_render_and_validate_show_what_a_preset_of_the_cluster_gives(
     job_file.write_text(JOB.replace("  strategy: DDP\n", "  strategy: DDP\n  preset: h100-8\n"))
     presets = tmp_path / "presets.yaml"
     presets.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [preset(), preset("a100-8")]}))
-    code, out, err = says("render", str(job_file), "--presets", str(presets))
+    code, out, err = output_of("render", str(job_file), "--presets", str(presets))
     [_, pod, _] = list(yaml.safe_load_all(out))
     [trainer] = pod["spec"]["containers"]
     assert (code, err) == (0, "")
     assert (trainer["image"], trainer["resources"]["limits"]["nvidia.com/gpu"]) == ("registry.example.com/torch:cu128", "8")
     assert {"name": "NCCL_IB_HCA", "value": "mlx5"} in trainer["env"]
-    code, out, err = says("render", str(job_file))
+    code, out, err = output_of("render", str(job_file))
     assert (code, out) == (11, "")
     assert err.startswith(f"{job_file}: spec.preset: h100-8 is a preset of a cluster, and is needed here")
     monkeypatch.setenv("MUSTER_PRESETS", str(presets))
-    assert "a world of 16 processes" in says("validate", str(job_file))[1]
+    assert "a world of 16 processes" in output_of("validate", str(job_file))[1]
     job_file.write_text(job_file.read_text().replace("preset: h100-8", "preset: h100-9"))
-    assert "spec.preset: there is no preset h100-9; there are a100-8, h100-8" in says("render", str(job_file))[2]
+    assert "spec.preset: there is no preset h100-9; there are a100-8, h100-8" in output_of("render", str(job_file))[2]

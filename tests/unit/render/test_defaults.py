@@ -1,4 +1,4 @@
-"""What of a preset reaches a job, and what of the job stays as it is?"""
+"""The defaults that a job gets from a preset, and the fields of the job that they do not change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def defaults(spec: dict[str, Any], name: str = "h100-8") -> JobDefaults:
 
 
 def pods(job: TrainingJob, *layers: JobDefaults) -> list[dict[str, Any]]:
-    """The pods of a job with these defaults, the installation's first."""
+    """The pods of a job with these defaults. The defaults of the installation come first."""
     spec = job.spec
     for layer in reversed(layers):
         spec = layer.applied(spec)
@@ -51,12 +51,12 @@ def with_worker(**role: Any) -> dict[str, Any]:
         ({"requests": {"memory": "8Gi"}}, {"nvidia.com/gpu": "8"}, {"cpu": "64", "memory": "8Gi"}),
     ],
 )
-def test_a_resource_that_the_job_names_is_the_jobs_own(own: dict[str, Any], limits: dict[str, str], requests: dict[str, str]) -> None:
+def test_a_resource_of_the_job_replaces_that_of_the_preset(own: dict[str, Any], limits: dict[str, str], requests: dict[str, str]) -> None:
     pod, *_ = pods(job_of(with_worker(resources=own)), defaults(H100_8))
     assert pod["spec"]["containers"][0]["resources"] == ({"limits": limits, "requests": requests} if requests else {"limits": limits})
 
 
-def test_devices_of_a_preset_make_the_world() -> None:
+def test_devices_of_a_preset_determine_the_world() -> None:
     made = pods(job_of(PLAIN), defaults(H100_8))
     assert [environment_of(pod)["WORLD_SIZE"] for pod in made] == ["16", "16"]
     pod, *_ = pods(job_of({"strategy": "DDP", "trainer": {"task": "digits"}}), defaults(H100_8))
@@ -77,7 +77,7 @@ def test_the_job_comes_before_the_preset_and_the_preset_before_the_installation(
     assert pod["spec"]["priorityClassName"] == "preset"
 
 
-def test_each_template_may_override_a_label_or_a_side_car_of_those_below() -> None:
+def test_each_template_may_override_labels_and_side_cars_of_lower_layers() -> None:
     def template(value: str) -> dict[str, Any]:
         return {"metadata": {"labels": {"a": value}}, "spec": {"containers": [{"name": "log", "image": value}]}}
 
@@ -88,7 +88,7 @@ def test_each_template_may_override_a_label_or_a_side_car_of_those_below() -> No
     assert own["metadata"]["labels"]["a"] == "job"
 
 
-def test_a_role_of_a_preset_comes_before_its_other_fields_and_is_for_that_role_only() -> None:
+def test_a_role_of_a_preset_overrides_its_other_fields_for_that_role_only() -> None:
     given = copy.deepcopy(H100_8)
     given["template"]["spec"]["nodeSelector"] = {"node": "any", "zone": "a"}
     job = job_of({"strategy": "ParameterServer", "trainer": {"task": "digits"}, "roles": {"worker": {}, "ps": {}, "chief": {}}})
@@ -110,7 +110,7 @@ def test_tolerations_are_merged_by_key_and_effect() -> None:
     assert len(pod["spec"]["tolerations"]) == 4
 
 
-def test_storage_of_the_job_replaces_that_of_the_preset_as_a_whole() -> None:
+def test_storage_of_the_job_replaces_the_whole_storage_of_the_preset() -> None:
     given = {"checkpoint": {"storage": {"uri": "s3://platform/runs", "secretRef": {"name": "s3-platform"}}}}
     job = job_of({**PLAIN, "checkpoint": {"storage": {"uri": "s3://elsewhere/runs"}}})
     storage = defaults(given).applied(job.spec).checkpoint.storage
@@ -120,14 +120,14 @@ def test_storage_of_the_job_replaces_that_of_the_preset_as_a_whole() -> None:
     assert "s3-platform" in str(pods(job_of(PLAIN), defaults(given)))
 
 
-def test_an_image_of_the_preset_is_for_jobs_without_one_and_of_its_framework_only() -> None:
+def test_an_image_of_the_preset_is_used_only_by_jobs_without_an_image() -> None:
     tensorflow = {"strategy": "MultiWorkerMirrored", "trainer": {"task": "digits"}}
     own = {**PLAIN, "trainer": {"script": "train.py", "image": "own:1"}}
     images = [pods(job_of(spec), defaults(H100_8))[0]["spec"]["containers"][0]["image"] for spec in (PLAIN, own, tensorflow)]
     assert images == ["registry.example.com/torch:cu128", "own:1", "trainer-tensorflow:1"]
 
 
-def test_another_preset_or_another_version_of_it_is_another_form() -> None:
+def test_another_preset_or_another_version_of_it_changes_the_form() -> None:
     spec = job_of(PLAIN).spec
     changed = copy.deepcopy(H100_8)
     changed["template"]["spec"]["containers"][0]["env"][0]["value"] = "eth1"
@@ -177,7 +177,7 @@ def presets(draw: st.DrawFn) -> JobDefaults:
     limits=st.dictionaries(st.sampled_from(["nvidia.com/gpu", "memory"]), st.sampled_from([1, 2]), max_size=2),
     storage=st.sampled_from([{}, {"storage": {"uri": "s3://own/b"}}]),
 )
-def test_a_job_with_a_preset_is_the_job_with_the_presets_fields_written_out(
+def test_a_job_with_a_preset_equals_the_job_with_all_fields_written_out(
     strategy: str, preset: JobDefaults, own: dict[str, Any], limits: dict[str, int], storage: dict[str, Any]
 ) -> None:
     roles = {name: {} for name in strategy_of(strategy).roles if name in ("ps", "chief", "evaluator")}

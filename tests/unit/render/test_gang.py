@@ -48,7 +48,7 @@ def pod(job: TrainingJob, role: str = "worker") -> dict[str, Any]:
         ),
     ],
 )
-def test_each_scheduler_gets_the_pod_group_that_it_knows(group: str, spec: dict[str, Any], version: str, expected: dict[str, Any]) -> None:
+def test_each_scheduler_gets_its_own_kind_of_pod_group(group: str, spec: dict[str, Any], version: str, expected: dict[str, Any]) -> None:
     manifest = pod_group(in_gang(group, **spec), SCHEDULERS[group], 3)
     assert (manifest["apiVersion"], manifest["kind"], manifest["spec"]) == (f"{group}/{version}", "PodGroup", expected)
     assert manifest["metadata"]["name"] == "job"
@@ -57,7 +57,7 @@ def test_each_scheduler_gets_the_pod_group_that_it_knows(group: str, spec: dict[
     assert manifest["metadata"]["labels"]["muster.dev/job-name"] == "job"
 
 
-def test_a_new_count_changes_nothing_else_that_the_api_server_has_filled_in() -> None:
+def test_a_new_count_does_not_change_other_fields_of_the_pod_group() -> None:
     group = {"metadata": {"resourceVersion": "7"}, "spec": {"priority": 5, "schedulingPolicy": {"gang": {"minCount": 3}}}}
     updated = with_count(group, SCHEDULERS[NATIVE], 2)
     assert updated == {"metadata": {"resourceVersion": "7"}, "spec": {"priority": 5, "schedulingPolicy": {"gang": {"minCount": 2}}}}
@@ -85,12 +85,12 @@ def test_a_pod_names_its_pod_group_as_its_scheduler_expects(
     assert manifest["spec"].get("schedulerName") == scheduler
 
 
-def test_the_scheduler_name_of_a_template_stays() -> None:
+def test_the_scheduler_name_of_a_template_is_not_changed() -> None:
     roles = {"worker": {"replicas": 2, "template": {"spec": {"schedulerName": "mine"}}}}
     assert pod(in_gang(COSCHEDULING, roles=roles))["spec"]["schedulerName"] == "mine"
 
 
-def test_an_evaluator_is_not_a_member() -> None:
+def test_an_evaluator_is_not_a_member_of_the_gang() -> None:
     roles = {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}
     job = in_gang(NATIVE, strategy="MultiWorkerMirrored", roles=roles)
     assert "schedulingGroup" in pod(job)["spec"]
@@ -107,7 +107,7 @@ def test_an_evaluator_is_not_a_member() -> None:
         (GangMode.REQUIRED, (NATIVE,), NATIVE),
     ],
 )
-def test_a_job_uses_the_first_scheduler_that_is_served_unless_it_wants_none(
+def test_a_job_uses_the_first_available_gang_scheduler_unless_it_is_off(
     mode: GangMode, served: tuple[str, ...], expected: str | None
 ) -> None:
     scheduler = chosen(mode, served)

@@ -23,7 +23,7 @@ HEADER = """\
 
 
 @pytest.mark.parametrize("name", list(jobs.JOBS))
-def test_the_manifests_are_those_that_were_reviewed(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_manifests_equal_the_reviewed_files(name: str, request: pytest.FixtureRequest) -> None:
     manifests = jobs.manifests_of(jobs.job_of(jobs.JOBS[name]))
     file = GOLDEN / f"{name}.yaml"
     if request.config.getoption("--update-golden"):

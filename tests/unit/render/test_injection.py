@@ -1,4 +1,4 @@
-"""Nothing a user writes breaks or injects YAML."""
+"""The text of a user cannot break or inject YAML."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PLAIN_POD = rendered({"task": "plain"})[1]
 
 
 @given(task=texts.filter(lambda text: len(text) <= 253), config=st.dictionaries(texts, texts, max_size=3))
-def test_a_task_and_its_config_arrive_as_they_were_written(task: str, config: dict[str, str]) -> None:
+def test_a_task_and_its_config_are_rendered_unchanged(task: str, config: dict[str, str]) -> None:
     [service, pod] = rendered({"task": task, "config": config})
     environment = {each["name"]: each.get("value") for each in trainer_of(pod)["env"]}
     trainer = json.loads(unescaped(environment["MUSTER_TRAINER"]))
@@ -68,7 +68,7 @@ def test_a_task_and_its_config_arrive_as_they_were_written(task: str, config: di
 
 
 @given(image=texts, command=st.lists(texts, min_size=1, max_size=4), claim=texts.filter(lambda text: len(text) <= 253))
-def test_image_command_and_claim_arrive_as_they_were_written(image: str, command: list[str], claim: str) -> None:
+def test_image_command_and_claim_are_rendered_unchanged(image: str, command: list[str], claim: str) -> None:
     pod = rendered({"image": image, "command": command, "claim": claim})[1]
     container = trainer_of(pod)
     assert container["image"] == image
@@ -79,12 +79,12 @@ def test_image_command_and_claim_arrive_as_they_were_written(image: str, command
 
 
 @given(image=texts, command=st.lists(texts, min_size=1, max_size=4))
-def test_what_is_printed_reads_back_as_what_was_rendered(image: str, command: list[str]) -> None:
+def test_printed_yaml_is_read_back_as_the_same_manifests(image: str, command: list[str]) -> None:
     manifests = rendered({"image": image, "command": command})
     assert list(yaml.safe_load_all(as_yaml(manifests))) == manifests
 
 
-def test_the_kubelet_expands_references_in_a_users_command_and_nothing_in_a_config() -> None:
+def test_references_are_escaped_in_a_config_but_not_in_a_command() -> None:
     command = ["sh", "-c", "echo $(MUSTER_JOB) $$(RANK) $HOME"]
     container = trainer_of(rendered({"supervisor": "Disabled", "command": command, "config": {"name": "$(RANK)"}})[1])
     assert container["command"] == command
@@ -93,7 +93,7 @@ def test_the_kubelet_expands_references_in_a_users_command_and_nothing_in_a_conf
 
 
 def _shape(value: Any) -> Any:
-    """The keys of an object, all the way down."""
+    """The keys of an object on all levels."""
     if isinstance(value, dict):
         return {key: _shape(inner) for key, inner in value.items()}
     return [_shape(inner) for inner in value] if isinstance(value, list) else None

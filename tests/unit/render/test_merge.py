@@ -83,7 +83,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("base", "patch", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_patch_is_laid_over(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_patch_is_merged(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
     assert strategic_merge(base, patch) == expected
 
 
@@ -98,7 +98,7 @@ def test_a_patch_is_laid_over(base: dict[str, Any], patch: dict[str, Any], expec
         ({"spec": {"$retainKeys": ["a"]}}, "spec.$retainKeys", "is not supported"),
     ],
 )
-def test_a_patch_that_makes_no_sense_is_refused_at_its_place(patch: dict[str, Any], path: str, message: str) -> None:
+def test_an_invalid_patch_is_refused_with_its_path(patch: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(MergeError, match=message.replace("$", r"\$")) as caught:
         strategic_merge({"spec": {"volumes": []}}, patch)
     assert caught.value.path == path
@@ -124,7 +124,7 @@ def merged_or_skipped(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, 
 
 
 @given(base=objects, patch=objects)
-def test_neither_side_is_changed_and_the_result_shares_nothing_with_the_patch(base: dict[str, Any], patch: dict[str, Any]) -> None:
+def test_a_merge_changes_neither_side_and_its_result_is_a_copy(base: dict[str, Any], patch: dict[str, Any]) -> None:
     before = copy.deepcopy((base, patch))
     result = merged_or_skipped(base, patch)
     assert base == before[0]
@@ -137,7 +137,7 @@ def test_neither_side_is_changed_and_the_result_shares_nothing_with_the_patch(ba
 
 
 @given(base=objects, patch=objects)
-def test_laying_a_patch_over_twice_is_laying_it_over_once(base: dict[str, Any], patch: dict[str, Any]) -> None:
+def test_a_patch_that_is_merged_twice_gives_the_same_result(base: dict[str, Any], patch: dict[str, Any]) -> None:
     once = merged_or_skipped(base, patch)
     assert strategic_merge(once, patch) == once
 

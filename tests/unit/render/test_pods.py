@@ -1,4 +1,4 @@
-"""What a pod and the headless service have, written by hand from docs/architecture."""
+"""Pods and the headless service, written by hand from docs/architecture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def worker(template: dict[str, Any]) -> dict[str, Any]:
     return ddp(roles={"worker": {"template": template}})
 
 
-def test_the_service_is_headless_and_finds_pods_before_they_are_ready() -> None:
+def test_the_service_is_headless_and_includes_pods_that_are_not_ready() -> None:
     service = manifests_of(job_of(JOBS["ddp"]))[0]
     assert list(service) == ["apiVersion", "kind", "metadata", "spec"]
     assert (service["kind"], service["metadata"]["name"], service["metadata"]["namespace"]) == ("Service", "job", "ns")
@@ -52,7 +52,7 @@ def test_the_service_is_headless_and_finds_pods_before_they_are_ready() -> None:
     }
 
 
-def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
+def test_a_pod_has_labels_with_its_job_replica_and_attempt() -> None:
     pod = pods_of(JOBS["parameter-server"])["job-worker-1"]
     assert pod["metadata"]["ownerReferences"] == [OWNER]
     assert pod["metadata"]["labels"] == {
@@ -81,7 +81,7 @@ def test_a_pod_says_which_replica_of_which_job_and_attempt_it_is() -> None:
         ({}, {"metadata": {"labels": {"a": "b"}}}, False),
     ],
 )
-def test_pods_of_a_world_have_one_form(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
+def test_only_fields_that_change_pods_change_the_form(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
     plain = {"strategy": "DDP", "trainer": {"task": "digits"}}
     form = form_of(TrainingJobSpec.model_validate({**plain, **spec}), (JobDefaults(template=defaults),))
     assert (form == form_of(TrainingJobSpec.model_validate(plain), ())) is alike
@@ -94,7 +94,7 @@ def test_every_address_is_the_host_name_of_a_pod() -> None:
     assert {address for members in config["cluster"].values() for address in members} == names
 
 
-def test_the_contract_of_a_replica() -> None:
+def test_a_replica_gets_the_variables_of_the_contract() -> None:
     pods = pods_of({**JOBS["ddp"], "roles": {"worker": {"replicas": 2}}})
     environment = environment_of(pods["job-worker-1"])
     trainer = json.loads(environment.pop("MUSTER_TRAINER"))
@@ -158,15 +158,15 @@ def test_the_contract_of_a_replica() -> None:
         ({"minReplicas": 1, "maxReplicas": 4}, {"replicas": 2, "processesPerReplica": 4}, {"globalSize": 64}, 8),
     ],
 )
-def test_a_process_of_an_elastic_job_is_told_how_many_samples_it_takes_at_a_time_in_the_whole_world(
+def test_a_process_of_an_elastic_job_gets_the_largest_number_of_samples(
     elastic: dict[str, int] | None, worker: dict[str, int], batch: dict[str, int], most: int | None
 ) -> None:
     document = ddp(roles={"worker": worker}, batch=batch) | ({"elastic": elastic} if elastic else {})
-    told = json.loads(environment_of(pods_of(document)["job-worker-0"])["MUSTER_TRAINER"])["batch"]
-    assert told.get("mostAtOnce") == most
+    batch_spec = json.loads(environment_of(pods_of(document)["job-worker-0"])["MUSTER_TRAINER"])["batch"]
+    assert batch_spec.get("mostAtOnce") == most
 
 
-def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
+def test_only_rank_0_and_the_evaluator_have_a_folder_for_summaries() -> None:
     folders = {name: environment_of(pod).get("MUSTER_TENSORBOARD_DIR") for name, pod in pods_of(JOBS["multi-worker-mirrored"]).items()}
     folder = "/checkpoints/ns/shared/tensorboard"
     assert folders == {"job-worker-0": folder, "job-worker-1": None, "job-evaluator-0": folder}
@@ -182,13 +182,13 @@ def test_rank_0_and_the_evaluator_alone_have_a_folder_for_summaries() -> None:
         ({"storage": {"uri": "s3://bucket/runs/"}, "name": "digits"}, "s3://bucket/runs/ns/digits"),
     ],
 )
-def test_a_job_saves_in_a_folder_of_its_own(checkpoint: dict[str, Any], directory: str | None) -> None:
+def test_a_job_saves_in_its_own_folder(checkpoint: dict[str, Any], directory: str | None) -> None:
     [pod] = pods_of(ddp(checkpoint=checkpoint)).values()
     checkpoint_spec = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).checkpoint
     assert (checkpoint_spec and checkpoint_spec.directory) == directory
 
 
-def test_credentials_come_from_the_secret_and_into_the_trainer_alone() -> None:
+def test_credentials_of_the_secret_go_only_into_the_trainer() -> None:
     storage = {"uri": "s3://bucket/runs", "secretRef": {"name": "keys"}}
     [pod] = pods_of(ddp(checkpoint={"storage": storage})).values()
     assert trainer_of(pod)["envFrom"] == [{"secretRef": {"name": "keys"}}]
@@ -197,17 +197,17 @@ def test_credentials_come_from_the_secret_and_into_the_trainer_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "steps", "seconds"),
+    ("cadence", "steps", "seconds"),
     [({}, 100, None), ({"everySeconds": 60}, None, 60), ({"everySteps": 7, "everySeconds": 60}, 7, 60)],
 )
-def test_a_job_saves_every_100_steps_unless_it_says_otherwise(asked: dict[str, int], steps: int | None, seconds: int | None) -> None:
-    [pod] = pods_of(ddp(checkpoint={**CLAIM, **asked})).values()
+def test_a_job_saves_every_100_steps_by_default(cadence: dict[str, int], steps: int | None, seconds: int | None) -> None:
+    [pod] = pods_of(ddp(checkpoint={**CLAIM, **cadence})).values()
     checkpoint = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).checkpoint
     assert checkpoint is not None
     assert (checkpoint.every_steps, checkpoint.every_seconds) == (steps, seconds)
 
 
-def test_options_hold_what_the_user_set_and_no_defaults() -> None:
+def test_options_have_only_the_values_of_the_user() -> None:
     options = {
         name: TrainerSpec.from_json(environment_of(next(iter(pods_of(spec).values())))["MUSTER_TRAINER"]).options
         for name, spec in JOBS.items()
@@ -239,7 +239,7 @@ def test_a_pod_meets_the_restricted_pod_security_standard() -> None:
             }
 
 
-def test_a_pod_has_what_training_needs_of_its_node() -> None:
+def test_a_pod_has_the_settings_and_volumes_for_training() -> None:
     pod = pods_of(JOBS["ddp"])["job-worker-0"]
     spec = pod["spec"]
     assert spec["restartPolicy"] == "Never"
@@ -264,7 +264,7 @@ def test_a_pod_has_what_training_needs_of_its_node() -> None:
     }
 
 
-def test_the_users_code_is_for_the_supervisor_to_copy_into_a_working_directory_that_can_be_written() -> None:
+def test_the_code_of_the_user_is_mounted_beside_a_writable_directory() -> None:
     [pod] = pods_of(JOBS["central-storage"]).values()
     container, environment = trainer_of(pod), environment_of(pod)
     assert (container["workingDir"], environment["MUSTER_CODE"]) == ("/code", "/run/muster-code")
@@ -276,7 +276,7 @@ def test_the_users_code_is_for_the_supervisor_to_copy_into_a_working_directory_t
     assert {"name": "work", "emptyDir": {}} in volumes
 
 
-def test_without_a_supervisor_the_users_code_is_where_the_command_starts() -> None:
+def test_a_command_without_a_supervisor_starts_in_the_folder_of_the_code() -> None:
     trainer = {"command": ["python", "a.py"], "code": {"configMap": {"name": "my-code"}}, "supervisor": "Disabled"}
     [pod] = pods_of(ddp(trainer=trainer)).values()
     assert trainer_of(pod)["workingDir"] == "/code"
@@ -285,7 +285,7 @@ def test_without_a_supervisor_the_users_code_is_where_the_command_starts() -> No
 
 
 @pytest.mark.parametrize(("cpu", "processes", "threads"), [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2")])
-def test_threads_are_as_many_as_a_process_has_cpus(cpu: str | int, processes: int, threads: str) -> None:
+def test_a_process_has_as_many_threads_as_cpus(cpu: str | int, processes: int, threads: str) -> None:
     [pod] = pods_of(ddp(roles={"worker": {"processesPerReplica": processes, "resources": {"limits": {"cpu": cpu}}}})).values()
     assert environment_of(pod)["OMP_NUM_THREADS"] == threads
 
@@ -321,7 +321,7 @@ def test_a_supervisor_runs_in_any_image_unless_it_is_disabled(trainer: dict[str,
     assert pod["spec"].get("shareProcessNamespace", False) is (trainer.get("supervisor") == "Disabled")
 
 
-def test_an_init_container_copies_the_supervisor_where_the_trainer_container_finds_it() -> None:
+def test_an_init_container_copies_the_supervisor_for_the_trainer_container() -> None:
     [pod] = pods_of(ddp(trainer={"image": "mine:1", "command": ["a"]})).values()
     [ours] = pod["spec"]["initContainers"]
     assert (ours["image"], ours["command"]) == ("operator:1", ["python", "-P", "-m", "muster_trainer.supervisor.copying", "/muster"])
@@ -332,7 +332,7 @@ def test_an_init_container_copies_the_supervisor_where_the_trainer_container_fin
     assert "imagePullPolicy" not in ours
 
 
-def test_the_init_container_asks_for_what_the_trainer_asks_for_but_for_devices() -> None:
+def test_the_init_container_has_the_resources_of_the_trainer_without_devices() -> None:
     own = {"image": "mine:1", "command": ["a"]}
     resources = {"limits": {"nvidia.com/gpu": 1, "memory": "4Gi"}, "requests": {"cpu": 2}}
     sizes = [{"name": "trainer", "resources": {"requests": {"cpu": "3"}}}]
@@ -342,42 +342,42 @@ def test_the_init_container_asks_for_what_the_trainer_asks_for_but_for_devices()
     assert "resources" not in without["spec"]["initContainers"][0]
 
 
-def test_arguments_follow_those_of_a_script_or_command() -> None:
+def test_arguments_are_added_to_a_script_or_command() -> None:
     def program(**trainer: Any) -> Any:
         [pod] = pods_of(ddp(trainer=trainer)).values()
-        found = json.loads(environment_of(pod)["MUSTER_TRAINER"])
-        return found.get("script") or found.get("command")
+        trainer_spec = json.loads(environment_of(pod)["MUSTER_TRAINER"])
+        return trainer_spec.get("script") or trainer_spec.get("command")
 
     assert program(script="a.py --x 1", args=["b c", "$(RANK)"]) == "a.py --x 1 'b c' '$(RANK)'"
     assert program(command=["torchrun", "a.py"], args=["b c"]) == ["torchrun", "a.py", "b c"]
 
 
-def test_programs_are_told_the_folder_of_their_checkpoints() -> None:
+def test_programs_get_a_variable_with_the_folder_of_their_checkpoints() -> None:
     [with_claim] = pods_of(ddp(trainer={"script": "a.py"}, checkpoint=CLAIM)).values()
     assert environment_of(with_claim)["MUSTER_CHECKPOINT_DIR"] == "/checkpoints/ns/job"
     [without] = pods_of(ddp(trainer={"script": "a.py"})).values()
     assert "MUSTER_CHECKPOINT_DIR" not in environment_of(without)
 
 
-def test_the_end_of_the_log_stands_in_for_last_words_where_nobody_writes_any() -> None:
+def test_the_end_of_the_log_is_the_termination_message_without_a_supervisor() -> None:
     [bare] = pods_of(ddp(trainer={"command": ["torchrun", "a.py"], "supervisor": "Disabled"})).values()
     assert bare["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
     [supervised] = pods_of(ddp()).values()
     assert "terminationMessagePolicy" not in supervised["spec"]["containers"][0]
 
 
-def test_nobody_can_run_a_task_without_a_supervisor() -> None:
+def test_a_task_cannot_run_without_a_supervisor() -> None:
     with pytest.raises(InvalidJobError, match=r"spec\.trainer\.supervisor: .* supervisor: Auto"):
         pods_of(ddp(trainer={"task": "digits", "supervisor": "Disabled"}))
 
 
-def test_the_image_that_was_pinned_is_used_whatever_the_installation_has_now() -> None:
+def test_a_pinned_image_is_used_even_if_the_installation_has_another() -> None:
     job = job_of(ddp()).with_status(TrainingJobStatus(image="pinned:1"))
     assert trainer_of(manifests_of(job)[1])["image"] == "pinned:1"
 
 
 @pytest.mark.parametrize(("took", "granted"), [(None, 120), (10, 120), (200, 405)])
-def test_pods_get_more_time_to_save_than_the_job_allows_where_saves_were_measured_to_take_it(took: float | None, granted: int) -> None:
+def test_pods_get_a_longer_grace_period_if_saves_take_longer(took: float | None, granted: int) -> None:
     checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "measuredSeconds": took}
     job = job_of(ddp(checkpoint=CLAIM)).with_status(TrainingJobStatus.from_wire({"checkpoint": checkpoint}))
     pod = manifests_of(job)[1]
@@ -385,7 +385,7 @@ def test_pods_get_more_time_to_save_than_the_job_allows_where_saves_were_measure
     assert json.loads(environment_of(pod)["MUSTER_TRAINER"])["graceSeconds"] == granted
 
 
-def test_a_job_that_no_server_has_seen_has_no_owner() -> None:
+def test_pods_of_a_job_without_a_uid_have_no_owner() -> None:
     [pod] = pods_of(ddp(), uid="").values()
     assert "ownerReferences" not in pod["metadata"]
     assert environment_of(pod)["MUSTER_JOB_UID"]
@@ -407,14 +407,14 @@ def test_a_template_cannot_override_reserved_variables_and_side_cars_get_none() 
 
 
 @pytest.mark.parametrize("env", [[{"$patch": "replace"}, {"name": "MINE", "value": "1"}], [{"name": "RANK", "$patch": "delete"}], None])
-def test_a_template_cannot_take_reserved_variables_away(env: Any) -> None:
+def test_a_template_cannot_remove_reserved_variables(env: Any) -> None:
     plain = pods_of(ddp())["job-worker-0"]
     [pod] = pods_of(worker({"spec": {"containers": [{"name": "trainer", "env": env}]}})).values()
     reserved = {name for name in environment_of(plain) if name != "PYTHONUNBUFFERED"}
     assert reserved <= set(environment_of(pod))
 
 
-def test_a_template_cannot_change_which_replica_a_pod_is() -> None:
+def test_a_template_cannot_change_the_identity_of_a_pod() -> None:
     labels = {"muster.dev/attempt": "0", "mine": "1"}
     metadata = {"name": "other", "labels": labels, "ownerReferences": [{"uid": "x"}], "annotations": {"a": "b"}}
     spec = {"hostname": "other", "subdomain": None, "restartPolicy": "Always", "containers": []}
@@ -441,13 +441,13 @@ def test_a_template_cannot_change_which_replica_a_pod_is() -> None:
         ({"spec": "mine"}, "spec.roles.worker.template.spec: must be an object"),
     ],
 )
-def test_a_template_that_cannot_be_laid_over_is_refused_with_its_field(template: dict[str, Any], message: str) -> None:
+def test_a_template_that_cannot_be_merged_is_refused_with_its_field(template: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidJobError) as caught:
         pods_of(worker(template))
     assert message in str(caught.value)
 
 
-def test_one_replica_is_rendered_as_in_the_whole() -> None:
+def test_one_replica_is_rendered_as_in_the_whole_job() -> None:
     job = job_of(JOBS["rpc"])
     addresses = ClusterAddresses("job", "ns")
     alone = render_replica(job, PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
@@ -467,7 +467,7 @@ class Loopback:
         return 40000 + 100 * (WORKER, PS, CHIEF, EVALUATOR).index(role) + index
 
 
-def test_ports_come_from_the_addresses_so_that_replicas_can_share_a_machine() -> None:
+def test_replicas_can_share_a_machine_with_different_ports() -> None:
     job = job_of(JOBS["parameter-server"])
     pod = render_replica(job, WORKER, index=1, attempt=0, addresses=Loopback(), images=IMAGES)
     cluster = json.loads(environment_of(pod)["TF_CONFIG"])["cluster"]
@@ -479,7 +479,7 @@ WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @pytest.mark.parametrize("own", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {WISHES: ["mine"]}}])
-def test_a_pod_wishes_for_other_nodes_than_those_that_are_avoided_beside_what_its_template_wishes(own: dict[str, Any] | None) -> None:
+def test_a_pod_prefers_other_nodes_than_the_avoided_ones(own: dict[str, Any] | None) -> None:
     job = job_of(worker({"spec": {"affinity": own}}))
     plain = manifests_of(job)[1]["spec"]
     nodes = [{"name": name, "deaths": 2, "until": "2026-11-21T12:00:00Z"} for name in ("a", "b")]

@@ -1,4 +1,4 @@
-"""What holds for every valid job, whatever its strategy and counts."""
+"""Properties of every valid job, with any strategy and counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def valid_jobs(draw: st.DrawFn) -> TrainingJob:
 
 @given(job=valid_jobs())
 @settings(max_examples=60)
-def test_names_are_unique_and_every_address_is_that_of_a_pod(job: TrainingJob) -> None:
+def test_names_are_unique_and_every_address_belongs_to_a_pod(job: TrainingJob) -> None:
     [service, *pods] = manifests_of(job)
     names = [pod["metadata"]["name"] for pod in pods]
     assert len(set(names)) == len(names)
@@ -59,7 +59,7 @@ def test_names_are_unique_and_every_address_is_that_of_a_pod(job: TrainingJob) -
 
 
 @given(job=valid_jobs())
-def test_ranks_run_from_0_without_holes(job: TrainingJob) -> None:
+def test_ranks_start_at_0_without_gaps(job: TrainingJob) -> None:
     plan = strategy_of(job.spec.strategy).plan(job.spec)
     ranks = [
         replica.first_rank + local for replica in plan.replicas if replica.first_rank is not None for local in range(replica.processes)
