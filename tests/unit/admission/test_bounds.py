@@ -10,7 +10,7 @@ from muster.admission.bounds import MAX_BYTES, MAX_DEPTH, MAX_VALUES, LeftOut, b
 
 
 def out_of_bounds(config: Any) -> str:
-    """What is wrong with a configuration; empty: nothing."""
+    """The problems of a configuration. It is empty if there are none."""
     return "".join(problem.message for problem in left_out(bounded({"trainer": {"config": config}})))
 
 
@@ -22,21 +22,21 @@ def nested(levels: int, *, lists: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_a_value_may_have_so_many_levels_and_no_more(*, lists: bool) -> None:
+def test_the_levels_of_a_value_have_a_limit(*, lists: bool) -> None:
     assert not out_of_bounds(nested(MAX_DEPTH, lists=lists))
     for levels in (MAX_DEPTH + 1, 1_000, 50_000):
         assert "levels deep" in out_of_bounds(nested(levels, lists=lists))
 
 
 @pytest.mark.parametrize("fill", ["y", "é", "\ud800", "\x00"])
-def test_a_value_may_have_so_many_bytes_and_no_more(fill: str) -> None:
+def test_the_bytes_of_a_value_have_a_limit(fill: str) -> None:
     bytes_each = {"y": 1, "é": 2, "\ud800": 3, "\x00": 6}[fill]  # as JSON
     assert not out_of_bounds({"x": fill * ((MAX_BYTES - 8) // bytes_each)})
     assert "bytes as JSON" in out_of_bounds({"x": fill * (MAX_BYTES // bytes_each)})
 
 
 @pytest.mark.parametrize("each", [[], {}, {"": 0}, 0, ""])
-def test_a_value_may_have_so_many_values_and_no_more(each: Any) -> None:
+def test_the_number_of_values_has_a_limit(each: Any) -> None:
     most = (MAX_VALUES - 2) // (2 if each == {"": 0} else 1)
     assert not out_of_bounds({"x": [each] * most})
     for count in (most + 1, 100_000):
@@ -56,7 +56,7 @@ PARTS = [
 
 @pytest.mark.parametrize("first", PARTS[:-1])
 @pytest.mark.parametrize(("value", "message"), [(MANY, "too many values"), (LONG, "bytes as JSON")])
-def test_all_parts_together_may_have_as_much_as_one(first: tuple[str, ...], value: Any, message: str) -> None:
+def test_all_parts_together_have_the_limits_of_one(first: tuple[str, ...], value: Any, message: str) -> None:
     for second in PARTS[PARTS.index(first) + 1 :]:
         spec: dict[str, Any] = {"trainer": {}, "roles": {role: {} for role in ("chief", "evaluator", "ps", "worker")}}
         for path in (first, second):
@@ -71,7 +71,7 @@ def test_all_parts_together_may_have_as_much_as_one(first: tuple[str, ...], valu
         assert bounded(reduced) == reduced
 
 
-def test_a_part_that_is_left_out_takes_no_room_from_those_after_it() -> None:
+def test_a_part_that_is_left_out_does_not_count_for_later_parts() -> None:
     spec = {
         "trainer": {"config": {"x": [0] * 100_000}, "command": ["sh", "-c", "y" * (MAX_BYTES - 100)]},
         "roles": {"worker": {"template": LONG}},
@@ -80,7 +80,7 @@ def test_a_part_that_is_left_out_takes_no_room_from_those_after_it() -> None:
 
 
 def test_large_templates_for_all_roles_are_within_bounds() -> None:
-    """Each with three containers of forty variables from a Secret."""
+    """Each template has three containers of forty variables from a Secret."""
     env = [{"name": f"VARIABLE_{n}", "valueFrom": {"secretKeyRef": {"name": "a-secret", "key": f"key-{n}"}}} for n in range(40)]
     containers = [
         {"name": name, "env": env, "volumeMounts": [{"name": "data", "mountPath": "/data"}]} for name in ("trainer", "proxy", "logs")
@@ -94,7 +94,7 @@ def test_ordinary_values_are_within_bounds(value: Any) -> None:
     assert not out_of_bounds(value)
 
 
-def test_what_is_out_of_bounds_is_left_out_by_name_and_the_rest_stays() -> None:
+def test_parts_that_are_out_of_bounds_are_left_out_by_name() -> None:
     deep, good = nested(2_000), {"spec": {"nodeSelector": {"a": "b"}}}
     spec = {
         "strategy": "DDP",
@@ -111,6 +111,6 @@ def test_what_is_out_of_bounds_is_left_out_by_name_and_the_rest_stays() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, 3, [], {}, {"trainer": 3, "roles": []}, {"trainer": {}, "roles": {"worker": 3}}])
-def test_a_spec_of_any_shape_passes(spec: Any) -> None:
+def test_a_spec_of_any_shape_raises_no_error(spec: Any) -> None:
     assert bounded(spec) == spec
     assert left_out(spec) == []

@@ -1,4 +1,4 @@
-"""What may change in a job that exists, and what only while it is suspended."""
+"""The fields of a job that may change at any time, and the ones that may change only while it is suspended."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def job(**spec: object) -> TrainingJob:
     return TrainingJob.model_validate({"metadata": {"name": "digits"}, "spec": {**base, **spec}})
 
 
-def said(old: TrainingJob, new: TrainingJob) -> list[str]:
+def messages(old: TrainingJob, new: TrainingJob) -> list[str]:
     return [str(problem) for problem in changes(old, new)]
 
 
@@ -42,32 +42,32 @@ WHILE_SUSPENDED = [
 
 
 @pytest.mark.parametrize(("spec", "message"), WHILE_SUSPENDED)
-def test_what_runs_was_made_from_is_fixed_until_the_job_is_suspended(spec, message):
-    assert said(job(), job(**spec)) == [message]
-    assert said(job(suspend=True), job(suspend=True, **spec)) == []
-    assert said(job(suspend=True), job(**spec)) == [], "queueing systems lay node selectors in with the update that ends a suspension"
-    assert said(job(), job(suspend=True, **spec)) == []
+def test_fields_that_pods_depend_on_change_only_while_the_job_is_suspended(spec, message):
+    assert messages(job(), job(**spec)) == [message]
+    assert messages(job(suspend=True), job(suspend=True, **spec)) == []
+    assert messages(job(suspend=True), job(**spec)) == [], "queueing systems lay node selectors in with the update that ends a suspension"
+    assert messages(job(), job(suspend=True, **spec)) == []
 
 
 @pytest.mark.parametrize("spec", [{"strategy": "FSDP"}, {"managedBy": "kueue.x-k8s.io/multikueue"}])
-def test_what_a_job_is_and_whose_never_changes(spec):
+def test_the_strategy_and_the_manager_of_a_job_never_change(spec):
     (field,) = spec
-    was = {"strategy": "DDP", "managedBy": "muster.dev/operator"}[field]
-    expected = [f"spec.{field}: cannot be changed from {was}: delete the job and apply it again"]
-    assert said(job(), job(**spec)) == expected
-    assert said(job(suspend=True), job(suspend=True, **spec)) == expected
+    before = {"strategy": "DDP", "managedBy": "muster.dev/operator"}[field]
+    expected = [f"spec.{field}: cannot be changed from {before}: delete the job and apply it again"]
+    assert messages(job(), job(**spec)) == expected
+    assert messages(job(suspend=True), job(suspend=True, **spec)) == expected
 
 
 def test_an_elastic_job_may_change_its_number_of_workers():
-    assert said(job(**ELASTIC), job(**ELASTIC, **worker(replicas=4))) == []
+    assert messages(job(**ELASTIC), job(**ELASTIC, **worker(replicas=4))) == []
 
 
 @pytest.mark.parametrize(
     "spec", [{"suspend": True}, {"checkpoint": {"keep": 5, "everySteps": 7}}, {"recovery": {"application": {"limit": 9}}}, ELASTIC, {}]
 )
 def test_budgets_limits_and_suspension_may_change_at_any_time(spec):
-    assert said(job(), job(**spec)) == []
+    assert messages(job(), job(**spec)) == []
 
 
-def test_one_worker_written_out_is_the_one_worker_of_the_default():
-    assert said(job(roles={}), job(roles={"worker": {"replicas": 1}})) == []
+def test_an_explicit_single_worker_is_no_change_from_the_default():
+    assert messages(job(roles={}), job(roles={"worker": {"replicas": 1}})) == []

@@ -1,4 +1,4 @@
-"""The CRD is structural, bounded where rules look, complete, current, and agrees with the types about the examples."""
+"""The CRD is structural, bounded for its rules, complete and current, and accepts the same examples as the types."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_defaults_fit_their_own_schema():
             assert list(violations(node["default"], node)) == [], path
 
 
-def test_constant_defaults_of_the_types_are_those_of_the_crd():
+def test_constant_defaults_of_the_types_and_the_crd_are_equal():
     job = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {}}}
     typed = TrainingJobSpec.model_validate(job).wire()
     filled = defaulted(job, schema()["properties"]["spec"])
@@ -85,16 +85,16 @@ def test_constant_defaults_of_the_types_are_those_of_the_crd():
     assert filled == typed
 
 
-def test_the_worker_that_the_server_fills_in_is_every_strategy_s_default():
+def test_every_strategy_has_one_worker_by_default():
     assert {strategy.roles[WORKER].default for strategy in BUILT_IN} == {1}
 
 
-def test_what_rules_look_into_is_bounded():
+def test_fields_that_rules_read_are_bounded():
     """Without bounds the API server takes the worst case of 3 MiB of input and refuses the rules as too costly."""
     looked_into = [path for path in cel.validations() if path[:1] == ("spec",)] + [("spec", "roles", "*", "resources", "limits")]
     for path, node in NODES:
         inside = any(path[: len(prefix)] == prefix for prefix in looked_into if len(prefix) > 1)
-        if not inside or {"command", "args"} & set(path[-2:]):  # rules ask whether these are there, and no more
+        if not inside or {"command", "args"} & set(path[-2:]):  # rules only check that these exist
             continue
         bound = {"array": "maxItems", "string": "maxLength"}.get(node.get("type", "string"))
         if "enum" not in node and bound:
@@ -103,7 +103,7 @@ def test_what_rules_look_into_is_bounded():
             assert "maxProperties" in node, path
 
 
-def test_every_rule_stands_at_a_field_that_exists_and_says_which_field_it_means():
+def test_the_message_of_every_rule_names_a_field():
     for path, node in NODES:
         for rule in node.get("x-kubernetes-validations", []):
             assert re.match(r"[A-Za-z.*]+: ", rule["message"]), (path, rule["message"])
@@ -115,16 +115,16 @@ ROLES = (WORKER, PS, CHIEF, EVALUATOR)
 
 
 def test_fields_that_rules_name_exist():
-    known = {path for path, _ in NODES} | {("metadata", "name")}
+    paths = {path for path, _ in NODES} | {("metadata", "name")}
     rules = [(base, rule) for base in ((), ("spec",)) for rule in cel.validations()[base]]
     for base, rule in rules:
         for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"]):
             path = tuple("*" if part in ROLES else part for part in name.split(".") if part not in CALLS)
-            assert (*base, *path) in known, rule["rule"]
-        assert tuple("*" if part in ROLES else part for part in rule.get("fieldPath", ".spec")[1:].split(".")) in known
+            assert (*base, *path) in paths, rule["rule"]
+        assert tuple("*" if part in ROLES else part for part in rule.get("fieldPath", ".spec")[1:].split(".")) in paths
 
 
-def test_roles_in_rules_are_those_of_the_strategies():
+def test_rules_list_the_roles_of_the_strategies():
     rules = [rule["rule"] for rule in cel.validations()[("spec",)]]
     for strategy in BUILT_IN:
         listed = ", ".join(f"'{name}'" for name in strategy.roles)
@@ -158,9 +158,9 @@ def test_conditions_are_a_list_map_by_type():
 
 def test_paths_of_columns_and_of_the_scale_subresource_exist():
     version = definition()["spec"]["versions"][0]
-    known = {".".join(("", *path)) for path, _ in NODES} | {".metadata.creationTimestamp"}
-    assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= known
-    assert {path.replace(".worker.", ".*.") for path in version["subresources"]["scale"].values()} <= known
+    paths = {".".join(("", *path)) for path, _ in NODES} | {".metadata.creationTimestamp"}
+    assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= paths
+    assert {path.replace(".worker.", ".*.") for path in version["subresources"]["scale"].values()} <= paths
     names = [column["name"] for column in version["additionalPrinterColumns"]]
     assert names == ["STRATEGY", "PHASE", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "ETA", "GOODPUT", "CHECKPOINT", "MESSAGE"]
 
@@ -196,7 +196,7 @@ def test_the_jobs_of_the_golden_files_are_accepted_by_the_rules_and_by_the_schem
     assert list(violations(job, schema())) == []
 
 
-def test_a_job_as_the_types_write_it_fits_the_schema():
+def test_a_job_that_the_types_write_fits_the_schema():
     whole = {**read_job(EXAMPLES[0]).wire(), "status": TrainingJobStatus().wire()}
     assert list(violations(whole, schema())) == []
 
@@ -212,14 +212,14 @@ def test_a_job_as_the_types_write_it_fits_the_schema():
         ("trainer", {"command": "x"}),
     ],
 )
-def test_the_schema_refuses_what_the_types_refuse(field, value):
+def test_the_schema_refuses_invalid_fields(field, value):
     job = yaml.safe_load(EXAMPLES[0].read_text())
     job["spec"][field] = value
     assert list(violations(job, schema()))
 
 
 def violations(value: Any, node: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Where a value breaks a structural schema: the keywords that ours uses."""
+    """The violations of a structural schema by a value, for the keywords of the CRD."""
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
     kind = kinds[node["type"]] if "type" in node else (int, str)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

@@ -1,4 +1,4 @@
-"""What an installation's policy refuses, and what it lets pass."""
+"""The jobs that the policy of an installation refuses and accepts."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("limits", "changes", "field", "words"), REFUSED.values(), ids=REFUSED)
-def test_it_refuses_with_the_field_and_what_is_allowed(limits: dict[str, Any], changes: dict[str, Any], field: str, words: str) -> None:
+def test_the_policy_refuses_a_job_with_the_field_and_the_allowed_values(
+    limits: dict[str, Any], changes: dict[str, Any], field: str, words: str
+) -> None:
     [problem] = violations(policy(**limits), spec(**changes))
     assert problem.field == field
     assert words in problem.message
@@ -158,7 +160,7 @@ HONEST: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("limits", "changes"), HONEST.values(), ids=HONEST)
-def test_it_lets_pass(limits: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_the_policy_accepts_allowed_jobs(limits: dict[str, Any], changes: dict[str, Any]) -> None:
     assert violations(policy(**limits), spec(**changes)) == []
 
 

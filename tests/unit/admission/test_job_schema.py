@@ -1,4 +1,4 @@
-"""The JSON schema for editors: it accepts what Muster accepts, and refuses what it can express, with the sentences of the rules."""
+"""The JSON schema for editors. It accepts every job that Muster accepts, and has the sentences of the rules."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ COMPARES_TWO_FIELDS = [
 
 
 def sentences(document: Any) -> list[str]:
-    """What an editor shows for a document."""
+    """The errors that an editor shows for a document."""
     return [error.schema.get("errorMessage", error.message) for error in VALIDATOR.iter_errors(document)]
 
 
-def test_it_is_a_json_schema():
+def test_the_schema_is_a_json_schema():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_it_accepts_the_examples(path):
+def test_the_schema_accepts_the_examples(path):
     assert sentences(yaml.safe_load(path.read_text())) == []
 
 
-def test_it_accepts_the_jobs_of_the_golden_files():
+def test_the_schema_accepts_the_jobs_of_the_golden_files():
     document = job("golden")
-    assert {name: found for name, spec in GOLDEN_JOBS.items() if (found := sentences({**document, "spec": spec}))} == {}
+    assert {name: errors for name, spec in GOLDEN_JOBS.items() if (errors := sentences({**document, "spec": spec}))} == {}
 
 
 @pytest.mark.parametrize("spec", RIGHT, ids=str)
-def test_it_accepts_what_the_rules_accept(spec):
+def test_the_schema_accepts_jobs_that_the_rules_accept(spec):
     assert sentences(job("digits", **spec)) == []
 
 
 @pytest.mark.parametrize("spec", [spec for spec in WRONG if spec not in COMPARES_TWO_FIELDS], ids=str)
-def test_it_refuses_what_a_rule_refuses_with_the_sentence_of_the_rule(spec):
+def test_the_schema_refuses_a_job_with_the_sentence_of_the_rule(spec):
     [problem] = problems(TrainingJob.model_validate(job("digits", **spec)))
     [sentence] = sentences(job("digits", **spec))
     assert problem.message.split(", not ")[0] in sentence
@@ -84,11 +84,11 @@ def test_only_comparisons_of_two_fields_are_left_to_muster():
     ],
     ids=str,
 )
-def test_it_refuses_unknown_fields_and_wrong_values(spec, sentence):
+def test_the_schema_refuses_unknown_fields_and_wrong_values(spec, sentence):
     assert any(sentence in each for each in sentences(job("digits", **spec)))
 
 
-def test_it_wants_what_kubectl_wants():
+def test_the_schema_requires_the_fields_that_kubectl_requires():
     whole = job("digits")
     for name in ("apiVersion", "kind", "metadata", "spec"):
         without = {key: value for key, value in whole.items() if key != name}
@@ -106,7 +106,7 @@ def test_fields_that_the_api_server_allows_are_allowed():
     assert sentences({**document, "status": {"phase": "Running"}}) == []
 
 
-def test_every_field_has_a_description_and_constant_defaults_are_there():
+def test_fields_have_descriptions_and_constant_defaults():
     spec = SCHEMA["properties"]["spec"]["properties"]
     assert all(each.get("description") for each in spec.values())
     assert spec["checkpoint"]["properties"]["keep"]["default"] == 3
@@ -123,7 +123,7 @@ def patterns(node: Any) -> Iterator[str]:
             yield from patterns(each)
 
 
-def test_patterns_have_the_syntax_that_javascript_shares():
+def test_patterns_have_a_syntax_that_javascript_accepts():
     """Editors compile them with the flag u, which allows only escapes that mean something, and no inline flags."""
     for pattern in set(patterns(SCHEMA)):
         re.compile(pattern)

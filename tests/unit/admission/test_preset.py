@@ -1,4 +1,4 @@
-"""Which presets are not valid, and what do their owners read?"""
+"""Invalid presets, and the messages for their owners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.api.preset import TrainingPreset
 from tests.support.presets import preset
 
 
-def found(obj: dict[str, Any]) -> list[tuple[str, str]]:
+def problems_in(obj: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each.field, each.message) for each in preset_problems(TrainingPreset.model_validate(obj))]
 
 
@@ -27,7 +27,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 def test_the_example_is_valid() -> None:
-    assert found(preset()) == []
+    assert problems_in(preset()) == []
 
 
 OURS = [{"name": "MUSTER_JOB", "value": "x"}]
@@ -50,16 +50,16 @@ OURS = [{"name": "MUSTER_JOB", "value": "x"}]
     ],
 )
 def test_a_preset_obeys_the_rules_of_a_jobs_template(spec: dict[str, Any], field: str, message: str) -> None:
-    [(path, text), *_] = found(preset(**spec))
+    [(path, text), *_] = problems_in(preset(**spec))
     assert path == field
     assert message in text
 
 
 @pytest.mark.parametrize("variable", ["NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_TLS", "LD_PRELOAD"])
 def test_variables_of_communication_libraries_are_not_reserved(variable: str) -> None:
-    assert found(preset(template=trainer(env=[{"name": variable, "value": "1"}]))) == []
+    assert problems_in(preset(template=trainer(env=[{"name": variable, "value": "1"}]))) == []
 
 
 @pytest.mark.parametrize(("name", "valid"), [("h100-8", True), ("gpu.large", True), ("a" * 64, False), ("-x", False), ("A\x1b[31m", False)])
 def test_a_preset_has_a_name_that_a_job_can_write(name: str, valid: bool) -> None:
-    assert [field for field, _ in found(preset(name))] == ([] if valid else ["metadata.name"])
+    assert [field for field, _ in problems_in(preset(name))] == ([] if valid else ["metadata.name"])

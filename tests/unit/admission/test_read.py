@@ -38,7 +38,7 @@ def test_problems_on_standard_input_name_it(monkeypatch):
         read_job("-")
 
 
-def test_a_json_file_with_a_byte_order_mark_is_read_too(tmp_path):
+def test_a_json_file_with_a_byte_order_mark_is_read(tmp_path):
     path = tmp_path / "job.json"
     path.write_bytes(
         b'\xef\xbb\xbf{"apiVersion":"muster.dev/v1alpha1","kind":"TrainingJob","metadata":{"name":"a"},"spec":{"strategy":"DDP","trainer":{"task":"digits"}}}'
@@ -46,7 +46,7 @@ def test_a_json_file_with_a_byte_order_mark_is_read_too(tmp_path):
     assert read_job(path).metadata.name == "a"
 
 
-def test_what_a_server_says_about_a_job_is_left_out():
+def test_fields_of_the_api_server_are_left_out():
     text = SPEC.replace(
         "{name: digits}", "{name: digits, uid: abc, generation: 7, creationTimestamp: null, resourceVersion: '5', labels: {a: b}}"
     )
@@ -67,20 +67,20 @@ def test_a_config_may_hold_null_and_any_json():
     assert job.spec.trainer.config == {"a": None, "b": [1, {"c": 2.5}], "d": True}
 
 
-def test_a_missing_file_says_so_and_names_its_neighbour(tmp_path):
+def test_the_error_for_a_missing_file_suggests_a_similar_name(tmp_path):
     (tmp_path / "digits.yaml").write_text(SPEC)
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path / "digit.yaml")
     assert str(refused.value) == f"{tmp_path}/digit.yaml: does not exist; did you mean {tmp_path}/digits.yaml?"
 
 
-def test_a_folder_that_is_missing_too_is_named(tmp_path):
+def test_the_error_for_a_missing_file_names_a_missing_folder(tmp_path):
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path / "jobs" / "digits.yaml")
     assert str(refused.value) == f"{tmp_path}/jobs/digits.yaml: does not exist: the folder does not exist either"
 
 
-def test_a_directory_is_no_job_file(tmp_path):
+def test_a_directory_is_not_a_job_file(tmp_path):
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path)
     assert str(refused.value) == f"{tmp_path}: is a directory: name the job file in it"
@@ -103,7 +103,7 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
-def test_a_path_that_no_file_can_have_is_refused(path):
+def test_an_invalid_path_is_refused(path):
     with pytest.raises(InvalidJobFileError, match="cannot be read"):
         read_job(path)
 
@@ -126,7 +126,7 @@ WHOLE_FILES = [
 
 
 @pytest.mark.parametrize(("text", "message"), WHOLE_FILES)
-def test_a_file_that_holds_no_job_is_refused_with_its_line(text, message):
+def test_a_file_without_a_job_is_refused_with_its_line(text, message):
     assert refusal(text) == message
 
 
@@ -231,14 +231,14 @@ def test_a_bad_trainer_is_named_with_line_and_remedy(trainer, message):
     assert refusal(SPEC.replace("{task: digits}", trainer)) == message
 
 
-def test_an_unknown_strategy_lists_those_there_are():
+def test_the_error_for_an_unknown_strategy_lists_all_strategies():
     assert refusal(SPEC.replace("DDP", "ddp")) == (
         "job.yaml:5: spec.strategy: must be one of OneDevice, Mirrored, CentralStorage, MultiWorkerMirrored, ParameterServer, TPU, DDP, "
         'FSDP, TensorParallel, Pipeline, RPC, JAX, not "ddp"; did you mean DDP?'
     )
 
 
-def test_all_problems_come_at_once_and_in_the_order_of_the_file():
+def test_all_problems_are_listed_in_the_order_of_the_file():
     text = SPEC.replace("DDP", "DPP") + "  suspend: 1\n  batch: {accumulationSteps: 0, globalSize: 0}\n  suspend: 2\n"
     assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in refusal(text).splitlines()] == [
         "job.yaml:5 spec.strategy",
@@ -248,7 +248,7 @@ def test_all_problems_come_at_once_and_in_the_order_of_the_file():
     ]
 
 
-def test_the_error_carries_its_problems_without_file_and_line():
+def test_the_error_has_its_problems_without_file_and_line():
     with pytest.raises(InvalidJobError) as refused:
         parse_job(SPEC + "  suspend: 1\n", source="job.yaml")
     assert [(problem.field, problem.message) for problem in refused.value.problems] == [("spec.suspend", "must be true or false, not 1")]

@@ -17,7 +17,7 @@ def job(spec: dict, **metadata: str) -> TrainingJob:
     )
 
 
-def said(job: TrainingJob) -> list[str]:
+def messages(job: TrainingJob) -> list[str]:
     return [str(problem) for problem in problems(job)]
 
 
@@ -36,18 +36,18 @@ NAMES = ["Digits_2", "2-digits", "digits-", "digits\n", "--", "", "d" * 45]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_job_s_name_must_be_the_name_of_a_service(name: str) -> None:
+def test_the_name_of_a_job_must_be_a_valid_name_of_a_service(name: str) -> None:
     message = "must be at most 44 lower-case letters, digits and '-', beginning with a letter and not ending with '-'"
-    assert said(job({}, name=name)) == [f"metadata.name: {message}, not {name!r}"]
+    assert messages(job({}, name=name)) == [f"metadata.name: {message}, not {name!r}"]
 
 
 def test_the_longest_name_fits_into_a_host_name():
-    assert said(job({}, name="d" * 44)) == []
+    assert messages(job({}, name="d" * 44)) == []
     assert len("d" * 44 + "-evaluator-4095") <= 63
 
 
 def test_a_namespace_must_be_a_label():
-    assert said(job({}, namespace="My_Space")) == [
+    assert messages(job({}, namespace="My_Space")) == [
         "metadata.namespace: must be at most 63 lower-case letters, digits and '-', not 'My_Space'"
     ]
 
@@ -70,7 +70,7 @@ ACCEPTED = [
 
 @pytest.mark.parametrize("spec", ACCEPTED)
 def test_a_job_that_can_run_is_accepted(spec):
-    assert said(job(spec)) == []
+    assert messages(job(spec)) == []
 
 
 REFUSED = [
@@ -224,15 +224,15 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED)
 def test_a_job_that_cannot_run_is_refused_with_field_and_remedy(spec, message):
-    assert said(job(spec)) == [message]
+    assert messages(job(spec)) == [message]
 
 
-def test_what_the_strategy_finds_is_among_the_problems():
-    assert said(job({"roles": {"ps": {}}})) == ["spec.roles: only worker with this strategy; remove all other roles"]
+def test_the_problems_include_those_of_the_strategy():
+    assert messages(job({"roles": {"ps": {}}})) == ["spec.roles: only worker with this strategy; remove all other roles"]
 
 
 @pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
-def test_a_world_whose_addresses_fit_into_no_variable_is_refused_with_the_number_that_does(strategy: str) -> None:
+def test_a_world_with_too_many_addresses_is_refused_with_the_largest_number(strategy: str) -> None:
     def sized(workers: int) -> TrainingJob:
         spec = {
             "strategy": strategy,
@@ -241,21 +241,21 @@ def test_a_world_whose_addresses_fit_into_no_variable_is_refused_with_the_number
         }
         return job(spec, namespace="team-with-a-long-name")
 
-    [message] = said(sized(4000))
-    found = re.fullmatch(
+    [message] = messages(sized(4000))
+    match = re.fullmatch(
         r"spec\.roles: TF_CONFIG has the address of each replica, and \d+ of them take (\d+) bytes: "
         r"Linux allows 131072 in a variable; write at most (\d+) replicas in all",
         message,
     )
-    assert found, message
-    assert int(found[1]) > 131_072
+    assert match, message
+    assert int(match[1]) > 131_072
     others = len(STRATEGIES[sized(1).spec.strategy].plan(sized(1).spec).replicas) - 1
-    assert said(sized(int(found[2]) - others)) == []
-    assert said(sized(int(found[2]) - others + 20)) != [], "the number is not much lower than it must be"
+    assert messages(sized(int(match[2]) - others)) == []
+    assert messages(sized(int(match[2]) - others + 20)) != [], "the number is not much lower than it must be"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other limits")
-def test_a_variable_of_the_longest_size_starts_a_program_and_one_byte_more_does_not() -> None:
+def test_the_limit_of_a_variable_equals_the_limit_of_linux() -> None:
     def start(size: int) -> None:
         value = "x" * (size - len("TF_CONFIG=") - 1)
         subprocess.run([sys.executable, "-c", ""], env={"TF_CONFIG": value}, check=True, timeout=60)
@@ -265,5 +265,5 @@ def test_a_variable_of_the_longest_size_starts_a_program_and_one_byte_more_does_
         start(MAX_VARIABLE + 1)
 
 
-def test_a_world_of_pytorch_has_no_such_limit() -> None:
-    assert said(job({"roles": {"worker": {"replicas": 4096}}, "batch": {"globalSize": 8192}}, namespace="n" * 63)) == []
+def test_a_world_of_pytorch_has_no_limit_of_addresses() -> None:
+    assert messages(job({"roles": {"worker": {"replicas": 4096}}, "batch": {"globalSize": 8192}}, namespace="n" * 63)) == []

@@ -1,4 +1,4 @@
-"""Job files mean the same here as to kubectl, and hostile text ends in a message."""
+"""Job files have the same meaning as for kubectl, and hostile text ends with a message."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 
 from muster.admission.yaml_text import MAX_DEPTH, UnreadableYamlError, read_yaml, write_yaml
 
-# What `sigs.k8s.io/yaml` makes of each word (tried with v1.6.0, which kubectl 1.34 uses).
+# The value of each word for `sigs.k8s.io/yaml` (tried with v1.6.0, which kubectl 1.34 uses).
 WORDS = [
     ("1e-3", 0.001),
     ("5e-2", 0.05),
@@ -38,7 +38,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("word", "value"), WORDS)
-def test_a_plain_word_means_what_it_means_to_kubectl(word, value):
+def test_a_plain_word_has_the_same_value_as_for_kubectl(word, value):
     data = read_yaml(f"field: {word}\n").data
     assert data == {"field": value}
     assert type(data["field"]) is type(value)
@@ -54,22 +54,22 @@ def test_every_field_has_its_line():
     assert lines == {"a": 1, "a.b": 2, "a.c": 3, "a.c[0]": 4, "a.c[1]": 5, "a.c[1][d/e]": 5}
 
 
-def test_anchors_and_merges_work_and_the_mapping_s_own_keys_win():
+def test_anchors_and_merges_are_read_and_own_keys_override_merged_keys():
     text = "base: &base {one: 1, two: 2}\nmore: {<<: *base, two: 3}\nlist: {<<: [{two: 5}, *base]}\n"
     assert read_yaml(text).data == {"base": {"one": 1, "two": 2}, "more": {"one": 1, "two": 3}, "list": {"one": 1, "two": 5}}
 
 
-def test_a_quoted_merge_sign_is_a_key_like_any_other():
+def test_a_quoted_merge_sign_is_a_plain_key():
     assert read_yaml('{"<<": 1}').data == {"<<": 1}
 
 
-def test_an_equal_key_is_named_with_both_lines():
+def test_a_duplicate_key_is_named_with_both_lines():
     document = read_yaml("a: 1\nb: 2\na: 3\n")
     assert [str(problem) for problem in document.problems] == ["a: is there twice, on lines 1 and 3; keep one"]
     assert document.data["a"] == 1
 
 
-def test_an_empty_document_at_the_end_is_none():
+def test_an_empty_document_at_the_end_is_ignored():
     assert read_yaml("---\na: 1\n---\n").data == {"a": 1}
 
 
@@ -104,7 +104,7 @@ REFUSED = [
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("text", "line", "message"), REFUSED)
-def test_text_that_is_no_single_document_is_refused_with_its_line(text, line, message):
+def test_text_that_is_not_one_document_is_refused_with_its_line(text, line, message):
     with pytest.raises(UnreadableYamlError) as refused:
         read_yaml(text)
     assert str(refused.value) == message
@@ -112,5 +112,5 @@ def test_text_that_is_no_single_document_is_refused_with_its_line(text, line, me
 
 
 @pytest.mark.parametrize("text", ["Y", "n", "yes", "~", "", "1e3", "0o17", "0x1F", "1_0", ".inf", "-5", "2026-11-23", "plain", "a: b", "é"])
-def test_what_is_written_is_read_back_as_text(text: str) -> None:
+def test_written_text_is_read_back_as_text(text: str) -> None:
     assert read_yaml(write_yaml({text or "empty": text, "list": [text]})).data == {text or "empty": text, "list": [text]}
