@@ -17,16 +17,16 @@ from muster.strategies.registry import is_reserved_env
 
 
 def models(model: type[ApiModel]) -> set[type[ApiModel]]:
-    """The model and all that it is made of."""
-    found: set[type[ApiModel]] = {model}
+    """The model and all models that it contains."""
+    seen: set[type[ApiModel]] = {model}
     pending = [model]
     while pending:
         for field in pending.pop().model_fields.values():
             for part in (field.annotation, *(inner for arg in get_args(field.annotation) for inner in (arg, *get_args(arg)))):
-                if isinstance(part, type) and issubclass(part, ApiModel) and part not in found:
-                    found.add(part)
+                if isinstance(part, type) and issubclass(part, ApiModel) and part not in seen:
+                    seen.add(part)
                     pending.append(part)
-    return found
+    return seen
 
 
 @pytest.mark.parametrize("model", sorted(models(TrainingJob), key=str))
@@ -52,7 +52,7 @@ def test_a_status_with_a_value_of_another_type_is_not_written() -> None:
         replace(TrainingJobStatus(), attempts=[{"start_time": 0}]).wire()  # type: ignore[arg-type]
 
 
-def test_a_job_goes_to_the_wire_and_back():
+def test_a_job_is_unchanged_after_encoding_and_decoding():
     job = TrainingJob.model_validate(
         {
             "metadata": {"name": "a", "creationTimestamp": "2026-11-21T10:00:00.5+02:00"},
@@ -75,7 +75,7 @@ def test_a_quantity_is_a_whole_number_or_kubernetes_notation(quantity):
 
 
 @pytest.mark.parametrize("quantity", [0.5, True, None, [], "", "16 GB", "16GB", "1e", "m", "4\n", "1" * 65])
-def test_what_is_no_quantity_is_refused(quantity):
+def test_an_invalid_quantity_is_refused(quantity):
     with pytest.raises(ValidationError):
         Resources.model_validate({"limits": {"cpu": quantity}})
 
@@ -83,5 +83,5 @@ def test_what_is_no_quantity_is_refused(quantity):
 @pytest.mark.parametrize(
     ("name", "reserved"), [("RANK", True), ("PET_X", True), ("MUSTER_JOB", True), ("TF_CONFIG", True), ("NCCL_DEBUG", False)]
 )
-def test_reserved_environment_names_are_known(name, reserved):
+def test_reserved_environment_names_are_recognised(name, reserved):
     assert is_reserved_env(name) is reserved
