@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from muster_contract.batch import LearningRateScaling, largest_portion, learning_rate_factor, split
 
 
-def test_what_does_not_divide_goes_to_the_first_devices() -> None:
+def test_the_first_devices_get_the_remaining_samples() -> None:
     assert split(1024, 16) == (64,) * 16
     assert split(10, 4) == (3, 3, 2, 2)
     assert split(2, 3) == (1, 1, 0)
@@ -23,7 +23,7 @@ def test_shares_add_up_to_the_batch_and_differ_by_at_most_one(total: int, device
     assert list(shares) == sorted(shares, reverse=True)
 
 
-def test_the_learning_rate_grows_as_the_job_says() -> None:
+def test_the_learning_rate_grows_with_the_scaling_of_the_job() -> None:
     assert learning_rate_factor(LearningRateScaling.NONE, 16) == 1
     assert learning_rate_factor(LearningRateScaling.LINEAR, 16) == 16
     assert learning_rate_factor(LearningRateScaling.SQRT, 16) == 4

@@ -14,7 +14,7 @@ CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
 
 @given(step=st.integers(0, 10**15 - 1), attempt=st.integers(0, 999_999_999))
-def test_a_name_gives_back_its_step_and_fence(step: int, attempt: int) -> None:
+def test_the_name_of_a_checkpoint_contains_its_step_and_fence(step: int, attempt: int) -> None:
     fence = Fence(CREATED, attempt)
     assert parse_checkpoint_name(checkpoint_name(step, fence)) == (step, fence)
     assert is_reserved(checkpoint_name(step, fence))
@@ -22,11 +22,11 @@ def test_a_name_gives_back_its_step_and_fence(step: int, attempt: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "step-1", "step-00000001-", "step-x-20261121T111614Z-0000", "step-1-20269921T111614Z-0000"])
-def test_other_names_are_no_checkpoints(name: str) -> None:
+def test_other_names_are_not_checkpoints(name: str) -> None:
     assert parse_checkpoint_name(name) is None
 
 
-def test_an_export_may_not_take_the_folders_of_checkpoints() -> None:
+def test_an_export_may_not_use_the_folders_of_checkpoints() -> None:
     assert [is_reserved(path) for path in ("attempts/model", "history", "step-1")] == [True, True, True]
     assert [is_reserved(path) for path in ("model", "", "model/step-1")] == [False, False, False]
 

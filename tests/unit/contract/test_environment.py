@@ -32,7 +32,7 @@ VALUES: dict[str, Any] = {
 ENVIRONMENT = variables(**VALUES)
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_variables_are_read_as_the_same_values() -> None:
     assert ReplicaEnvironment.from_environment({**ENVIRONMENT, "HOME": "/root"}) == ReplicaEnvironment(**VALUES)
 
 
@@ -69,7 +69,7 @@ def test_a_wrong_or_missing_variable_is_named(name: str, value: str) -> None:
         ReplicaEnvironment(**{**VALUES, "unknown": 1})
 
 
-def test_the_trainer_spec_is_decoded_when_it_is_needed() -> None:
+def test_the_trainer_spec_is_decoded_on_use() -> None:
     assert ReplicaEnvironment.from_environment(ENVIRONMENT).trainer_spec.task == "digits"
     broken = ReplicaEnvironment.from_environment({**ENVIRONMENT, "MUSTER_TRAINER": "{"})
     with pytest.raises(BadConfiguration, match="MUSTER_TRAINER is not JSON"):

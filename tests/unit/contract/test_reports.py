@@ -1,4 +1,4 @@
-"""Reports of older trainer images are read, too."""
+"""Reports of older trainer images are read."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_other_notices_are_refused(notices: object) -> None:
     ],
 )
 def test_properties_of_any_simple_type_become_texts(sent: dict[str, Any], properties: dict[str, str]) -> None:
-    (found,) = report(fingerprints=[sent]).fingerprints
-    assert found.properties == properties
+    (fingerprint,) = report(fingerprints=[sent]).fingerprints
+    assert fingerprint.properties == properties
 
 
 @pytest.mark.parametrize("sent", [{"python": {}}, {"threads": [[1]]}, {"devices": [{}]}, {"libraries": {"numpy": {}}}])

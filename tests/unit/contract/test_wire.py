@@ -68,7 +68,7 @@ FULL = {
 }
 
 
-def test_a_document_decodes_to_declared_types_and_encodes_to_the_same_document() -> None:
+def test_a_document_is_the_same_after_decoding_and_encoding() -> None:
     message = decode(Message, FULL)
     assert message.processes == (Process(1, State.STOPPED), Process(2))
     assert message.folder == Path("/a")
@@ -76,7 +76,7 @@ def test_a_document_decodes_to_declared_types_and_encodes_to_the_same_document()
     assert json.loads(json.dumps(encode(message))) == FULL
 
 
-def test_absent_and_null_fields_take_their_defaults_and_none_is_left_out() -> None:
+def test_absent_and_null_fields_get_defaults_and_none_is_not_encoded() -> None:
     message = decode(Message, {"job": "a", "mode": None, "own": 3})
     assert message == Message(job="a")
     assert "ownSeconds" not in encode(message)
@@ -122,7 +122,7 @@ def test_unknown_fields_are_ignored() -> None:
         ({"config": {"a": [0] * wire.MAX_VALUES}}, "M.config.a", "values are allowed"),
     ],
 )
-def test_an_error_names_the_field_and_what_it_needs(change: dict[str, Any], path: str, problem: str) -> None:
+def test_an_error_names_the_field_and_the_required_value(change: dict[str, Any], path: str, problem: str) -> None:
     with pytest.raises(WireError) as raised:
         decode(Message, {**FULL, **change}, "M")
     assert raised.value.path == path
@@ -148,7 +148,7 @@ def test_marked_text_is_cut_and_made_printable() -> None:
     assert list(message.metrics) == ["\\n\\n\\"]
 
 
-def test_an_enum_decides_what_an_unknown_value_of_a_newer_peer_means() -> None:
+def test_an_enum_can_map_an_unknown_value_to_one_of_its_members() -> None:
     assert decode(Process, {"rank": 1, "state": "Later"}).state is State.OTHER
 
 
@@ -163,13 +163,13 @@ def test_text_that_is_not_json_is_refused() -> None:
         parse(Message, b"3", "M")
 
 
-def test_fields_describe_themselves_for_the_docs() -> None:
+def test_fields_have_descriptions_for_the_docs() -> None:
     first, *_, last = fields_of(Message)
     assert (first.wire_name, first.required, first.doc, first.limits.max_length) == ("job", True, "Namespace and name.", 10)
     assert (last.wire_name, last.required, last.default) == ("devices", False, "")
 
 
-def test_a_class_with_a_type_that_json_cannot_hold_is_refused() -> None:
+def test_a_class_with_a_type_outside_json_is_refused() -> None:
     @document
     class Wrong:
         value: complex
