@@ -1,4 +1,4 @@
-"""The cause of a wait in one short sentence that stays the same while the cause does."""
+"""The cause of a wait in one short sentence. It does not change while the cause is the same."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ TABLE: list[tuple[Source, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("source", "reason", "message", "sentence"), TABLE, ids=[f"{row[1]}-{row[3][:40]}" for row in TABLE])
-def test_a_text_of_the_cluster_becomes_a_short_sentence(source: Source, reason: str, message: str, sentence: str) -> None:
+def test_a_message_of_the_cluster_becomes_a_short_sentence(source: Source, reason: str, message: str, sentence: str) -> None:
     assert brief(source, reason, message) == sentence
 
 
-def test_the_sentence_does_not_change_with_the_number_of_nodes_or_between_a_pull_and_its_back_off() -> None:
+def test_the_sentence_does_not_change_while_the_cause_is_the_same() -> None:
     counts = {brief(S, "Unschedulable", f"0/{nodes} nodes are available: {nodes} Insufficient nvidia.com/gpu.") for nodes in range(1, 9)}
     assert len(counts) == 1
     error = f"{PULL}own:1: not found"
@@ -101,7 +101,7 @@ def test_the_sentence_does_not_change_with_the_number_of_nodes_or_between_a_pull
     assert len(names) == 1
 
 
-def test_a_hostile_message_takes_little_time_and_gives_one_printable_line() -> None:
+def test_a_hostile_message_becomes_one_printable_line() -> None:
     message = 'image "' + "\x1b[2J\n" * 50 + "untolerated taint" * 10_000 + '" not found'
     sentence = brief(C, "ErrImagePull", message)
     assert sentence.isprintable()

@@ -1,4 +1,4 @@
-"""Each cause is found from a text as its author writes it. The texts are those of Kubernetes 1.34, containerd, Muster and frameworks."""
+"""Each cause is recognised in real messages. The messages are those of Kubernetes 1.34, containerd, Muster and frameworks."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
 
 
 @pytest.mark.parametrize(("cause", "source", "reason", "message"), TABLE, ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)])
-def test_a_text_is_of_its_cause(cause: str, source: Source, reason: str, message: str) -> None:
+def test_a_message_matches_its_cause(cause: str, source: Source, reason: str, message: str) -> None:
     match = first_match(Evidence(source, reason, message, "worker-1"))
     assert match is not None
     assert match[1].cause.id == cause
@@ -289,13 +289,13 @@ def test_every_cause_has_a_row_in_the_table_above() -> None:
     assert {cause.id for cause in CAUSES} == {row[0] for row in TABLE}
 
 
-def test_ids_differ_and_sentences_use_only_what_the_pattern_has() -> None:
+def test_ids_are_unique_and_sentences_use_only_groups_of_the_pattern() -> None:
     assert len({cause.id for cause in CAUSES}) == len(CAUSES)
     for cause in CAUSES:
         used = set(re.findall(r"\{(\w+)\}", cause.sentence + cause.remedy))
         assert used <= {"subject", "message", *re.compile(cause.pattern).groupindex}, cause.id
 
 
-def test_kinds_are_in_the_order_in_which_they_explain() -> None:
+def test_causes_are_sorted_by_kind() -> None:
     kinds = list(Kind)
     assert [kinds.index(cause.kind) for cause in CAUSES] == sorted(kinds.index(cause.kind) for cause in CAUSES)

@@ -1,4 +1,4 @@
-"""The order of causes, and what only the state of a job and its surroundings shows."""
+"""The order of causes, and the causes that follow from the state of a job and its cluster."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ SILENT = {
 }
 
 
-def asking(resource: str, amount: str) -> dict[str, Any]:
-    asked = pod(status=unscheduled(f"0/1 nodes are available: 1 Insufficient {resource}"))
-    asked["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
-    return asked
+def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
+    unfitting = pod(status=unscheduled(f"0/1 nodes are available: 1 Insufficient {resource}"))
+    unfitting["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
+    return unfitting
 
 
 FIRST: dict[str, tuple[Snapshot, list[str]]] = {
@@ -103,10 +103,10 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a job that is being suspended": (of(None, pod(status=RUNS), job=job({"phase": "Running"}, suspend=True)), ["Suspending", "Running"]),
     "a pod that no scheduler has seen": (of(STARTING, pod()), ["SchedulerAbsent"]),
     "a pod that asks for more than any node has": (
-        of(STARTING, asking("nvidia.com/gpu", "8"), nodes=(NODE,)),
+        of(STARTING, pod_requesting("nvidia.com/gpu", "8"), nodes=(NODE,)),
         ["NeverFits", "DevicesTaken"],
     ),
-    "a pod that would fit if others ended": (of(STARTING, asking("nvidia.com/gpu", "4"), nodes=(NODE,)), ["DevicesTaken"]),
+    "a pod that would fit if others ended": (of(STARTING, pod_requesting("nvidia.com/gpu", "4"), nodes=(NODE,)), ["DevicesTaken"]),
     "a claim that does not exist": (of(None, pod(age=1), job=job(STARTING, checkpoint=CLAIMED)), ["ClaimMissing"]),
     "a claim without a volume": (
         of(
@@ -213,11 +213,11 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
 
 
 @pytest.mark.parametrize(("snapshot", "expected"), FIRST.values(), ids=FIRST)
-def test_the_causes_of(snapshot: Snapshot, expected: list[str]) -> None:
+def test_a_snapshot_has_the_expected_causes(snapshot: Snapshot, expected: list[str]) -> None:
     assert causes(snapshot) == expected
 
 
-def test_each_finding_is_a_sentence_with_its_remedy_and_names_whom_it_concerns() -> None:
+def test_each_finding_is_a_sentence_with_its_replicas_and_a_remedy() -> None:
     pods = [pod(index, status=unscheduled("0/1 nodes are available: 1 Insufficient cpu")) for index in range(5)]
     lines = as_lines(explain(of(STARTING, *pods, unreadable=("nodes",))))
     assert lines[0] == "digits is Starting."
@@ -227,6 +227,6 @@ def test_each_finding_is_a_sentence_with_its_remedy_and_names_whom_it_concerns()
     assert lines[-1] == "You may not read nodes, so causes there are not shown."
 
 
-def test_text_of_others_cannot_write_control_characters_to_the_terminal() -> None:
+def test_messages_of_the_cluster_cannot_write_control_characters() -> None:
     lines = as_lines(explain(of(STARTING, pod(node="n", status=waiting("ErrImagePull", "\x1b[31mown:1: not found")))))
     assert not [line for line in lines if "\x1b" in line]
