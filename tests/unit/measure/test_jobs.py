@@ -1,4 +1,4 @@
-"""The jobs that measure in the place of others, and what is read of what they say."""
+"""The jobs that measure for other jobs, and reading their output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DDP = Path("examples/digits-ddp.yaml")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_is_measured_by_jobs_that_can_run_or_refused_with_a_field(path: Path) -> None:
+def test_every_example_has_valid_measuring_jobs_or_is_refused_with_a_field(path: Path) -> None:
     job = read_job(path)
     for make in (lambda: collectives_job(job, {}), lambda: rehearsal_job(job, [4, 8], processes=2), lambda: link_job(job, [1024])):
         try:
@@ -52,7 +52,7 @@ def test_a_world_far_larger_than_the_machine_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "changes", "said"),
+    ("command", "changes", "message"),
     [
         (
             "plan",
@@ -65,8 +65,8 @@ def test_a_world_far_larger_than_the_machine_is_refused() -> None:
         ("bench-collectives", {"strategy: DDP": "strategy: RPC"}, "spec.strategy: RPC has no collectives to measure"),
     ],
 )
-def test_what_cannot_be_measured_ends_with_one_message(
-    command: str, changes: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_job_that_cannot_be_measured_ends_with_one_message(
+    command: str, changes: dict[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = DDP.read_text()
     for old, new in changes.items():
@@ -76,7 +76,7 @@ def test_what_cannot_be_measured_ends_with_one_message(
     with pytest.raises(SystemExit) as ended:
         main([command, str(path)])
     assert ended.value.code == 11
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def measured(operation: str, size: int, seconds: float, *, own: bool = False, world: int = 4) -> CollectiveMeasurement:
@@ -86,7 +86,7 @@ def measured(operation: str, size: int, seconds: float, *, own: bool = False, wo
 
 
 LINK = [LinkMeasurement(bytes=size, median=seconds) for size, seconds in ((0, 5e-5), (2**20, 1e-3))]
-FOUND = [
+MEASURED = [
     measured("AllReduce", 2**10, 1e-4, own=True),
     measured("AllReduce Ring", 2**10, 2e-4),
     measured("AllReduce", 2**20, 3e-3, own=True),
@@ -96,51 +96,51 @@ FOUND = [
 ]
 
 
-def test_bandwidths_are_those_of_nccl_tests_and_held_against_the_socket() -> None:
-    rates = {(one.name, one.bytes): one.bandwidth for one in collectives(FOUND)}
+def test_bandwidths_equal_nccl_tests_and_are_compared_with_the_socket() -> None:
+    rates = {(one.name, one.bytes): one.bandwidth for one in collectives(MEASURED)}
     mebi = 2**20
     assert rates["AllReduce", mebi] == pytest.approx(1.5 * mebi / 3e-3)
     assert rates["Broadcast", mebi] == pytest.approx(mebi / 2e-3)
     assert rates["AllGather", mebi] == pytest.approx(0.75 * mebi / 2e-3)
-    table = collectives_page.overview(collectives(FOUND), socket(LINK))
+    table = collectives_page.overview(collectives(MEASURED), socket(LINK))
     assert table.rows[0] == ["AllReduce (the job's)", 0.1, 3.0, pytest.approx(0.5243, rel=1e-3), pytest.approx(50.0)]
     assert table.rows[-1][0] == "plain socket"
-    said = [finding.sentence for finding in collectives_page.findings(collectives(FOUND), socket(LINK), processors=2)]
-    assert "50% of what a plain socket reaches" in said[0]
-    assert "AllReduce Ring is 3 times as fast" in said[1]
-    assert "4 processes shared 2 processors" in said[2]
+    sentences = [finding.sentence for finding in collectives_page.findings(collectives(MEASURED), socket(LINK), processors=2)]
+    assert "50% of what a plain socket reaches" in sentences[0]
+    assert "AllReduce Ring is 3 times as fast" in sentences[1]
+    assert "4 processes shared 2 processors" in sentences[2]
 
 
-def test_the_log_of_a_pod_tells_the_same_as_the_events_of_a_run(tmp_path: Path) -> None:
+def test_the_log_of_a_pod_contains_the_same_events_as_a_run(tmp_path: Path) -> None:
     lines = [
         "some words",
-        *(f"2026-11-22T00:00:00Z measurement {json.dumps(encode_event(one))}" for one in (*LINK, *FOUND)),
+        *(f"2026-11-22T00:00:00Z measurement {json.dumps(encode_event(one))}" for one in (*LINK, *MEASURED)),
         'measurement {"what": "coll',
     ]
-    assert in_log(lines) == [*LINK, *FOUND]
+    assert in_log(lines) == [*LINK, *MEASURED]
     log, page = tmp_path / "log", tmp_path / "page.html"
     log.write_text("\n".join(lines))
     ended = CliRunner().invoke(bench_collectives, [str(DDP), "--log", str(log), "-o", str(page)])
     assert ended.exit_code == 0, ended.output
-    assert as_text(collectives_page.overview(collectives(FOUND), socket(LINK))).splitlines()[1] in ended.output
+    assert as_text(collectives_page.overview(collectives(MEASURED), socket(LINK))).splitlines()[1] in ended.output
     assert "AllReduce Ring" in page.read_text()
 
 
-def test_the_manifest_for_a_cluster_is_a_job_that_is_accepted() -> None:
+def test_the_manifest_for_a_cluster_is_a_valid_job() -> None:
     printed = CliRunner().invoke(bench_collectives, [str(DDP), "--manifest", "--largest", "1"]).output
     job = parse_job(printed, source="printed")
     assert job.spec.trainer.task == "collectives"
     assert job.spec.trainer.config["sizes"] == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20]
 
 
-def test_costs_are_read_of_what_was_measured() -> None:
+def test_costs_are_computed_from_measurements() -> None:
     steps = [
         StepMeasurement(samples=n, processes=1, median=0.01 + 0.001 * n, peak_bytes=100 + n, gradient_bytes=8, state_bytes=24)
         for n in (8, 16, 32)
     ]
     link = link_of([measured("AllReduce", 1000, 0.002, world=2), measured("AllReduce", 3000, 0.004, world=2)])
-    found = costs({1: steps}, link, processors=2)
-    assert found.steps[1](64) == pytest.approx(0.074)
-    assert found.memory(64) == pytest.approx(164)
-    assert found.link(5000) == pytest.approx(0.006)
-    assert (found.gradient_bytes, found.state_bytes) == (8, 24)
+    measured_costs = costs({1: steps}, link, processors=2)
+    assert measured_costs.steps[1](64) == pytest.approx(0.074)
+    assert measured_costs.memory(64) == pytest.approx(164)
+    assert measured_costs.link(5000) == pytest.approx(0.006)
+    assert (measured_costs.gradient_bytes, measured_costs.state_bytes) == (8, 24)
