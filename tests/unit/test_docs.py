@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere, and its lines fit."""
+"""The links of the documentation are valid, and its lines wrap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_wrap_at_a_hundred_characters(page: Path) -> None:
-    """But for tables, and for code, which cannot wrap."""
+    """Tables and code cannot wrap, and may be longer."""
     long, code = [], False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         code ^= line.lstrip().startswith("```")

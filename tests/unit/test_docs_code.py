@@ -60,7 +60,7 @@ def shell_lines() -> Iterator[tuple[str, str]]:
 
 
 def wrong_muster_words(words: list[str]) -> str:
-    """What is wrong with a call of `muster`, or nothing."""
+    """The fault of a call of `muster`. It is empty if there is none."""
     if not words or words[0].startswith("-"):
         return ""
     command = cli.get_command(click.Context(cli), words[0])
@@ -124,7 +124,7 @@ def test_kubectl_commands_exist() -> None:
 
 
 @pytest.mark.parametrize("line", ["muster fly job.yaml", "muster run job.yaml --fast"])
-def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+def test_a_command_or_option_that_does_not_exist_is_a_fault(line: str) -> None:
     [(_, rest)] = COMMAND.findall(line)
     assert wrong_muster_words(words_of(rest))
 

@@ -1,4 +1,4 @@
-"""What the images install: locks that are current and have hashes, and what is installed over a base image."""
+"""The packages of the images: locks that are current and have hashes, and packages over a base image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("deploy")
-def test_the_locks_have_what_pyproject_asks_for() -> None:
+def test_the_locks_have_the_requirements_of_pyproject() -> None:
     import lock  # type: ignore[import-not-found]  # the fixture puts deploy/ on the path
 
     assert lock.main(["--check"]) == 0
@@ -57,7 +57,7 @@ def printed(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_without_a_lock_for_a_distribution_it_says_how_to_build_without() -> None:
+def test_the_error_for_a_missing_lock_names_the_option_to_build_without() -> None:
     assert printed("trainer", "tensorflow", "tensorflow-cpu").stdout.startswith("--require-hashes\n")
     refused = printed("trainer", "tensorflow", "tensorflow-rocm")
     assert refused.returncode
@@ -66,16 +66,14 @@ def test_without_a_lock_for_a_distribution_it_says_how_to_build_without() -> Non
 
 
 @pytest.mark.parametrize(("framework", "package"), [("pytorch", "torch"), ("tensorflow", "tensorflow[and-cuda]"), ("jax", "jax[cuda12]")])
-def test_a_trainer_gets_the_build_for_gpus_by_default_and_nothing_in_place_of_the_base_images_framework(
-    framework: str, package: str
-) -> None:
+def test_a_trainer_gets_the_gpu_build_unless_the_base_image_has_a_framework(framework: str, package: str) -> None:
     assert f"{package.partition('[')[0]}==" in printed("trainer", framework, "").stdout
     assert f"\n{package}>=" in printed("trainer", framework, "", "--ranges").stdout
     assert f"\n{package.partition('[')[0]}" not in printed("trainer", framework, "base", "--ranges").stdout
 
 
 @pytest.mark.parametrize("framework", ["", "mxnet", "s3"])
-def test_an_unknown_framework_is_refused_with_the_names_of_all(framework: str) -> None:
+def test_an_unknown_framework_is_refused_with_all_names(framework: str) -> None:
     for ranges in ((), ("--ranges",)):
         refused = printed("trainer", framework, "", *ranges)
         assert refused.returncode
@@ -83,7 +81,7 @@ def test_an_unknown_framework_is_refused_with_the_names_of_all(framework: str) -
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str) -> str:
-    """A package with nothing in it; its hash."""
+    """Writes an empty package, and returns its hash."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{info}/METADATA": "\n".join(
@@ -103,7 +101,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_over_a_base_image_only_what_it_lacks_is_installed_and_only_with_the_right_hash(tmp_path: Path) -> None:
+def test_only_missing_packages_are_installed_over_a_base_image(tmp_path: Path) -> None:
     index, base = tmp_path / "index", tmp_path / "base"
     index.mkdir()
     hashes = {f"{name}=={version}": wheel(index, name, version) for name, version in (("kept", "1.0"), ("kept", "2.0"), ("old", "1.0"))}

@@ -20,5 +20,5 @@ def test_every_promise_names_a_test() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
-def test_each_test_that_it_names_exists(file: str, name: str) -> None:
+def test_each_named_test_exists(file: str, name: str) -> None:
     assert re.search(rf"^ *(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
