@@ -148,9 +148,7 @@ _BASE = {"job": "team/digits", "pod": "p", "role": "worker", "index": 0, "attemp
 
 
 @pytest.mark.parametrize(("reported", "expected"), [(-1e9, (0, 0)), (1e9, (3598, 3600)), (1.0, (0, 1))])
-def test_the_clocks_of_processes_cannot_put_a_span_before_the_attempt_or_into_the_future(
-    reported: float, expected: tuple[float, float]
-) -> None:
+def test_a_wrong_clock_cannot_put_a_span_before_the_attempt_or_into_the_future(reported: float, expected: tuple[float, float]) -> None:
     time = max(0.0, at(0).timestamp() + reported)
     observed = reporting(checkpoint={"step": 5, "path": "x", "time": time})
     assert shown(RUNNING, with_commit(5), observed) == [("save", *expected)]
@@ -197,10 +195,10 @@ def test_a_status_that_somebody_has_forged_makes_no_span_that_cannot_be_encoded(
     phases = dict.fromkeys(ALL, 1e300)
     attempts = [broken(failedTime=time, endTime=time), {**record(2**70, 1), "startTime": time, "phases": phases}]
     commit = {"step": 2**70, "path": "x", "committedAt": time, "seconds": 1e300}
-    found = finished({"attempts": [record(0, 1)]}, {**forged, "attempts": attempts, "checkpoint": commit})
-    assert {span.name for span in found} >= {"job", "attempt", "recovery", "save", "queued"}
-    assert all(CREATED <= span.begin <= span.end <= NOW for span in found)
-    assert all(value < 2**63 for span in found for value in span.attributes.values() if isinstance(value, int))
+    made = finished({"attempts": [record(0, 1)]}, {**forged, "attempts": attempts, "checkpoint": commit})
+    assert {span.name for span in made} >= {"job", "attempt", "recovery", "save", "queued"}
+    assert all(CREATED <= span.begin <= span.end <= NOW for span in made)
+    assert all(value < 2**63 for span in made for value in span.attributes.values() if isinstance(value, int))
 
 
 def test_ids_follow_from_the_uid_and_differ_between_jobs() -> None:
