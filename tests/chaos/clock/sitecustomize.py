@@ -27,7 +27,6 @@ class _AnyDatetime(type):
 
 
 class _Moved(datetime.datetime, metaclass=_AnyDatetime):
-
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return cls.fromtimestamp(_moved(), tz)

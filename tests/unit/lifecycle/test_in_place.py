@@ -111,6 +111,19 @@ def test_a_replica_that_acknowledges_after_its_deletion_is_replaced() -> None:
     assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
 
 
+def test_a_replica_that_acknowledges_before_its_deletion_is_seen_is_replaced() -> None:
+    """It had not reported when its peer failed, so Muster deleted its pod. Its first report overtakes the news of the deletion."""
+    story = running_story(2)
+    decision = story.see(spent("worker-0", 137, "killed"), replica("worker-1"), seconds=20)
+    assert (story.status.attempt, deleted(decision)) == (1, ["worker-1/0"])
+    story.see(ready("worker-0", code=137), ready("worker-1"), seconds=20.1)
+    assert story.status.phase == "Recovering"
+    story.see(ready("worker-0", code=137), replace(ready("worker-1"), deleting=at(20)), seconds=20.2)
+    assert (story.status.attempt, story.status.restarts.preemption_count) == (1, 0)
+    decision = story.see(ready("worker-0", code=137), seconds=21)
+    assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
+
+
 def test_a_new_leader_without_reports_does_not_change_a_world_in_older_pods() -> None:
     story = broken()
     story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)

@@ -82,13 +82,23 @@ def _joined(member: Member | None, current: int) -> int:
 def _acknowledged(view: ReplicaView, status: TrainingJobStatus) -> int:
     """The attempt that its supervisor reports. A pod that is being deleted joins no new attempt.
 
+    Nor does a pod that the current world replaces: Muster has asked for its deletion, and the cache may not show that yet.
+
     A supervisor is at most one attempt ahead of a status that was read. Only if the status was wiped, replicas alone show the attempt.
     """
-    if view.deleting is not None:
+    if view.deleting is not None or _is_replaced(view, status):
         return 0
     latest = status.attempt + 1 if status.attempts else MAX_ATTEMPT
     reported = max(view.report.attempt if view.report else 0, (view.last_words.attempt if view.last_words else None) or 0)
     return reported if reported <= latest else 0
+
+
+def _is_replaced(view: ReplicaView, status: TrainingJobStatus) -> bool:
+    """Whether it is a pod of an older attempt, and the current world has another pod, or none yet, in its place."""
+    world = status.world
+    if world is None or world.attempt != status.attempt or view.attempt >= world.attempt:
+        return False
+    return any(member.replica == view.replica and member.uid != view.uid for member in world.members)
 
 
 def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
