@@ -1,4 +1,4 @@
-"""Python's clock, moved by as many seconds as the file CHAOS_CLOCK says: found by every Python that has this folder in PYTHONPATH.
+"""Moves the clock of Muster's modules by as many seconds as the file CHAOS_CLOCK says. Every Python with this folder in PYTHONPATH runs it.
 
 Interpreters read it at each look, so that a jump befalls all processes of a run at once. What measures durations does not move.
 """
@@ -22,8 +22,8 @@ def _moved() -> float:
 class _AnyDatetime(type):
     """Lets datetimes that C code has made pass as instances: pydantic makes them when it reads a job."""
 
-    def __instancecheck__(cls, instance: object, plain: type = datetime.datetime) -> bool:
-        return isinstance(instance, plain)
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, datetime.datetime)
 
 
 class _Moved(datetime.datetime, metaclass=_AnyDatetime):
@@ -32,8 +32,8 @@ class _Moved(datetime.datetime, metaclass=_AnyDatetime):
         return cls.fromtimestamp(_moved(), tz)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _: object, handler: Any, plain: type = datetime.datetime) -> Any:
-        return handler(plain)
+    def __get_pydantic_core_schema__(cls, _: object, handler: Any) -> Any:
+        return handler(datetime.datetime)
 
 
 def _import(name: str, globals: dict[str, Any] | None = None, *rest: Any, **named: Any) -> types.ModuleType:
