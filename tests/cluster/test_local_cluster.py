@@ -39,6 +39,12 @@ def connects(cluster: Cluster, node: str, address: str, port: int = PORT) -> boo
     return True
 
 
+def server_connects(cluster: Cluster, node: str) -> bool:
+    """Whether a node reaches the server at its present address: while its sandbox is made anew it has none."""
+    address = cluster.get("pod", SERVER)["status"].get("podIP")
+    return address is not None and connects(cluster, node, address)
+
+
 def ready(cluster: Cluster, node: str) -> str:
     conditions: list[dict[str, Any]] = cluster.get("node", node)["status"]["conditions"]
     return next(each["status"] for each in conditions if each["type"] == "Ready")
@@ -87,7 +93,7 @@ def test_a_killed_node_comes_back_with_its_routes_and_its_guard(cluster: Cluster
     cluster.kill_node(last)
     assert {node.name: node.state for node in cluster.nodes()}[last] == "exited"
     cluster.start_node(last)
-    cluster.wait_until("its pod answers", lambda: connects(cluster, first, cluster.get("pod", SERVER)["status"]["podIP"]), timeout=90)
+    cluster.wait_until("its pod answers", lambda: server_connects(cluster, first), timeout=90)
     with pytest.raises(CommandFailedError, match="Connection refused"):
         cluster.execute(last, "timeout", "3", "bash", "-c", "echo > /dev/tcp/10.96.200.200/80")
 
@@ -106,7 +112,7 @@ def test_a_frozen_node_is_missed_and_goes_on_when_thawed(cluster: Cluster) -> No
 def test_what_a_pod_writes_to_a_shared_claim_lies_in_the_folder_that_all_nodes_see(cluster: Cluster) -> None:
     folder = cluster.make_shared_claim("shared-test")
     try:
-        cluster.wait_until("bound", lambda: cluster.get("pvc", "shared-test")["status"]["phase"] == "Bound", timeout=60)
+        cluster.wait_until("bound", lambda: cluster.get("pvc", "shared-test")["status"].get("phase") == "Bound", timeout=60)
         (folder / "file").write_text("from the host")
         for node in cluster.nodes():
             assert cluster.execute(node.name, "cat", "/shared/default/shared-test/file") == "from the host"
