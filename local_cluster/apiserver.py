@@ -22,8 +22,8 @@ from .places import Places
 from .process import run
 from .programs import API_SERVER_PROGRAMS, Programs
 
-READY_TIMEOUT = 60.0
-STOP_TIMEOUT = 15.0
+READY_TIMEOUT = 180.0
+STOP_TIMEOUT = 30.0
 PR_SET_PDEATHSIG = 1
 
 

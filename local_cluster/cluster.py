@@ -16,7 +16,7 @@ from .process import run
 
 NAME = "muster"
 SHARED = "/shared"
-NODE_READY_TIMEOUT = 120.0
+NODE_READY_TIMEOUT = 240.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5  # seconds between two looks at a condition
 
 
@@ -260,11 +260,21 @@ class Cluster:
         shutil.rmtree(self.places.shared / namespace / name, ignore_errors=True)
 
     def wait_until(self, what: str, condition: Callable[[], bool], *, timeout: float) -> None:
-        """Waits until a condition holds; raises ClusterError, saying what was waited for, when `timeout` seconds did not bring it."""
-        deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
-        while not condition():
+        """Waits until a condition holds. A command that fails meanwhile means that it does not hold yet.
+
+        Raises:
+            ClusterError: it did not hold within `timeout` seconds. The message says what was waited for, and how the last command failed.
+        """
+        deadline, pause, failure = time.monotonic() + timeout, FIRST_PAUSE, ""
+        while True:
+            try:
+                if condition():
+                    return
+                failure = ""
+            except CommandFailedError as error:
+                failure = f"\n{error}"
             if time.monotonic() > deadline:
-                raise ClusterError(f"after {timeout:.0f} s still not: {what}")
+                raise ClusterError(f"after {timeout:.0f} s still not: {what}{failure}")
             time.sleep(pause)
             pause = min(1.2 * pause, LONGEST_PAUSE)  # a look is a kubectl, which costs what it looks at
 
@@ -272,11 +282,8 @@ class Cluster:
         """The condition of before a kill stays True for some 40 s: only a heartbeat after `since` counts."""
 
         def ready() -> bool:
-            try:
-                lease = self.get("lease", name, "-n", "kube-node-lease")["spec"]["renewTime"]
-                return lease > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since)) and _is_ready(self.get("node", name))
-            except CommandFailedError:  # the control plane itself may be what starts
-                return False
+            lease: str = self.get("lease", name, "-n", "kube-node-lease")["spec"]["renewTime"]
+            return lease > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since)) and _is_ready(self.get("node", name))
 
         self.wait_until(f"node {name} ready", ready, timeout=NODE_READY_TIMEOUT)
 

@@ -31,8 +31,8 @@ NETWORK = "kind"
 SUBNETS = ("172.30.0.0/24", "172.31.255.0/24", "10.213.0.0/24")
 CGROUP = "muster-cluster"
 PACKAGES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "iptables": "iptables"}
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,17 @@ def _own_pid() -> int | None:
 def _end(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while _runs(pid):
         if time.monotonic() > deadline:
             raise ClusterError(f"dockerd (pid {pid}) did not end within {STOP_TIMEOUT:.0f} s; look at what it does, end it, and try again")
         time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _mounts_below(*folders: Path) -> list[str]:

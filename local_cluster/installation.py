@@ -16,7 +16,7 @@ CHART = build.ROOT / "charts" / "muster"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 VERSION = str(yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"])
 """The tag that the chart asks for by itself: `helm install` without further values finds the images too."""
-READY_TIMEOUT = 120
+READY_TIMEOUT = 300
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.cluster_jobs import EVERY, STEPS, ClusterJob, Manifest
+from tests.support.cluster_jobs import EVERY, STEPS, ClusterJob, Manifest, world_is_ready
 
 REPLICAS = ("worker-0", "worker-1")
 Strike = Callable[[ClusterJob, str], None]
@@ -132,7 +132,7 @@ def delete_all(job: ClusterJob, replica: str) -> None:
 
 def kill_again(job: ClusterJob, replica: str) -> None:
     kill_process(job, replica)
-    job.wait_until("a second world", lambda status: status["attempt"] == 1 and "readyTime" in status["world"], timeout=120)
+    job.wait_until("a second world", lambda status: world_is_ready(status, attempt=1))
     kill_process(job, job.replicas[0])
 
 
@@ -149,7 +149,7 @@ def cut_network(job: ClusterJob, replica: str) -> None:
     for node, *rule in rules:
         cluster.execute(node, "iptables", "--insert", *rule)
     try:
-        job.wait_until("another attempt", lambda status: status["attempt"] > 0, timeout=180)
+        job.wait_until("another attempt", lambda status: status.get("attempt", 0) > 0)
     finally:
         for node, *rule in rules:
             cluster.execute(node, "iptables", "--delete", *rule)

@@ -34,10 +34,10 @@ def wait_for_operator(muster: Installation) -> None:
             return False
         return any(each["state"].get("running") for each in pod["status"].get("containerStatuses", ()))
 
-    muster.cluster.wait_until("an operator runs", runs, timeout=60)
+    muster.cluster.wait_until("an operator runs", runs, timeout=180)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @parametrised("tests/cluster/test_control_faults.py::test_an_operator_killed_while_a_job_recovers_counts_the_failure_once")
 def test_an_operator_killed_while_a_job_recovers_counts_the_failure_once(
     fault: str, job: str, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
@@ -77,7 +77,7 @@ def test_a_job_trains_on_while_the_api_server_is_down(
 ) -> None:
     """Down for 30 s, in which a container of the job is killed too in every second run: the restart waits, and is counted once."""
     like = uninterrupted(job)
-    training = ground.apply(of_matrix(job, delay=0.1))
+    training = ground.apply(of_matrix(job, delay=0.3))
     moment = Moment.of(seed, last=100, replicas=training.replicas)
     training.wait_for_step(moment.step)
     pod = training.pod(moment.replica)
@@ -103,7 +103,7 @@ def test_a_job_trains_on_while_the_api_server_is_down(
 @pytest.mark.timeout(600)
 def test_a_job_trains_on_while_etcd_restarts(seed: int, ground: Ground, uninterrupted: Uninterrupted) -> None:
     like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", delay=0.1))
+    job = ground.apply(digits("digits", delay=0.3))
     job.wait_for_step(Moment.of(seed, last=100).step)
     cluster = ground.cluster
     [etcd] = cluster.get("pods", "--namespace", "kube-system", "--selector", "component=etcd")["items"]

@@ -23,7 +23,7 @@ def restored(muster: Installation) -> Iterator[Installation]:
     muster.install()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_chart_tests_itself_by_training_a_job(muster: Installation) -> None:
     output = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "200s")
     assert "Succeeded" in output
@@ -34,7 +34,7 @@ def test_the_chart_tests_itself_by_training_a_job(muster: Installation) -> None:
         return [name for name in names if name.partition("/")[2].startswith(f"{RELEASE}-test")]
 
     # Kubernetes deletes the pods of the job a moment after the job. The pod of the test stays for its log.
-    wait_until(lambda: leftovers() == [f"Pod/{RELEASE}-test"], "only the pod of the test is left", 60, pause=0.5)
+    wait_until(lambda: leftovers() == [f"Pod/{RELEASE}-test"], "only the pod of the test is left", pause=0.5)
 
 
 def test_the_notes_say_what_to_do_next(muster: Installation) -> None:
@@ -62,11 +62,11 @@ def test_the_operator_has_no_right_that_it_does_not_use(muster: Installation) ->
     assert muster.cluster.try_kubectl("auth", "can-i", "create", "pods", account, "--all-namespaces")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_an_upgrade_and_a_reinstallation_lose_no_running_job(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
     """A container is killed while no operator is there: the next installation finds it, and brings the job back."""
     like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", delay=0.1))
+    job = ground.apply(digits("digits", delay=0.3))  # an upgrade and a removal take most of a minute
     job.wait_for_step(27)
     before = restored.operator_pod()["metadata"]["name"]
     restored.install(values={"operator": {"podAnnotations": {"upgraded": "yes"}}})
@@ -81,7 +81,7 @@ def test_an_upgrade_and_a_reinstallation_lose_no_running_job(ground: Ground, res
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_restricted_to_a_namespace_it_runs_the_jobs_of_that_one_only(
     ground: Ground, grounds: Callable[[str], Ground], restored: Installation, uninterrupted: Uninterrupted
 ) -> None:
@@ -96,7 +96,7 @@ def test_restricted_to_a_namespace_it_runs_the_jobs_of_that_one_only(
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_install_yaml_installs_the_same_without_helm(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
     like = uninterrupted("DDP")
     manifest = CHART.parents[1] / "deploy" / "install.yaml"

@@ -26,7 +26,8 @@ def address(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("delete", "pod,service", SERVER, "--ignore-not-found", "--force", "--grace-period=0")
     cluster.kubectl("run", SERVER, f"--image={etcd}", "--restart=Always", overrides, "--command", "--", *command)
     cluster.kubectl("expose", "pod", SERVER, f"--port={PORT}")
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{SERVER}", "--timeout=60s", timeout=70)
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{SERVER}", "--timeout=180s", timeout=190)
+    cluster.wait_until("the server listens", lambda: server_connects(cluster, cluster.workers()[-1]), timeout=60)
     yield str(cluster.get("pod", SERVER)["status"]["podIP"])
     cluster.kubectl("delete", "pod,service", SERVER, "--force", "--grace-period=0")
 
@@ -53,16 +54,16 @@ def ready(cluster: Cluster, node: str) -> str:
 def test_an_api_server_alone_takes_objects_and_has_no_nodes(api_server: Path) -> None:
     environment = {**os.environ, "KUBECONFIG": str(api_server)}
     kubectl = Programs(Places.default()).path("kubectl")
-    subprocess.run([kubectl, "create", "configmap", "here", "--from-literal=a=b"], env=environment, check=True, timeout=30)
-    found = subprocess.run([kubectl, "get", "configmap,node", "-o", "name"], env=environment, check=True, timeout=30, capture_output=True)
+    subprocess.run([kubectl, "create", "configmap", "here", "--from-literal=a=b"], env=environment, check=True, timeout=60)
+    found = subprocess.run([kubectl, "get", "configmap,node", "-o", "name"], env=environment, check=True, timeout=60, capture_output=True)
     assert found.stdout.decode().split() == ["configmap/here"]
 
 
 def test_a_pod_is_reached_from_every_node_by_its_address_and_its_service(cluster: Cluster, address: str) -> None:
     service = cluster.get("service", SERVER)["spec"]["clusterIP"]
     for node in cluster.nodes():
-        assert connects(cluster, node.name, address)
-        cluster.wait_until("service known", lambda: connects(cluster, node.name, service), timeout=60)  # noqa: B023
+        for reached in (address, service):
+            cluster.wait_until(f"{node.name} reaches {reached}", lambda: connects(cluster, node.name, reached), timeout=60)  # noqa: B023
 
 
 def test_a_service_address_that_nobody_has_is_refused_in_the_node(cluster: Cluster) -> None:
@@ -84,7 +85,7 @@ def test_a_node_that_was_cut_off_is_reached_again_at_the_same_address(cluster: C
     cluster.disconnect_node(last)
     assert not connects(cluster, first, address)
     cluster.reconnect_node(last)
-    cluster.wait_until("the pod answers again", lambda: connects(cluster, first, address), timeout=60)
+    cluster.wait_until("the pod answers again", lambda: connects(cluster, first, address), timeout=120)
     assert cluster.get("node", last)["status"]["addresses"] == before
 
 
@@ -93,7 +94,7 @@ def test_a_killed_node_comes_back_with_its_routes_and_its_guard(cluster: Cluster
     cluster.kill_node(last)
     assert {node.name: node.state for node in cluster.nodes()}[last] == "exited"
     cluster.start_node(last)
-    cluster.wait_until("its pod answers", lambda: server_connects(cluster, first), timeout=90)
+    cluster.wait_until("its pod answers", lambda: server_connects(cluster, first), timeout=180)
     with pytest.raises(CommandFailedError, match="Connection refused"):
         cluster.execute(last, "timeout", "3", "bash", "-c", "echo > /dev/tcp/10.96.200.200/80")
 
@@ -103,10 +104,10 @@ def test_a_frozen_node_is_missed_and_goes_on_when_thawed(cluster: Cluster) -> No
     cluster.pause_node(last)
     try:
         assert {node.name: node.state for node in cluster.nodes()}[last] == "paused"
-        cluster.wait_until("the node is missed", lambda: ready(cluster, last) == "Unknown", timeout=120)
+        cluster.wait_until("the node is missed", lambda: ready(cluster, last) == "Unknown", timeout=180)
     finally:
         cluster.unpause_node(last)
-    cluster.wait_until("the node is ready again", lambda: ready(cluster, last) == "True", timeout=60)
+    cluster.wait_until("the node is ready again", lambda: ready(cluster, last) == "True", timeout=120)
 
 
 def test_what_a_pod_writes_to_a_shared_claim_lies_in_the_folder_that_all_nodes_see(cluster: Cluster) -> None:

@@ -52,7 +52,7 @@ def allowed(cyclonus: str, ground: Ground, tmp_path: Path) -> Evaluator:
     return evaluate
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_only_pods_of_the_same_job_reach_each_others_ports_and_only_supervisors_the_operator(
     allowed: Evaluator, ground: Ground, muster: Installation
 ) -> None:
@@ -60,6 +60,7 @@ def test_only_pods_of_the_same_job_reach_each_others_ports_and_only_supervisors_
         ground.apply(job(name, strategy="DDP", trainer={"command": ["sleep", "600"]})).wait_for_phase("Running")
     one, two = (peer(ground.items("pods", f"muster.dev/job-name=one,muster.dev/index={index}")[0]) for index in range(2))
     other = peer(ground.items("pods", "muster.dev/job-name=other")[0])
+    muster.wait_until_ready()
     operator = peer(muster.operator_pod())
     stranger = {"Internal": {"PodLabels": {"app": "web"}, "NamespaceLabels": {}, "Namespace": "web"}, "IP": "10.244.9.9"}
     assert allowed((one, two, 29500, ""), (two, one, 29500, ""), (one, two, 34567, "")) == [True, True, True]

@@ -46,7 +46,7 @@ def lost(cluster: Cluster, node: str, fault: NodeFault) -> Iterator[Callable[[],
         if not is_back:
             is_back = True
             fault.bring_back(cluster, node)
-            cluster.wait_until(f"{node} is ready", lambda: _ready(cluster, node), timeout=120)
+            cluster.wait_until(f"{node} is ready", lambda: _ready(cluster, node), timeout=240)
 
     fault.lose(cluster, node)
     try:

@@ -80,6 +80,11 @@ def trains(status: Manifest, workers: int) -> bool:
     return len(world.get("members", ())) == workers and "firstStepTime" in world
 
 
+def world_is_ready(status: Manifest, *, attempt: int) -> bool:
+    """Whether all replicas of this attempt's world run."""
+    return status.get("attempt") == attempt and "readyTime" in status.get("world", {})
+
+
 @dataclass(frozen=True)
 class Ground:
     """A namespace to train in, with a claim that all nodes share; `folder` is the claim on this machine."""
@@ -125,7 +130,7 @@ class ClusterJob(RunningJob):
 
     ground: Ground
     name: str
-    deadline = 150.0
+    deadline = 300.0
 
     def read(self) -> Manifest:
         return self.ground.cluster.get("trainingjob", self.name, "--namespace", self.ground.namespace)
