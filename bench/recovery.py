@@ -27,8 +27,8 @@ from typing import Any
 import psutil
 
 from muster.local.follow import LogFollower
-from tests.support.bare_worlds import free_port
 from tests.support.local_jobs import LocalJob, job
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 PLAIN = Path(__file__).with_name("plain_restart.py")
@@ -117,7 +117,7 @@ def kill_replica(local_job: LocalJob) -> None:
 def torchrun(folder: Path, *, nodes: str, settings: str) -> Iterator[tuple[Training, Callable[[], psutil.Process]]]:
     """Two agents with a process each. The second value finds the second agent."""
     folder.mkdir()
-    port = free_port()
+    [port] = free_ports(1)
     command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1", "--max-restarts=100"]
     command += ["--monitor-interval=0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={folder.name}"]
     command += [f"--rdzv-conf={settings}"] if settings else []
@@ -164,7 +164,7 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
 
     def restart() -> None:
         _end(running)
-        workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
         with (folder / "log").open("ab") as log:
             for index in range(2):
                 config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})

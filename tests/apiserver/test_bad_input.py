@@ -34,6 +34,7 @@ def test_a_job_that_cannot_be_rendered_says_so_once_makes_nothing_and_heals(jobs
     status = wait_until(lambda: condition(found := jobs.status("digits"), "Valid").get("status") == "False" and found, "Valid is False")
     assert "roles.worker.template" in condition(status, "Valid")["message"]
     assert status["phase"] == "Pending"
+    wait_until(lambda: jobs.events("digits"), "an Event")  # the last request about it
     settled = len(cluster.requests())
     jobs.submit(job("other", workers=1))
     jobs.reaches("other", "Running")
@@ -94,7 +95,7 @@ def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_roo
     wait_until(lambda: [event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"], "an Event")
     assert status["restarts"]["total"] == 0
     quota(jobs, 10)
-    assert jobs.reaches("digits", "Running", seconds=60)["attempt"] == 0
+    assert jobs.reaches("digits", "Running")["attempt"] == 0
     assert len([event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"]) == 1
 
 
@@ -145,7 +146,7 @@ def test_a_pod_of_somebody_else_in_the_way_is_named_and_left_alone(jobs: Jobs, n
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0"
     assert jobs.api.get(path)["metadata"]["uid"] == uid
     jobs.api.delete(path)
-    jobs.reaches("digits", "Running", seconds=60)
+    jobs.reaches("digits", "Running")
 
 
 HUGE = "x" * 200_000
@@ -227,7 +228,7 @@ def test_statuses_that_make_no_sense_are_put_right(jobs: Jobs, nodes: Nodes, sha
             found = jobs.status(name)
             return found.get("phase") in ("Running", "Failed")
 
-        wait_until(settled, f"{name} runs or has ended: {jobs.status(name)}", seconds=60)
+        wait_until(settled, f"{name} runs or has ended")
     said = shared_operator.log.read_text()
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
 

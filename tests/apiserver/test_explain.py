@@ -305,7 +305,7 @@ def test_the_first_cause_named_is_the_injected_one(explained: Explained, cause: 
 
 @pytest.mark.parametrize("cause", MESSAGES)
 def test_the_message_of_the_status_says_it_in_short(explained: Explained, cause: str) -> None:
-    wait_until(lambda: MESSAGES[cause] in explained.jobs.status(cause.lower()).get("message", ""), f"the message names {cause}", seconds=60)
+    wait_until(lambda: MESSAGES[cause] in explained.jobs.status(cause.lower()).get("message", ""), f"the message names {cause}")
 
 
 def test_a_quota_that_is_used_up_is_named(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:

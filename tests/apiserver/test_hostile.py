@@ -149,6 +149,7 @@ def test_hostile_jobs_stop_no_honest_job_while_the_operator_runs(
         answered(jobs)
         resynced(operator)
         runs(jobs, "after")
+        wait_until(lambda: jobs.events("deep-9900"), "an Event")
         assert [event["reason"] for event in jobs.events("deep-9900")] == ["Invalid"]
 
 

@@ -34,11 +34,7 @@ def started(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int
     for pod in pods:
         kubelet.run(pod)
 
-    def look() -> bool:
-        status = jobs.status(name)
-        return (status.get("phase"), status.get("attempt")) == ("Running", attempt)
-
-    wait_until(look, f"{name} runs attempt {attempt}")
+    jobs.reaches(name, "Running", attempt=attempt)
     return pods
 
 
@@ -146,7 +142,7 @@ def test_nothing_of_a_job_is_deleted_when_its_policy_is_none_and_it_says_what_st
     [chief] = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/role"] == "chief"]
     kubelet.end(chief, 0)
     jobs.reaches("recommender", "Succeeded")
-    wait_until(lambda: "worker-0, ps-0" in jobs.status("recommender")["message"], "the pods that still run are named", seconds=60)
+    wait_until(lambda: "worker-0, ps-0" in jobs.status("recommender").get("message", ""), "the pods that still run are named")
     assert not [pod for pod in jobs.pods("recommender") if "deletionTimestamp" in pod["metadata"]]
 
 
@@ -221,13 +217,14 @@ def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs:
 
 
 def test_an_image_that_does_not_exist_is_named_and_ends_the_job_at_the_startup_deadline(jobs: Jobs, kubelet: Kubelet) -> None:
-    jobs.submit(job("digits", workers=1, startupDeadlineSeconds=8))
+    jobs.submit(job("digits", workers=1))
     [pod] = pods_of(jobs, "digits", 1)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image nowhere/none"}
     kubelet.bind(pod)
     kubelet.set_status(pod, {"phase": "Pending", "containerStatuses": trainer({"waiting": waiting})})
     wait_until(lambda: "ImagePullBackOff" in jobs.status("digits").get("message", ""), "the reason is told")
     assert jobs.status("digits")["phase"] == "Pending"
+    jobs.patch("digits", {"spec": {"startupDeadlineSeconds": 1}})
     status = jobs.reaches("digits", "Failed")
     assert condition(status, "Failed")["reason"] == "StartupDeadlineExceeded"
     assert "ImagePullBackOff" in status["message"]
@@ -273,7 +270,7 @@ def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> 
     jobs.reaches("digits", "Running")
     [pod, _] = jobs.pods("digits")
     kubelet.disrupt(pod)
-    wait_until(lambda: (jobs.status("digits")["phase"], jobs.status("digits")["attempt"]) == ("Running", 1), "the second attempt runs")
+    jobs.reaches("digits", "Running", attempt=1)
     nodes.ends = lambda pod: 0
     for pod in jobs.pods("digits"):
         kubelet.end(pod, 0)
@@ -311,6 +308,14 @@ def test_the_same_name_applied_again_at_once_gets_pods_of_its_own(jobs: Jobs, no
     assert jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/services/digits")["metadata"]["ownerReferences"][0]["uid"] == second
 
 
+def removed(jobs: Jobs, name: str) -> bool:
+    """Whether the job has no pods. Deletes those that it has."""
+    pods = jobs.pods(name)
+    for pod in pods:
+        jobs.api.delete(pod_path(pod))
+    return not pods
+
+
 def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operator: object) -> None:
     for number in range(5):
         name = f"digits-{number}"
@@ -322,8 +327,9 @@ def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operato
         pods_of(jobs, "next", 1)
         left = jobs.pods(name)
         assert all(pod["metadata"]["ownerReferences"][0]["uid"] == uid for pod in left)
+        wait_until(lambda name=name: removed(jobs, name), "the pods that the pass in progress still made are gone")
         jobs.delete("next")
-        for pod in [*left, *jobs.pods("next")]:
+        for pod in jobs.pods("next"):
             jobs.api.delete(pod_path(pod))
         services = f"/api/v1/namespaces/{jobs.namespace}/services"
         policies = f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies"

@@ -28,8 +28,9 @@ from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import ACCOUNT, RELEASE_NAMESPACE, Cluster, rendered
 from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
-from tests.support.api_server.operators import OperatorProcess, free_ports, operating
+from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.api_server.reports import progress, report, tell, token
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
@@ -123,17 +124,17 @@ def rig(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def _train(jobs: Jobs, operator: OperatorProcess, kubelet: Kubelet) -> None:
     """A job that trains, loses its pod, and recovers. Its commit is old."""
     jobs.submit(job("digits", workers=1))
-    jobs.reaches("digits", "Running", seconds=60)
+    jobs.reaches("digits", "Running")
     commit = {"step": 100, "path": "step-00000100", "time": time.time() - 7200, "seconds": 2.0, "blockedSeconds": 0.5}
     [pod] = jobs.pods("digits")
     assert tell(operator, token(jobs, pod), report(pod, progress=progress(120), checkpoint=commit, phase="Training"))[0] == 200
-    wait_until(lambda: jobs.status("digits").get("checkpoint"), "the commit is in the status", seconds=60)
+    wait_until(lambda: jobs.status("digits").get("checkpoint"), "the commit is in the status")
     kubelet.disrupt(pod)
-    wait_until(lambda: (jobs.status("digits")["attempt"], jobs.status("digits")["phase"]) == (1, "Running"), "attempt 1", seconds=60)
+    jobs.reaches("digits", "Running", attempt=1)
     [pod] = jobs.pods("digits")
     resumed = {"found": 100, "step": 100, "path": "step-00000100", "skipped": []}
     assert tell(operator, token(jobs, pod), report(pod, resumed=resumed, progress=progress(130), phase="Training"))[0] == 200
-    wait_until(lambda: jobs.status("digits")["attempts"][-1].get("phases"), "the recovery is recorded", seconds=60)
+    wait_until(lambda: jobs.status("digits")["attempts"][-1].get("phases"), "the recovery is recorded")
 
 
 def _fail_to_save(jobs: Jobs) -> None:
@@ -159,7 +160,7 @@ def alarms(rig: Rig) -> list[Object]:
         seen.update(rig.prometheus.firing())
         return seen.keys() >= FIRING
 
-    wait_until(all_fire, f"all of {sorted(FIRING)} fire", seconds=120, pause=1.0)
+    wait_until(all_fire, f"all of {sorted(FIRING)} fire", seconds=300, pause=1.0)
     return list(seen.values())
 
 
@@ -187,15 +188,15 @@ def test_every_query_of_the_dashboards_has_data(rig: Rig, alarms: list[Object]) 
 
     expressions = set(_queries())
     assert set(WITHOUT_DATA) <= expressions
-    wait_until(lambda: all(map(data, expressions - set(WITHOUT_DATA))), "every other query has data", seconds=90, pause=1.0)
+    wait_until(lambda: all(map(data, expressions - set(WITHOUT_DATA))), "every other query has data", seconds=300, pause=1.0)
     assert not [expression for expression in WITHOUT_DATA if data(expression)]
 
 
 def test_the_loss_of_the_operator_is_an_alert(rig: Rig, alarms: list[Object]) -> None:
     """Last, because it ends the operator."""
-    wait_until(lambda: DOWN not in rig.prometheus.firing(), "the operator is scraped", seconds=60, pause=0.5)
+    wait_until(lambda: DOWN not in rig.prometheus.firing(), "the operator is scraped", seconds=120, pause=0.5)
     rig.operator.stop()
-    wait_until(lambda: DOWN in rig.prometheus.firing(), "the alert on the lost operator fires", seconds=60, pause=0.5)
+    wait_until(lambda: DOWN in rig.prometheus.firing(), "the alert on the lost operator fires", seconds=120, pause=0.5)
 
 
 @contextmanager

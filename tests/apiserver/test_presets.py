@@ -54,7 +54,7 @@ def test_a_job_waits_for_its_preset_gets_it_and_takes_a_change_at_its_next_resta
         wait_until(lambda: valid(jobs, "digits") == "spec.preset: there is no preset small; there are a100-8, h100-8", "it is refused")
         assert jobs.pods("digits") == []
         cluster.admin.create(presets, preset("small", **SMALL))
-        jobs.reaches("digits", "Running", seconds=60)
+        jobs.reaches("digits", "Running")
         [pod, _] = jobs.pods("digits")
         assert {"name": "NCCL_DEBUG", "value": "INFO"} in pod["spec"]["containers"][0]["env"]
         assert (pools(jobs, "digits"), valid(jobs, "digits")) == ({"a"}, "with the defaults of preset small")
@@ -68,7 +68,7 @@ def test_a_job_waits_for_its_preset_gets_it_and_takes_a_change_at_its_next_resta
         wait_until(lambda: pools(jobs, "digits") == {"b"}, "all its pods have the new version")
         jobs.reaches("digits", "Running")
         cluster.admin.delete(f"{presets}/small")
-        wait_until(lambda: "there is no preset small" in valid(jobs, "digits"), "the deletion is seen", seconds=60)
+        wait_until(lambda: "there is no preset small" in valid(jobs, "digits"), "the deletion is seen")
         assert jobs.status("digits")["phase"] == "Running", "what runs goes on"
 
 

@@ -41,7 +41,7 @@ def test_operators_that_follow_each_other_send_one_trace_and_no_span_twice(
         wait_until(lambda: collector.named("attempt"), "the span of the failed attempt")
         operator.kill()
         operator.start().ready()
-        wait_until(lambda: jobs.status("digits")["phase"] == "Running", "the second attempt runs")
+        jobs.reaches("digits", "Running", attempt=1)
         for pod in jobs.pods("digits"):
             kubelet.end(pod, 0)
         jobs.reaches("digits", "Succeeded")

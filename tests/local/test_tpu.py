@@ -8,7 +8,8 @@ import pytest
 
 from muster_contract.errors import BadConfiguration, PeerLost
 from tests.local import proofs
-from tests.support.bare_worlds import free_port, trainer, world
+from tests.support.bare_worlds import trainer, world
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.tensorflow
 
@@ -23,7 +24,7 @@ def test_a_host_without_a_tpu_is_told_so_in_one_message() -> None:
 
 
 def test_hosts_of_a_slice_without_tpus_meet_and_all_end() -> None:
-    endpoints = ",".join(f"grpc://127.0.0.1:{free_port()}" for _ in range(2))
+    endpoints = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(2))
     with world("TPU", trainer(None), size=2, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS=endpoints) as running:
         assert running.finish() == [11, 0], running.story()
     assert "TPU: TensorFlow finds no TPU" in proofs.last_error(running)["message"]
@@ -37,7 +38,7 @@ def test_a_job_that_says_nowhere_where_its_tpu_is_and_a_host_that_never_comes_ar
         tpu.join(None)  # type: ignore[arg-type]
     monkeypatch.setattr(tpu, "START_SECONDS", 0.3)
     monkeypatch.setattr(server, "start", lambda *_: None)
-    monkeypatch.setenv(server.ENDPOINTS, f"grpc://127.0.0.1:{free_port()}")
+    monkeypatch.setenv(server.ENDPOINTS, f"grpc://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(PeerLost, match=r"waited 0\.3 s for host 0 of the TPU slice"):
         tpu.join(None)  # type: ignore[arg-type]
 

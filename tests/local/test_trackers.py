@@ -16,11 +16,11 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from tests.support.bare_worlds import free_port
 from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
-STEPS = 40
+STEPS = 100
 PROGRAM = """
 import os, sys, time, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # summaries need no TensorFlow, and its import takes long
@@ -66,7 +66,7 @@ print(json.dumps([event.step for event in board.Scalars("loss")]))
 @pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a tracking server."""
-    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+    folder, port = tmp_path_factory.mktemp("mlflow"), free_ports(1)[0]
     store = f"sqlite:///{folder / 'mlflow.db'}"
     command = ["-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", f"--backend-store-uri={store}", "--workers=1"]
     env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +15,12 @@ from typing import Any
 from muster_contract.wire import encode
 from muster_trainer.checkpoint.objects import Location
 from tests.support import descriptors, forked
+from tests.support.ports import free_ports
 from tests.support.training_run import TrainingRun
 from tests.support.waiting import Result
 
 CREATED = "2026-11-21T11:16:14Z"
 DEADLINE = 240.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def trainer(directory: Location | None, *, config: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -125,7 +119,7 @@ def world(
 ) -> Iterator[BareWorld]:
     """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end."""
     roles = roles or _roles(strategy, size)
-    ports = [free_port() for _ in roles]
+    ports = free_ports(len(roles))
     running = BareWorld()
     try:
         for rank in range(len(roles)):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import local_cluster
-from tests.support.bare_worlds import free_port
+from tests.support.ports import free_ports
 
 ACCESS, SECRET, BUCKET = "muster", "not-a-secret", "checkpoints"
 SIZE = 32 << 20
@@ -79,7 +79,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["versitygw"])
     folder.mkdir(parents=True)
-    port = free_port()
+    [port] = free_ports(1)
     mount = f"mount -t tmpfs -o size={SIZE},mode=700 none {folder} && mkdir -p {folder}/objects/{BUCKET} {folder}/attributes"
     listening = ["--port", f"127.0.0.1:{port}", "--quiet"]
     backend = ["posix", "--sidecar", f"{folder}/attributes", f"{folder}/objects"]

@@ -144,7 +144,7 @@ class Cluster:
         finally:
             again = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             _RESTARTED.append(again)
-            wait_until(self._serves, "the API server serves again", seconds=60)
+            wait_until(self._serves, "the API server serves again")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -159,11 +159,8 @@ class Cluster:
     def _server(self) -> psutil.Process:
         port = re.search(r":(\d+)$", self.admin.server)
         assert port
-        [server] = [
-            each
-            for each in psutil.Process().children(recursive=True)
-            if each.status() != psutil.STATUS_ZOMBIE and f"--secure-port={port[1]}" in each.cmdline()
-        ]
+        argument = f"--secure-port={port[1]}"
+        [server] = [each for each in psutil.Process().children(recursive=True) if argument in _words(each)]
         return server
 
     def _serves(self) -> bool:
@@ -174,6 +171,13 @@ class Cluster:
 
 
 _RESTARTED: deque[subprocess.Popen[bytes]] = deque()
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty if it has ended."""
+    with suppress(psutil.NoSuchProcess):  # a zombie is one, too
+        return process.cmdline()
+    return []
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.api_server.api import JOBS, Api, ApiError, Object
 from tests.support.api_server.kubelet import PODS
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE, wait_until
 
 
 def job(name: str, workers: int = 2, **spec: Any) -> Object:
@@ -65,14 +65,14 @@ class Jobs:
     def pods(self, name: str) -> list[Object]:
         return self.api.items(PODS.format(self.namespace), labelSelector=f"muster.dev/job-name={name}")
 
-    def reaches(self, name: str, phase: str, *, seconds: float = 30.0) -> Object:
-        """The status once the job has this phase."""
+    def reaches(self, name: str, phase: str, *, attempt: int | None = None, seconds: float = DEADLINE) -> Object:
+        """The status once the job has this phase, in this attempt if one is given."""
 
         def look() -> Object | None:
             status = self.status(name)
-            return status if status.get("phase") == phase else None
+            return status if status.get("phase") == phase and attempt in (None, status.get("attempt")) else None
 
-        return wait_until(look, f"{name} is {phase}: now {self.status(name).get('phase')}", seconds=seconds)
+        return wait_until(look, f"{name} is {phase}" + ("" if attempt is None else f" in attempt {attempt}"), seconds=seconds)
 
     def events(self, name: str) -> list[Object]:
         folder = f"/api/v1/namespaces/{self.namespace}/events"

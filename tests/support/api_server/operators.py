@@ -5,20 +5,20 @@ from __future__ import annotations
 import base64
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 ADDRESS = "10.244.0.7"
@@ -88,9 +88,9 @@ class OperatorProcess:
     def kill(self) -> None:
         assert self.process
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
-    def stop(self, *, seconds: float = 20.0) -> int:
+    def stop(self, *, seconds: float = 60.0) -> int:
         """The exit code after SIGTERM."""
         assert self.process
         self.process.send_signal(signal.SIGTERM)
@@ -100,10 +100,10 @@ class OperatorProcess:
         if self.process and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
 
 
 @contextmanager
@@ -118,18 +118,10 @@ def operating(
         operator.close()
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _get(url: str | urllib.request.Request) -> tuple[int, str]:
     unverified = ssl._create_unverified_context()
     try:
-        with urllib.request.urlopen(url, timeout=5, context=unverified) as answer:
+        with urllib.request.urlopen(url, timeout=20, context=unverified) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

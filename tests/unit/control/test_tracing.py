@@ -14,8 +14,8 @@ from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, CheckpointStatus, Phase, TrainingJobStatus
 from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.lifecycle.observed import Observed
-from tests.support.api_server.operators import free_ports
 from tests.support.collector import Collector, collecting
+from tests.support.ports import free_ports
 
 HERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CREATED = datetime(2026, 11, 21, 12, tzinfo=UTC)
