@@ -69,8 +69,8 @@ def stop(job: ChaosJob) -> int:
 
 
 def kill_all(job: ChaosJob) -> int:
-    for replica in job.replicas:
-        os.kill(job.supervisor_of(replica), signal.SIGKILL)
+    for pid in [job.supervisor_of(replica) for replica in job.replicas]:  # all are found first, so that all die at once
+        os.kill(pid, signal.SIGKILL)
     return 1 if job.is_synchronous else len(job.replicas)
 
 
@@ -142,7 +142,7 @@ FAULTS: Mapping[str, Fault] = {
         frozenset({"PreemptedNotSaved"}),
         spec={"checkpoint": {"everySteps": EVERY, "gracePeriodSeconds": 1}},
     ),
-    "stopped": Fault(stop, reasons=KILLED | {"Hang"}, spec={"recovery": {"hang": {"stepSeconds": 6, "saveSeconds": 6}}}),
+    "stopped": Fault(stop, reasons=KILLED | {"Hang"}, spec={"recovery": {"hang": {"stepSeconds": 6, "saveSeconds": 60}}}),
     "all-at-once": Fault(kill_all, reasons=KILLED | {"ReplicaLost"}),
     "operator-killed": Fault(kill_operator, None, frozenset({"Suspended"}), lost=0),
     "disk-full": Fault(fill_disk, reasons=frozenset({"StorageUnavailable"})),

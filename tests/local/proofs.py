@@ -15,7 +15,8 @@ from tests.support.bare_worlds import BareWorld, trainer, world
 from tests.support.seeds import seeded_random
 
 STEPS = 69
-SLOW = {"stepDelaySeconds": 0.02}
+SLOW = {"stepDelaySeconds": 0.04}
+"""So that there is time to act before the training has ended."""
 
 
 def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> BareWorld:
@@ -56,8 +57,9 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Location, confi
     redone = first.losses().keys() & second.losses().keys()
     assert all(first.losses()[one] == second.losses()[one] for one in redone)
     if first.events("commit")[-1]["reason"] != "PeerLost":
-        assert second.events("resumed")[0]["step"] in (step - step % 10, step - step % 10 - 10)
-        assert redone
+        resumed, last = second.events("resumed")[0]["step"], max(first.losses())  # on a busy machine the kill comes some steps late
+        assert resumed in (last - last % 10, last - last % 10 - 10)
+        assert sorted(redone) == list(range(resumed + 1, last + 1))
 
 
 def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
@@ -72,9 +74,9 @@ def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
 def what_rank_0_has_is_saved_when_its_peer_is_gone(strategy: str, directory: Path, *, size: int = 2) -> None:
     """Kills the last rank between two saves, while all sleep: no step is done again, and the curve is bit for bit that of an
     uninterrupted run."""
-    with world(strategy, trainer(directory, config={"stepDelaySeconds": 0.5}), size=size) as first:
+    with world(strategy, trainer(directory, config={"stepDelaySeconds": 1.0}), size=size) as first:
         told = first.wait_for_event("step", lambda event: event["step"] == 12)
-        time.sleep(max(0.0, told["time"] + 0.25 - time.time()))  # in the midst of the delay of the next step
+        time.sleep(max(0.0, told["time"] + 0.5 - time.time()))  # in the midst of the delay of the next step
         first.kill(size - 1)
         assert first.finish() == [*[20] * (size - 1), -signal.SIGKILL], first.story()
     last = first.events("commit")[-1]

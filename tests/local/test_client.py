@@ -67,7 +67,7 @@ def test_a_job_runs_in_the_background_and_has_progress_logs_and_an_explanation(c
 
 
 def test_a_job_is_suspended_resumed_scaled_and_goes_on_from_its_commit(client: muster.Client, local_job: LocalJob) -> None:
-    job = client.submit(tiny("train.py 200 0.01"), code=local_job.folder)
+    job = client.submit(tiny("train.py 1000 0.01"), code=local_job.folder)
     local_job.wait_for_commit()
     job.suspend()
     job.suspend()  # once more does no harm
@@ -111,7 +111,7 @@ job.wait()
 def test_a_run_ends_with_the_program_that_submitted_it_unless_it_is_detached(
     local_job: LocalJob, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local_job.write({**tiny("train.py 200 0.01").manifest(), "apiVersion": "muster.dev/v1alpha1"})
+    local_job.write({**tiny("train.py 1000 0.01").manifest(), "apiVersion": "muster.dev/v1alpha1"})
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, how], cwd=local_job.folder, stdout=subprocess.PIPE, text=True)
     try:
         assert program.stdout

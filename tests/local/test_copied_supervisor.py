@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="images are of L
 
 COPY = Path("/muster")
 SHOWS = "import json, os; print(json.dumps([dict(os.environ), os.getppid(), os.getcwd()]))"
-WAITS = "import time; print('ready', flush=True); time.sleep(60)"
+WAITS = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def command(folder: Path) -> list[str]:

@@ -31,11 +31,11 @@ def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_
 
 @STRATEGIES
 def test_an_evaluator_that_is_asked_to_stop_measures_the_newest_commit_and_leaves_the_training_alone(strategy: str, tmp_path: Path) -> None:
-    document = trainer(tmp_path, config={"epochs": 4, "stepDelaySeconds": 0.2}, checkpoint={"everySteps": 5})
+    document = trainer(tmp_path, config={"epochs": 100, "stepDelaySeconds": 0.2}, checkpoint={"everySteps": 5})
     with world(strategy, document, roles=("worker", "evaluator")) as running:
         running.wait_for_event("evaluation")
         running.kill(1, signal.SIGTERM)
-        assert running.processes[1].wait(60) == 21, running.story()
+        assert running.processes[1].wait(240) == 21, running.story()
         running.wait_for_step(max(running.losses()) + 2)
         running.kill(0, signal.SIGTERM)
         assert running.finish() == [21, 21], running.story()

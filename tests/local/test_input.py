@@ -84,7 +84,7 @@ def test_sharded_by_file_a_world_of_one_shape_resumes_bit_for_bit_and_its_reader
         readers = readers_of(first)
         first.kill(0)
         assert first.finish() == [-signal.SIGKILL, 20], first.story()
-        wait_until(lambda: all(map(has_ended, readers)), "the readers of a killed process to end", 20)
+        wait_until(lambda: all(map(has_ended, readers)), "the readers of a killed process to end")
     assert len(readers) == 4
     second = proofs.second_attempt("DDP", document)
     proofs.resumed_at_the_last_commit(first, second)
@@ -203,7 +203,7 @@ def test_a_data_set_larger_than_the_memory_it_may_take_is_trained_on(
     with world("DDP", document, size=1, PYTHONPATH=str(tmp_path)) as running:
         running.wait_for_step(3)
         process = psutil.Process(running.processes[0].pid)
-        begun = most = own_memory(process)
+        begun = most = wait_until(lambda: own_memory(process), "its memory")
         while running.processes[0].poll() is None:
             most = max(most, own_memory(process))
         assert running.finish() == [0], running.story()
@@ -228,7 +228,7 @@ class Slow:
     def __len__(self): return 32
     def __getitem__(self, index): return np.float32([index]), np.float32([index])
     def batch(self, indices):
-        time.sleep(0.05)
+        time.sleep(0.5)
         return np.float32(indices)[:, None], np.float32(indices)[:, None]
 
 def dataset(config): return Slow()
@@ -244,6 +244,6 @@ def test_the_time_that_steps_wait_for_samples_is_reported(tmp_path: Path) -> Non
     with world("DDP", document, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [0, 0], running.story()
     steps = running.events("step")
-    assert all(0.05 <= step["inputSeconds"] <= step["seconds"] for step in steps[:-1])  # within each the next one's samples are read
-    assert steps[-1]["inputSeconds"] < 0.05
+    assert all(0.5 <= step["inputSeconds"] <= step["seconds"] for step in steps[:-1])  # within each the next one's samples are read
+    assert steps[-1]["inputSeconds"] < 0.5
     assert len(steps) == 8

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,10 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     """The addresses and ports at which these processes take connections."""
     found = []
     for process in processes:
-        for connection in process.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                found.append((connection.laddr.ip, connection.laddr.port))
+        with suppress(psutil.NoSuchProcess):  # a helper of the start
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.append((connection.laddr.ip, connection.laddr.port))
     return found
 
 

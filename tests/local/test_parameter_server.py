@@ -81,7 +81,7 @@ def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just
     with world(PS, trainer(tmp_path, config={"epochs": 5000, **proofs.SLOW}, **fields), size=4, **environment) as first:
         first.wait_for_step(5)
         first.kill(2)
-        first.processes[2].wait(30)
+        first.processes[2].wait(240)
         first.wait_for_step(max(first.losses()) + 5)
         first.start(2)
         first.wait_for_event("fingerprint", lambda event: event["rank"] == 1 and event["time"] > first.events("step")[0]["time"])

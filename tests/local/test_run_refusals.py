@@ -10,7 +10,7 @@ import yaml
 
 from tests.support.local_jobs import TRAIN, LocalJob, job
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture

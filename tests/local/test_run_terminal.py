@@ -56,7 +56,7 @@ def read(terminal: int) -> bytes:
 
 
 def test_a_panel_shows_progress_and_news_scroll_above_it(local_job: LocalJob) -> None:
-    local_job.write(job(trainer={"script": "train.py 200 0.01"}))
+    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
     shown, killed = b"", False
     with in_terminal(local_job) as (run, terminal):
         while chunk := read(terminal):
@@ -67,7 +67,7 @@ def test_a_panel_shows_progress_and_news_scroll_above_it(local_job: LocalJob) ->
         os.close(terminal)
         assert run.wait(DEADLINE) == 0, shown.decode()
     text = shown.decode()
-    for expected in ("tiny", "DDP", "/200", "attempt 0 ended: worker-1: rank 1: ended by signal 9", "tiny succeeded, 200 steps"):
+    for expected in ("tiny", "DDP", "/1000", "attempt 0 ended: worker-1: rank 1: ended by signal 9", "tiny succeeded, 1000 steps"):
         assert expected in text, expected
 
 

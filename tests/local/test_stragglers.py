@@ -57,13 +57,18 @@ def test_workers_of_tensorflow_tell_how_long_they_work_by_themselves(tmp_path: P
     (tmp_path / "slow").touch()
     document = trainer(None, config=LONG, module="model")
     with world("MultiWorkerMirrored", document, PYTHONPATH=str(tmp_path), SLOW_FILE=str(tmp_path / "slow")) as running:
-        fast, slow = (
-            running.wait_for_event("pace", lambda event, rank=rank: event["rank"] == rank and "ownSeconds" in event) for rank in (0, 1)
-        )
+
+        def paces() -> list[dict[str, Any]] | None:
+            """The newest pace of each rank, once rank 0 works less: a busy machine may slow down a few of its steps, too."""
+            newest = {event["rank"]: event for event in running.events("pace") if "ownSeconds" in event}
+            if newest.keys() == {0, 1} and newest[0]["ownSeconds"] < newest[1]["ownSeconds"] - SLOW / 2:
+                return [newest[0], newest[1]]
+            return None
+
+        fast, slow = running.wait_for(paces, "rank 0 works less than rank 1")
     assert slow["seconds"] > SLOW
     assert fast["seconds"] > SLOW, "it waits for the other in each step"
     assert slow["ownSeconds"] > SLOW
-    assert fast["ownSeconds"] < slow["ownSeconds"] - SLOW / 2
 
 
 @pytest.mark.torch
@@ -73,12 +78,11 @@ def test_a_slow_rank_is_named_in_the_status_while_it_is_slow(tmp_path: Path) -> 
     (tmp_path / "slow").touch()
     name = local_job.write(job(trainer={"module": "model", "config": LONG}, batch={"globalSize": 64}))
 
-    def straggling() -> dict[str, Any]:
-        conditions = local_job.status.get("conditions", [])
-        return next((one for one in conditions if one["type"] == "Straggling"), {"status": "", "message": ""})
+    def is_named() -> bool:
+        straggling = local_job.condition("Straggling")
+        return straggling.get("status") == "True" and straggling["message"].startswith("rank 1 (worker-1) works 0.")
 
     with local_job.running(name):
-        wait_until(lambda: straggling()["status"] == "True", "a straggler", SECONDS)
-        assert straggling()["message"].startswith("rank 1 (worker-1) works 0.0")
+        wait_until(is_named, "the straggler", SECONDS)
         (tmp_path / "slow").unlink()
-        wait_until(lambda: straggling()["status"] == "False", "no straggler", SECONDS)
+        wait_until(lambda: local_job.condition("Straggling").get("status") == "False", "no straggler", SECONDS)

@@ -43,14 +43,14 @@ def test_the_codes_of_the_contract_mean_nothing_where_a_program_sends_no_event(r
 
 
 def test_a_traceback_becomes_the_message_and_its_siblings_are_ended(run: SupervisorRun) -> None:
-    source = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such column')\ntime.sleep(60)\n"
+    source = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such column')\ntime.sleep(600)\n"
     assert run.start(source, processes=2).wait() == 10
     words = run.last_words()
     assert (words["message"], words["rank"], words["exitCode"]) == ("rank 1: ValueError: no such column", 1, 1)
 
 
 def test_a_process_killed_from_outside_is_named_with_its_signal_and_its_sibling_is_ended(run: SupervisorRun) -> None:
-    source = "import os, time\nprint('pid', os.environ['RANK'], os.getpid(), flush=True)\ntime.sleep(60)\n"
+    source = "import os, time\nprint('pid', os.environ['RANK'], os.getpid(), flush=True)\ntime.sleep(600)\n"
     run.start(source, processes=2)
     run.printed("pid", times=2)
     pids = {line.split()[3]: int(line.split()[4]) for line in run.out.read_text().splitlines()}

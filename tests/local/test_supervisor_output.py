@@ -17,7 +17,7 @@ def test_output_passes_through_with_the_rank_before_each_line(run: SupervisorRun
 
 
 def test_a_single_process_is_passed_on_as_it_prints_even_within_a_line(run: SupervisorRun) -> None:
-    run.start("import time\nprint('50 %', end='', flush=True)\ntime.sleep(60)\n")
+    run.start("import time\nprint('50 %', end='', flush=True)\ntime.sleep(600)\n")
     run.printed("50 %")
     assert run.out.read_text() == "50 %"
 
@@ -28,7 +28,7 @@ import json, os, time
 out = os.fdopen(int(os.environ["MUSTER_EVENTS_FD"]), "w", buffering=1)
 print(json.dumps({"event": "resumed", "time": 1.0, "rank": 0, "found": 3, "step": 3, "path": "p", "skipped": []}), file=out)
 print(json.dumps({"event": "step", "time": 2.0, "rank": 0, "step": 4, "loss": "0.5", "samples": 8, "seconds": 0.1}), file=out)
-time.sleep(60)
+time.sleep(600)
 """
     run.start(source)
     events = wait_until(lambda: events if len(events := run.events()) == 2 else None, "two events")

@@ -68,7 +68,7 @@ if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("daemon", flush=True)
         os.write(writer, b"ready")
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 os.wait()
 os.read(reader, 5)
@@ -99,7 +99,7 @@ for _ in range(5):
         os._exit(0)
     os.wait()
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     run.start(source)
     run.printed("ready")

@@ -46,7 +46,7 @@ def local_job(tmp_path: Path) -> LocalJob:
 
 
 def test_a_run_with_a_killed_worker_is_one_trace(local_job: LocalJob, collector: Collector) -> None:
-    local_job.write(job(trainer={"script": "train.py 150 0.01"}))
+    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
     with local_job.running("job.yaml", env=collector.environment) as run:
         local_job.wait_for_commit()
         local_job.kill("worker-1")
@@ -78,7 +78,7 @@ def test_a_run_with_a_killed_worker_is_one_trace(local_job: LocalJob, collector:
 
 
 def test_a_run_that_was_killed_continues_its_trace_and_sends_no_span_twice(local_job: LocalJob, collector: Collector) -> None:
-    local_job.write(job(trainer={"script": "train.py 150 0.01"}))
+    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
     with local_job.running("job.yaml", env=collector.environment) as run:
         wait_until(lambda: len(collector.named("save")) >= 2, "spans of saves")
         run.kill()

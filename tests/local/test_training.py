@@ -55,7 +55,7 @@ def test_rank_0_saves_the_model_when_a_peer_is_lost(strategy: str, size: int, tm
 
 @pytest.mark.parametrize("strategy", [DDP, JAX])
 def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved(strategy: str) -> None:
-    with world(strategy, trainer(None, config=proofs.SLOW)) as running:
+    with world(strategy, trainer(None, config={"epochs": 100, **proofs.SLOW})) as running:
         running.wait_for_step(3)
         running.kill(0, signal.SIGTERM)
         assert running.finish() == [22, 22], running.story()

@@ -139,5 +139,5 @@ def test_a_port_in_use_is_a_lost_peer(tmp_path: Path) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with world("JAX", trainer(tmp_path), JAX_COORDINATOR_ADDRESS=address) as running:
-            assert running.processes[0].wait(60) == 20, running.story()
+            assert running.processes[0].wait(240) == 20, running.story()
     assert address in proofs.last_error(running)["message"]
