@@ -179,7 +179,7 @@ class Fault:
 LOST = frozenset({"ProcessKilled", "PeerLost"})
 """The others miss their peer before the kubelet, or its supervisor, says what became of it; by then Muster may have asked all to go."""
 TAKEN_AWAY = frozenset({"Disrupted", "Evicted", "PodDeleted", "Preempted", "PreemptedNotSaved", "ReplicaLost", "NodeLost"})
-IMPATIENT: Manifest = {"recovery": {"hang": {"stepSeconds": 10, "saveSeconds": 10}}}
+IMPATIENT: Manifest = {"recovery": {"hang": {"stepSeconds": 10, "saveSeconds": 60}}}
 DELETED = frozenset({"PodDeleted", "Preempted"})
 FAULTS = {
     "process-killed": Fault(kill_process, "Infrastructure", LOST, whom="other"),

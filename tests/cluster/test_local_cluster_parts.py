@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import ClusterError, Places, node_image
+from local_cluster import Cluster, ClusterError, CommandFailedError, Places, node_image
 from local_cluster.archive import Image, write_archive
 from local_cluster.create import DEFAULT_WORKERS, _config, down
 from local_cluster.firewall import without_docker
@@ -130,3 +130,19 @@ def test_a_command_that_fails_says_its_last_words() -> None:
 def test_a_command_that_hangs_is_ended_at_its_deadline() -> None:
     with pytest.raises(ClusterError, match="did not end within 0 s"):
         run(["sleep", "60"], 0.2)
+
+
+def test_a_wait_goes_on_when_a_command_fails_and_names_the_last_failure(tmp_path: Path) -> None:
+    cluster, looks = Cluster(Places(tmp_path), tmp_path / "kubeconfig"), iter([False, True])
+
+    def holds_later() -> bool:
+        if next(looks):
+            return True
+        raise CommandFailedError("kubectl ended with 1", "refused")
+
+    def never_holds() -> bool:
+        raise CommandFailedError("kubectl ended with 1", "refused")
+
+    cluster.wait_until("it holds", holds_later, timeout=60)
+    with pytest.raises(ClusterError, match=r"still not: it holds\nkubectl ended with 1\nrefused"):
+        cluster.wait_until("it holds", never_holds, timeout=0)
