@@ -89,7 +89,7 @@ def test_replicas_get_the_world_of_the_job_on_distinct_ports_of_loopback(local_j
 
 
 def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(local_job: LocalJob) -> None:
-    local_job.write(job())
+    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(local_job: 
 
 
 def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(local_job: LocalJob) -> None:
-    local_job.write(job())
+    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         training = psutil.Process(local_job.pid_of("worker-0"))
