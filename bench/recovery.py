@@ -26,9 +26,9 @@ from typing import Any
 
 import psutil
 
+from local_cluster.ports import free_ports
 from muster.local.follow import LogFollower
 from tests.support.local_jobs import LocalJob, job
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 PLAIN = Path(__file__).with_name("plain_restart.py")

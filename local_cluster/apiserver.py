@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from .errors import ClusterError
 from .places import Places
+from .ports import free_ports
 from .process import run
 from .programs import API_SERVER_PROGRAMS, Programs
 
@@ -38,7 +38,7 @@ def api_server(places: Places, *, arguments: Sequence[str] = ()) -> Iterator[Pat
     programs.ensure(API_SERVER_PROGRAMS)
     with tempfile.TemporaryDirectory(prefix="muster-apiserver-") as name, ExitStack() as stack:
         folder = Path(name)
-        etcd_client, etcd_peer, port = _free_ports(3)
+        etcd_client, etcd_peer, port = free_ports(3)
         etcd_url, peer_url = f"http://127.0.0.1:{etcd_client}", f"http://127.0.0.1:{etcd_peer}"
         etcd = [
             *[str(programs.path("etcd")), "--name=only", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"],
@@ -83,14 +83,6 @@ def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
 def _die_with_parent() -> None:
     """Runs between fork and exec: a test run that is killed outright leaves no server behind."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _write_kubeconfig(path: Path, *, port: int, token: str, certificate: Path) -> None:

@@ -23,6 +23,7 @@ import yaml
 
 import local_cluster
 from local_cluster import debian
+from local_cluster.ports import free_ports
 from muster_contract.codes import ExitCode
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import ACCOUNT, RELEASE_NAMESPACE, Cluster, rendered
@@ -30,7 +31,6 @@ from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.api_server.reports import progress, report, tell, token
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"

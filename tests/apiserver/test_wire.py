@@ -24,7 +24,7 @@ def plural(request: Object) -> str:
 
 
 def about_jobs(requests: list[Object]) -> list[Object]:
-    """Those that the leader makes because of jobs: it lists presets every ten seconds."""
+    """The requests that the leader makes because of jobs. It lists presets every ten seconds in any case."""
     others = ("leases", "endpointslices", "tokenreviews", "subjectaccessreviews", "trainingpresets")
     return [each for each in requests if plural(each) not in others]
 
@@ -77,7 +77,7 @@ def test_events_of_pods_are_never_answered_by_reads(
 ) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
-    jobs.submit(job("earlier", workers=1))  # when this one runs, the operator has done with the other
+    jobs.submit(job("earlier", workers=1))  # when this one runs, the operator has finished with the other
     jobs.reaches("earlier", "Running")
     settled = len(about_jobs(cluster.requests()))
     [pod, _] = jobs.pods("digits")

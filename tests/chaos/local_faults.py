@@ -69,7 +69,7 @@ def stop(job: ChaosJob) -> int:
 
 
 def kill_all(job: ChaosJob) -> int:
-    for pid in [job.supervisor_of(replica) for replica in job.replicas]:  # all are found first, so that all die at once
+    for pid in [job.supervisor_of(replica) for replica in job.replicas]:  # all pids first, so that the kills come at once
         os.kill(pid, signal.SIGKILL)
     return 1 if job.is_synchronous else len(job.replicas)
 

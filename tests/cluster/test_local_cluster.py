@@ -41,7 +41,7 @@ def connects(cluster: Cluster, node: str, address: str, port: int = PORT) -> boo
 
 
 def server_connects(cluster: Cluster, node: str) -> bool:
-    """Whether a node reaches the server at its present address: while its sandbox is made anew it has none."""
+    """Whether a node reaches the server. The pod has no address while its sandbox is created again."""
     address = cluster.get("pod", SERVER)["status"].get("podIP")
     return address is not None and connects(cluster, node, address)
 

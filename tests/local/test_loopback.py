@@ -54,7 +54,7 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     """The addresses and ports at which these processes take connections."""
     found = []
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # a helper of the start
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     found.append((connection.laddr.ip, connection.laddr.port))

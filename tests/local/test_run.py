@@ -15,7 +15,7 @@ import yaml
 
 from muster.local.sweep import RUN_MARK, marked
 from muster.report.history import read_history
-from tests.support.local_jobs import TRAIN, LocalJob, finish, has_ended, job, mark_in
+from tests.support.local_jobs import TRAIN, LocalJob, finish, has_ended, is_running, job, mark_in
 from tests.support.waiting import wait_until
 
 
@@ -282,7 +282,7 @@ def test_a_daemon_that_a_script_leaves_behind_is_ended(local_job: LocalJob) -> N
     code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
     pid = int(local_job.logs().split("child ")[1].split()[0])
-    assert not runs(pid)
+    assert not is_running(pid)
 
 
 def test_what_a_replica_without_supervisor_leaves_behind_is_gone_before_the_next_attempt(local_job: LocalJob) -> None:
@@ -399,13 +399,6 @@ def _guards(pid: int) -> list[psutil.Process]:
             if "muster.local.guard" in child.cmdline():
                 found.append(child)
     return found
-
-
-def runs(pid: int) -> bool:
-    try:
-        return not has_ended(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _runs(directory: Path) -> bool:

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from local_cluster.ports import free_ports
 from muster_contract.errors import BadConfiguration, PeerLost
 from tests.local import proofs
 from tests.support.bare_worlds import trainer, world
-from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.tensorflow
 

@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
+from local_cluster.ports import free_ports
 from tests.support.local_jobs import LocalJob, finish, job
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 STEPS = 100

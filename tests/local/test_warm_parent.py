@@ -19,6 +19,7 @@ from muster_trainer.supervisor.processes import become_subreaper, reap
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.warm import WarmParent
 from tests.support import descriptors
+from tests.support.local_jobs import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forking from a warm parent needs a subreaper, which is Linux's")
 DEADLINE = 240.0
@@ -86,13 +87,6 @@ def test_a_forked_process_is_ours_to_reap_and_leads_its_own_group(parent: WarmPa
         assert "spec.trainer.task: there is no task 'unknown'" in said
 
 
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.torch
 def test_forked_processes_die_with_the_supervisor(environ: dict[str, str], tmp_path: Path) -> None:
     program = """
@@ -112,11 +106,11 @@ time.sleep(60)
     supervisor = subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
     assert supervisor.stdout is not None
     pids = [int(pid) for pid in supervisor.stdout.readline().split()]
-    assert all(map(lives, pids))
+    assert all(map(is_running, pids))
     supervisor.send_signal(signal.SIGKILL)
     supervisor.wait()
     limit = time.monotonic() + DEADLINE
-    while any(map(lives, pids)):
+    while any(map(is_running, pids)):
         reap([])
         assert time.monotonic() < limit
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from local_cluster.ports import free_ports
 from muster_contract.wire import encode
 from muster_trainer.checkpoint.objects import Location
 from tests.support import descriptors, forked
-from tests.support.ports import free_ports
 from tests.support.training_run import TrainingRun
 from tests.support.waiting import Result
 

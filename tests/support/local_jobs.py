@@ -235,6 +235,14 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is a process with this id that has not ended."""
+    try:
+        return not has_ended(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def finish(process: subprocess.Popen[str], seconds: float = DEADLINE) -> tuple[int, str]:
     """Exit code and output, once it has ended by itself."""
     try:

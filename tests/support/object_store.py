@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import local_cluster
-from tests.support.ports import free_ports
+from local_cluster.ports import free_ports
 
 ACCESS, SECRET, BUCKET = "muster", "not-a-secret", "checkpoints"
 SIZE = 32 << 20

@@ -175,7 +175,7 @@ _RESTARTED: deque[subprocess.Popen[bytes]] = deque()
 
 def _words(process: psutil.Process) -> list[str]:
     """The command line of a process; empty if it has ended."""
-    with suppress(psutil.NoSuchProcess):  # a zombie is one, too
+    with suppress(psutil.NoSuchProcess):  # also raised for a zombie
         return process.cmdline()
     return []
 

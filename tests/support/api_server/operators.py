@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
+from local_cluster.ports import free_ports
 from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 ADDRESS = "10.244.0.7"

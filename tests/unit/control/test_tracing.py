@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from local_cluster.ports import free_ports
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, CheckpointStatus, Phase, TrainingJobStatus
 from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.lifecycle.observed import Observed
 from tests.support.collector import Collector, collecting
-from tests.support.ports import free_ports
 
 HERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CREATED = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from local_cluster.ports import free_ports
 from muster_contract.errors import PeerLost
 from muster_trainer.measure.meeting import Meeting, address_of
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def all_ranks(world: int, does: Callable[[Meeting], Any]) -> list[Any]:
     """The result of each rank, or its PeerLost."""
-    port = str(free_port())
+    [port] = free_ports(1)
 
     def one(rank: int) -> Any:
         environment = {"MUSTER_RANK": str(rank), "MUSTER_WORLD_SIZE": str(world), "MUSTER_WORLD_ADDRESS": f"127.0.0.1:{port}"}

@@ -1,6 +1,4 @@
-"""Free ports for servers that tests start."""
-
-from __future__ import annotations
+"""Free ports for servers on this machine."""
 
 import socket
 from contextlib import ExitStack
