@@ -18,7 +18,7 @@ from .places import FOLDER, Places
 from .process import run
 from .progress import step
 
-KUBERNETES = "v1.34.4"
+KUBERNETES = "v1.37.2"
 _VERSION = "k8s.io/component-base/version"
 _MINOR = KUBERNETES.removeprefix("v").split(".")[1]
 _BUILD_TIMEOUT = 3600.0
@@ -133,6 +133,6 @@ def _go_environment() -> dict[str, str]:
 def _require_go(what: str) -> None:
     if shutil.which("go") is None:
         raise MissingError(
-            f"Go 1.25 or newer is needed to build {what} and is not on PATH: install it, or run where Docker can pull images, "
+            f"Go 1.26 or newer is needed to build {what} and is not on PATH: install it, or run where Docker can pull images, "
             "or set KUBECONFIG to a cluster that exists"
         )

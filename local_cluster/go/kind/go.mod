@@ -2,7 +2,7 @@ module muster.test/kind
 
 go 1.25
 
-require sigs.k8s.io/kind v0.30.0
+require sigs.k8s.io/kind v0.33.0
 
 require (
 	al.essio.dev/pkg/shellescape v1.5.1 // indirect
