@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
-from muster.api.spec import RoleName
+from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.status import World as WorldStatus
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
@@ -106,11 +108,31 @@ def world_plan(job: TrainingJob) -> WorldPlan:
 
 
 def plans_of(job: TrainingJob) -> Plans:
-    """Both plans of the job, for its current status."""
-    whole, world = strategy_of(job.spec.strategy).plan(job.spec), job.status.world
-    if job.spec.elastic is None or world is None:
+    """Both plans of the job, for its current status. Recent ones are cached, because all replicas of a new world need the same plan within
+    a second, and its cost grows with their number."""
+    return _plans(_PlanKey(job.spec, job.status.world))
+
+
+@dataclass(frozen=True, eq=False)
+class _PlanKey:
+    """Keys are equal if they have the same objects. To compare the specs themselves would cost as much as a plan."""
+
+    spec: TrainingJobSpec
+    world: WorldStatus | None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _PlanKey) and self.spec is other.spec and self.world is other.world
+
+    def __hash__(self) -> int:
+        return hash((id(self.spec), id(self.world)))
+
+
+@lru_cache(maxsize=16)
+def _plans(key: _PlanKey) -> Plans:
+    whole = strategy_of(key.spec.strategy).plan(key.spec)
+    if key.spec.elastic is None or key.world is None:
         return Plans(whole=whole, world=whole)
-    return Plans(whole=whole, world=whole.part({(member.role, member.index) for member in world.members}))
+    return Plans(whole=whole, world=whole.part({(member.role, member.index) for member in key.world.members}))
 
 
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:

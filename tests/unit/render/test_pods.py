@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from muster.api.problems import InvalidJobError
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, RoleName, TrainingJobSpec
-from muster.api.status import TrainingJobStatus
+from muster.api.status import Phase, TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
 from muster.render.form import form_of
-from muster.render.manifests import render_replica
+from muster.render.manifests import plans_of, render_replica
 from muster.strategies.registry import strategy_of
 from muster_contract.strategy import StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
@@ -489,3 +490,11 @@ def test_a_pod_prefers_other_nodes_than_the_avoided_ones(own: dict[str, Any] | N
     assert wishes[-1] == {"weight": 100, "preference": {"matchFields": fields}}
     assert wishes[:-1] == (["mine"] if own and own.get("nodeAffinity") else [])
     assert {**spec, "affinity": None} == {**plain, "affinity": None}
+
+
+def test_a_world_is_planned_once_until_the_spec_or_the_world_changes() -> None:
+    job = job_of(ddp(roles={"worker": {"replicas": 3}}))
+    first = plans_of(job)
+    assert plans_of(job.with_status(replace(job.status, phase=Phase.RUNNING))) is first
+    larger = job_of(ddp(roles={"worker": {"replicas": 4}}))
+    assert [plans_of(larger).world.size, plans_of(job).world.size] == [4, 3]
