@@ -24,11 +24,15 @@ $(READY): pyproject.toml
 demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
 	@$(BIN)/python examples/demo.py
 
-test: lint unit property mutants control-plane ## everything: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
-	@$(MAKE) --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) local cluster-test
+TWO_AT_A_TIME = $(MAKE) --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+test: $(READY) ## all that CI runs: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
+	@$(TWO_AT_A_TIME) lint unit property some-mutants
+	@$(MAKE) --no-print-directory control-plane
+	@$(TWO_AT_A_TIME) local cluster-test
 	@$(MAKE) --no-print-directory cluster-down
 
-check: lint unit property mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no Kubernetes
+check: lint unit property some-mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no Kubernetes
 
 lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are current
 	$(BIN)/ruff check .
@@ -46,7 +50,10 @@ property: $(READY) ## property tests of the pure core
 	$(BIN)/pytest tests/property
 
 local: $(READY) ## real training processes on this machine, with a selection of the faults
-	$(BIN)/pytest tests/local tests/chaos -m "not chaos"
+	$(BIN)/pytest tests/local tests/chaos -m "not chaos and not thorough"
+
+thorough: $(READY) mutants ## what `make test` leaves out to be quick: all planted bugs, and more worlds, layouts, inputs and errors
+	$(BIN)/pytest tests/local -m thorough
 
 chaos: $(READY) ## every fault with every strategy, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
 	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py
@@ -78,6 +85,9 @@ checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch
 
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python -m tests.mutants.run
+
+some-mutants: $(READY) ## the same with each fourth bug
+	$(BIN)/python -m tests.mutants.run --every 4
 
 locks: $(READY) ## pin what the images install, with hashes, in deploy/locks; asks the package index
 	$(BIN)/python deploy/lock.py
@@ -112,4 +122,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local chaos chaos-walk checkpoints-across ui-test mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean

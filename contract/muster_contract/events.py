@@ -183,6 +183,7 @@ class Save(Event):
     path: str = _text(default="", cut=LINE, doc="Name of the checkpoint.")
     seconds: float | None = _seconds(default=None, doc="Seconds from the beginning of the save until all ranks know of the commit.")
     blocked_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which training waited. Absent: all of them.")
+    interval_seconds: float | None = _seconds(default=None, doc="Seconds from one save to the next, if the trainer chose them.")
     bytes: int | None = _step(default=None, doc="Size of the checkpoint.")
     reason: str = _text(default="Periodic", cut=WORD, doc="`Periodic`, `Stop`, `Final` or `PeerLost`.")
 

@@ -86,9 +86,12 @@ def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said
 @pytest.mark.parametrize(
     ("task", "size", "config"),
     [
-        ("gpt", 128, {"width": 32, "heads": 2, "context": 32, "optimizer": "AdamW", "learningRate": 0.003}),
+        pytest.param(
+            *("gpt", 128, {"width": 32, "heads": 2, "context": 32, "optimizer": "AdamW", "learningRate": 0.003}),
+            marks=pytest.mark.thorough,
+        ),
         ("recommender", 512, {"epochs": 2, "optimizer": "Adam", "learningRate": 0.02, "gradientClipNorm": 0.5}),
-        ("skewed", 128, {"gradientClipNorm": 1.0}),
+        pytest.param("skewed", 128, {"gradientClipNorm": 1.0}, marks=pytest.mark.thorough),
     ],
 )
 def test_each_task_is_trained_alike_by_one_device_and_by_three(task: str, size: int, config: dict[str, Any]) -> None:

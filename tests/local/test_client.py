@@ -107,7 +107,7 @@ job.wait()
 """
 
 
-@pytest.mark.parametrize("how", ["attached", "detached"])
+@pytest.mark.parametrize("how", ["attached", pytest.param("detached", marks=pytest.mark.thorough)])
 def test_a_run_ends_with_the_program_that_submitted_it_unless_it_is_detached(
     local_job: LocalJob, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

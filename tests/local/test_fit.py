@@ -33,7 +33,10 @@ def test_the_losses_are_those_of_the_custom_loop_on_one_device(strategy: str, si
     proofs.losses_are_equal_to_a_millionth(custom, fitted)
 
 
-@pytest.mark.parametrize(("strategy", "devices", "codes"), [("Mirrored", {"logicalDevices": 2}, []), ("MultiWorkerMirrored", {}, [20])])
+@pytest.mark.parametrize(
+    ("strategy", "devices", "codes"),
+    [pytest.param("Mirrored", {"logicalDevices": 2}, [], marks=pytest.mark.thorough), ("MultiWorkerMirrored", {}, [20])],
+)
 def test_what_is_killed_and_what_is_asked_to_stop_goes_on_in_mid_epoch_bit_for_bit(
     strategy: str, devices: dict[str, int], codes: list[int], tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_cluster_of_one_worker_trains() -> None:
             {"strategy": "RPC", "roles": {"chief": {}, "worker": {"processesPerReplica": 2}, "ps": {}}},
             [(0, 0), (1, 0), (1, 1), (2, 0)],
             id="RPC, replicas of different sizes",
+            marks=pytest.mark.thorough,
         ),
     ],
 )

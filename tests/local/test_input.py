@@ -190,7 +190,9 @@ def write_parquet(path: Path, row: Mapping[str, Any], count: int) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("form", "write_rows"), [("TFRecord", write_tfrecord), ("Parquet", write_parquet)])
+@pytest.mark.parametrize(
+    ("form", "write_rows"), [("TFRecord", write_tfrecord), pytest.param("Parquet", write_parquet, marks=pytest.mark.thorough)]
+)
 def test_a_data_set_larger_than_the_memory_it_may_take_is_trained_on(
     form: str, write_rows: Callable[[Path, Mapping[str, Any], int], None], tmp_path: Path
 ) -> None:

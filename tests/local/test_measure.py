@@ -28,8 +28,8 @@ DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "A
     [
         pytest.param("digits-ddp", "AllReduce", TORCH | {"Broadcast", "AllGather", "ReduceScatter"}, marks=pytest.mark.torch),
         pytest.param("digits-mwms", "AllReduce Auto", TENSORFLOW, marks=pytest.mark.tensorflow),
-        pytest.param("mirrored", "AllReduce Hierarchical", DEVICES, marks=pytest.mark.tensorflow),
-        pytest.param("jax", "AllReduce", {"AllReduce", "AllGather", "ReduceScatter"}, marks=pytest.mark.jax),
+        pytest.param("mirrored", "AllReduce Hierarchical", DEVICES, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
+        pytest.param("jax", "AllReduce", {"AllReduce", "AllGather", "ReduceScatter"}, marks=[pytest.mark.jax, pytest.mark.thorough]),
     ],
 )
 def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own: str, operations: set[str]) -> None:
@@ -45,7 +45,13 @@ def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own
     assert all(one.world == 2 and 0 < one.low <= one.seconds <= one.high for one in told)
 
 
-@pytest.mark.parametrize("example", [pytest.param("digits-mwms", marks=pytest.mark.tensorflow), pytest.param("jax", marks=pytest.mark.jax)])
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param("digits-mwms", marks=pytest.mark.tensorflow),
+        pytest.param("jax", marks=[pytest.mark.jax, pytest.mark.thorough]),
+    ],
+)
 def test_a_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the_other(example: str) -> None:
     job = read_job(EXAMPLES / f"{example}.yaml")
     small, large = rehearsed(measurements(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml"))
@@ -69,7 +75,10 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("example", "strategy"),
-    [pytest.param("digits-ddp", "DDP", marks=pytest.mark.torch), pytest.param("jax", "JAX", marks=pytest.mark.jax)],
+    [
+        pytest.param("digits-ddp", "DDP", marks=pytest.mark.torch),
+        pytest.param("jax", "JAX", marks=[pytest.mark.jax, pytest.mark.thorough]),
+    ],
 )
 def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(example: str, strategy: str, tmp_path: Path) -> None:
     job_file = EXAMPLES / f"{example}.yaml"

@@ -134,7 +134,11 @@ def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "trainer", [{"script": "train.py 0.05"}, {"command": ["torchrun", "train.py", "0.05"]}], ids=["script", "torchrun"]
+    "trainer",
+    [
+        pytest.param({"script": "train.py 0.05"}, id="script"),
+        pytest.param({"command": ["torchrun", "train.py", "0.05"]}, id="torchrun", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_pytorch_program_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path, trainer: dict[str, Any]) -> None:
     shutil.copy(REPOSITORY / "examples/own-loop/train.py", tmp_path)

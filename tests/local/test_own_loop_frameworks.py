@@ -127,13 +127,13 @@ def check(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weigh
 
 
 CASES = [
-    pytest.param("accelerate", "DDP", read_safetensors, marks=pytest.mark.torch),
+    pytest.param("accelerate", "DDP", read_safetensors, marks=[pytest.mark.torch, pytest.mark.thorough]),
     pytest.param("transformers", "DDP", read_safetensors, marks=pytest.mark.torch),
-    pytest.param("fsdp", "FSDP", read_fsdp, marks=[pytest.mark.torch, pytest.mark.chaos]),
-    pytest.param("orbax", "JAX", read_orbax, marks=pytest.mark.jax),
-    pytest.param("keras", "OneDevice", read_keras, marks=pytest.mark.tensorflow),
-    pytest.param("keras_loop", "MultiWorkerMirrored", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.chaos]),
-    pytest.param("lightning", "DDP", read_lightning, marks=[pytest.mark.torch, pytest.mark.chaos]),
+    pytest.param("fsdp", "FSDP", read_fsdp, marks=[pytest.mark.torch, pytest.mark.thorough]),
+    pytest.param("orbax", "JAX", read_orbax, marks=[pytest.mark.jax, pytest.mark.thorough]),
+    pytest.param("keras", "OneDevice", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
+    pytest.param("keras_loop", "MultiWorkerMirrored", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
+    pytest.param("lightning", "DDP", read_lightning, marks=[pytest.mark.torch, pytest.mark.thorough]),
 ]
 
 LAST = {"OneDevice": "worker-0", "DDP": "worker-1", "FSDP": "worker-1", "JAX": "worker-1", "MultiWorkerMirrored": "worker-1"}
@@ -147,7 +147,7 @@ def test_an_example_whose_worker_is_killed_ends_with_the_weights_of_an_undisturb
     check(tmp_path, name, strategy, read, kill=LAST[strategy])
 
 
-@pytest.mark.chaos
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "strategy", "read"), CASES)
 def test_an_example_that_is_asked_to_stop_loses_no_step(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weights]) -> None:
     disturbed = check(tmp_path, name, strategy, read, kill=LAST[strategy], number=signal.SIGTERM)

@@ -224,7 +224,10 @@ def test_a_killed_guard_is_replaced(local_job: LocalJob) -> None:
         os.kill(run.pid, signal.SIGKILL)  # and it does its work: `running` sees to that
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)],
+)
 def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(local_job: LocalJob, number: signal.Signals) -> None:
     local_job.write(job())
     with local_job.running("job.yaml") as run:

@@ -14,15 +14,16 @@ from tests.support.bare_worlds import trainer, world
 
 DDP = pytest.param("DDP", marks=pytest.mark.torch)
 JAX = pytest.param("JAX", marks=pytest.mark.jax)
+SLOW_JAX = pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough])
 MWMS = pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow)
 
 
-@pytest.mark.parametrize("strategy", [DDP, JAX])
+@pytest.mark.parametrize("strategy", [DDP, SLOW_JAX])
 def test_a_killed_world_with_a_convolutional_model_resumes_and_every_loss_is_bit_equal(strategy: str, tmp_path: Path) -> None:
     proofs.killed_world_continues_bit_for_bit(strategy, tmp_path, {"model": "cnn"})
 
 
-@pytest.mark.parametrize("strategy", [DDP, JAX])
+@pytest.mark.parametrize("strategy", [DDP, SLOW_JAX])
 def test_a_damaged_checkpoint_is_skipped_with_a_notice(strategy: str, tmp_path: Path) -> None:
     proofs.damaged_checkpoint_is_passed_over(strategy, tmp_path)
 
@@ -33,7 +34,7 @@ def test_the_losses_do_not_depend_on_the_number_of_processes(strategy: str) -> N
     proofs.losses_do_not_depend_on_the_world(strategy, [1, 2, 4] if fields else [1, 2, 3, 4], **fields)
 
 
-@pytest.mark.parametrize("strategy", [DDP, JAX, MWMS])
+@pytest.mark.parametrize("strategy", [DDP, SLOW_JAX, MWMS])
 def test_a_rank_without_samples_takes_part_and_portions_change_nothing(strategy: str) -> None:
     # 1,437 samples in steps of 718 leave a last step of one sample for two processes
     portions = 3 if strategy == "MultiWorkerMirrored" else 1
@@ -44,7 +45,7 @@ def test_a_rank_without_samples_takes_part_and_portions_change_nothing(strategy:
     ("strategy", "size"),
     [
         pytest.param("DDP", 2, marks=pytest.mark.torch),
-        pytest.param("DDP", 3, marks=pytest.mark.torch),
+        pytest.param("DDP", 3, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("JAX", 2, marks=pytest.mark.jax),
         pytest.param("MultiWorkerMirrored", 2, marks=pytest.mark.tensorflow),
     ],
@@ -62,7 +63,7 @@ def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved(strateg
     assert "no checkpoint storage" in proofs.last_error(running)["message"]
 
 
-@pytest.mark.parametrize("strategy", [DDP, JAX])
+@pytest.mark.parametrize("strategy", [DDP, SLOW_JAX])
 def test_a_disk_that_fills_up_under_a_save_ends_all_ranks_with_one_message_and_costs_no_commit(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path, config=proofs.SLOW)
     with world(strategy, document) as first:

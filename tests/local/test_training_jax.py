@@ -22,8 +22,14 @@ TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     ("config", "batch"),
     [
         ({"gradientClipNorm": 0.1}, {"accumulationSteps": 3}),
-        ({"optimizer": "AdamW", "weightDecay": 0.01, "learningRate": 0.003, "warmupSteps": 10, "model": "cnn"}, {}),
-        ({"optimizer": "Adam", "weightDecay": 0.01, "learningRate": 0.003}, {"accumulationSteps": 2}),
+        pytest.param(
+            *({"optimizer": "AdamW", "weightDecay": 0.01, "learningRate": 0.003, "warmupSteps": 10, "model": "cnn"}, {}),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            *({"optimizer": "Adam", "weightDecay": 0.01, "learningRate": 0.003}, {"accumulationSteps": 2}),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_the_choices_of_the_config_give_the_losses_of_one_process(config: dict[str, Any], batch: dict[str, Any]) -> None:
@@ -64,6 +70,7 @@ def test_bfloat16_reaches_the_target_with_parameters_in_float32(tmp_path: Path) 
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.thorough
 def test_a_step_whose_loss_is_no_number_can_be_left_out(tmp_path: Path) -> None:
     more = "plain = loss\ndef loss(outputs, batch): return jnp.where(batch[0][:, 0] > 2.5, jnp.nan, plain(outputs, batch))"
     (tmp_path / "broken.py").write_text(f"{(EXAMPLES / 'cancer_jax.py').read_text()}\n\n{more}\n")
@@ -76,6 +83,7 @@ def test_a_step_whose_loss_is_no_number_can_be_left_out(tmp_path: Path) -> None:
     assert running.metrics()["accuracy"] > 0.5
 
 
+@pytest.mark.thorough
 def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_and_a_schedule(tmp_path: Path) -> None:
     more = "def schedule(step, config): return 0.5 + 0.5 * (step % 7)"
     (tmp_path / "scheduled.py").write_text(f"{(EXAMPLES / 'cancer_jax.py').read_text()}\n\n{more}\n")

@@ -7,6 +7,7 @@ import math
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,15 @@ def test_another_batch_size_is_refused_by_name_and_never_starts_over(tmp_path: P
     assert min(again.losses()) == 1
 
 
-def test_every_seconds_saves_at_a_step_of_all_ranks(tmp_path: Path) -> None:
-    document = trainer(tmp_path, config=proofs.SLOW, checkpoint={"everySteps": None, "everySeconds": 0.3})
+@pytest.mark.parametrize(
+    ("interval", "reported"),
+    [pytest.param({"everySeconds": 0.3}, None, marks=pytest.mark.thorough), ({"interval": "Continuous"}, 0.0)],
+    ids=["fixed", "continuous"],
+)
+def test_saves_by_time_are_at_a_step_of_all_ranks(tmp_path: Path, interval: dict[str, Any], reported: float | None) -> None:
+    document = trainer(tmp_path, config=proofs.SLOW, checkpoint={"everySteps": None, **interval})
     with world("DDP", document) as running:
-        running.wait_for_event("commit", lambda event: event["reason"] == "Periodic")
+        running.wait_for_event("commit", lambda event: event["reason"] == "Periodic" and event.get("intervalSeconds") == reported)
         assert running.finish() == [0, 0], running.story()
 
 
@@ -121,7 +127,7 @@ def metrics(outputs, batch):
 """
 
 
-@pytest.mark.parametrize("strategy", ["DDP", "FSDP"])
+@pytest.mark.parametrize("strategy", ["DDP", pytest.param("FSDP", marks=pytest.mark.thorough)])
 def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_averages_a_schedule_and_what_is_counted(
     strategy: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,12 @@
 """Plants each bug of `mutants.py` and runs the lifecycle's property tests against it: every one must be found.
 
-Exits 1 if one survives, if the tests fail without a bug, or if a bug does not fit the source any more.
+Arguments are names of bugs. `--every 4` plants each fourth bug only. Exits 1 if one survives, if the tests fail without a bug, or if a
+bug does not fit the source any more.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -63,10 +65,15 @@ def _found_by(output: str) -> str:
     return named.group(1) if named else ""
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="plant each Nth bug only")
+    options = parser.parse_args(arguments)
+    names = options.names
     if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
         raise SystemExit(f"error: unknown mutants {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in MUTANTS)}")
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    chosen = [mutant for mutant in MUTANTS[:: options.every] if not names or mutant.name in names]
     began = time.monotonic()
     print(f"{'mutant':<30} {'found by':<24} {'s':>5}  what it breaks", flush=True)
     survivors = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from muster.api.base import ApiModel
 from muster.api.quantity import Quantity
@@ -20,6 +20,25 @@ DISABLED_NEEDS_COMMAND = "Disabled starts nothing but a command: write command, 
 
 MAX_REPLICAS = 4096
 MAX_GRACE_SECONDS = 86400
+
+MAX_SAVE_SECONDS = 7 * 86400
+SAVE_POLICIES = ("Auto", "Continuous")
+
+
+def _save_interval(value: Any) -> Any:
+    if value in SAVE_POLICIES or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SAVE_SECONDS):
+        return value
+    raise ValueError(f"must be a whole number from 1 to {MAX_SAVE_SECONDS}, or Auto, or Continuous")
+
+
+SaveInterval = Annotated[
+    int | Literal["Auto", "Continuous"],
+    BeforeValidator(_save_interval),
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "minimum": 1, "maximum": MAX_SAVE_SECONDS, "pattern": f"^({'|'.join(SAVE_POLICIES)})$"}
+    ),
+]
+"""Seconds between saves, or how the trainer chooses them."""
 
 Word = Annotated[str, StringConstraints(max_length=4096)]
 DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -321,7 +340,11 @@ class Checkpoint(ApiModel):
         le=2**31 - 1,
         description="Number of steps between saves. Default: 100 if everySeconds is absent too.",
     )
-    every_seconds: int | None = Field(default=None, ge=1, le=7 * 86400, description="Seconds between saves.")
+    every_seconds: SaveInterval | None = Field(
+        default=None,
+        description="Seconds between saves. Auto: the trainer chooses them from the measured cost of a save and the restarts of the job. "
+        "Continuous: it saves again when the previous save is complete.",
+    )
     keep: int = Field(default=3, ge=2, le=1000, description="Number of commits to keep.")
     asynchronous: bool = Field(
         default=True,

@@ -259,6 +259,8 @@ class CheckpointStatus(StatusPart):
     """Estimated duration of a save, in seconds: the newest measured duration, or half of the one before if that is more."""
     blocked_seconds: Seconds | None = None
     """How long the training waited for the save, in seconds."""
+    interval_seconds: Seconds | None = None
+    """Seconds from the beginning of the save to the next one, if everySeconds is Auto. They follow from blockedSeconds and the restarts."""
     verified: bool = False
     """Whether a later attempt has read the commit and verified its checksums."""
 

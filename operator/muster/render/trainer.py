@@ -110,7 +110,8 @@ def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:
         directory=directory,
         resume=checkpoint.resume,
         every_steps=every_steps,
-        every_seconds=checkpoint.every_seconds,
+        every_seconds=None if isinstance(checkpoint.every_seconds, str) else checkpoint.every_seconds,
+        interval=checkpoint.every_seconds if isinstance(checkpoint.every_seconds, str) else None,
         keep=checkpoint.keep,
         asynchronous=checkpoint.asynchronous,
     )

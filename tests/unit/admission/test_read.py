@@ -173,6 +173,13 @@ FIELDS = [
         'job.yaml:7: spec.communication: must be one of Auto, NCCL, Gloo, Ring, Hierarchical, OneDevice, not "nccl2"; did you mean NCCL?',
     ),
     ("  checkpoint: {keep: 1}", "job.yaml:7: spec.checkpoint.keep: must be a whole number of at least 2, not 1"),
+    *(
+        (
+            f"  checkpoint: {{everySeconds: {value}}}",
+            "job.yaml:7: spec.checkpoint.everySeconds: must be a whole number from 1 to 604800, or Auto, or Continuous",
+        )
+        for value in ("0", "604801", "auto", "'60'", "1.5", "true", "[Auto]")
+    ),
     ("  checkpoint: {storage: {uri: ''}}", "job.yaml:7: spec.checkpoint.storage.uri: must not be empty"),
     (
         "  checkpoint: {name: a/b}",

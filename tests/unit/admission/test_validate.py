@@ -59,6 +59,8 @@ ACCEPTED = [
     {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}},
     {"checkpoint": {"resume": "/checkpoints/other/step-00000100-x"}},
     {"checkpoint": {"everySteps": 10, "everySeconds": 60}},
+    {"checkpoint": {"everySeconds": "Auto"}},
+    {"checkpoint": {"everySeconds": "Continuous"}},
     {"trainer": {"module": "my_pkg.model", "input": {"workers": 0, "prefetch": 1, "shard": "File", "cache": "/dev/shm/samples"}}},
     {"trainer": {"script": "train.py", "config": {"epochs": "many"}}},
     {"trainer": {"command": ["torchrun", "train.py"], "supervisor": "Disabled"}},

@@ -199,13 +199,19 @@ def test_credentials_of_the_secret_go_only_into_the_trainer() -> None:
 
 @pytest.mark.parametrize(
     ("cadence", "steps", "seconds"),
-    [({}, 100, None), ({"everySeconds": 60}, None, 60), ({"everySteps": 7, "everySeconds": 60}, 7, 60)],
+    [
+        ({}, 100, None),
+        ({"everySeconds": 60}, None, 60),
+        ({"everySteps": 7, "everySeconds": 60}, 7, 60),
+        ({"everySeconds": "Auto"}, None, "Auto"),
+        ({"everySteps": 7, "everySeconds": "Continuous"}, 7, "Continuous"),
+    ],
 )
-def test_a_job_saves_every_100_steps_by_default(cadence: dict[str, int], steps: int | None, seconds: int | None) -> None:
+def test_a_job_saves_every_100_steps_by_default(cadence: dict[str, int | str], steps: int | None, seconds: int | str | None) -> None:
     [pod] = pods_of(ddp(checkpoint={**CLAIM, **cadence})).values()
     checkpoint = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).checkpoint
     assert checkpoint is not None
-    assert (checkpoint.every_steps, checkpoint.every_seconds) == (steps, seconds)
+    assert (checkpoint.every_steps, checkpoint.interval or checkpoint.every_seconds) == (steps, seconds)
 
 
 def test_options_have_only_the_values_of_the_user() -> None:

@@ -22,6 +22,7 @@ from muster_trainer.checkpoint.manifest import read_verified
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.host.memory import spare_bytes
 from muster_trainer.training.engine import Part
+from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.saving import Saver
 from tests.support.waiting import wait_until
 
@@ -90,7 +91,8 @@ class TwoRanks:
         self.ranks = [Rank(rank, texts, together) for rank in (0, 1)]
         store = Store(directory, FENCE, keep=2)
         store.register(select(CheckpointSpec(str(directory)), FENCE))
-        self.savers = [Saver(store, rank, rank) for rank in self.ranks]
+        interval = SaveInterval(CheckpointSpec(str(directory)), job_created=FENCE.created, failures=0)
+        self.savers = [Saver(store, rank, rank, interval) for rank in self.ranks]
         self.pool = ThreadPoolExecutor(2)
 
     def all(self, call: Callable[[Saver], Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from muster_trainer.host.stopping import StopRequest
 from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, rate_share
+from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
@@ -220,10 +221,10 @@ class Training:
 
     def _seconds_due(self) -> bool:
         """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step. A save in flight is not waited for."""
-        every = self.spec.checkpoint.every_seconds if self.spec.checkpoint else None
-        if self.saver is None or every is None or self.engine.rank != 0 or self.saver.in_flight:
+        saver = self.saver
+        if saver is None or saver.interval.seconds is None or self.engine.rank != 0 or saver.in_flight:
             return False
-        return time.monotonic() - self.saver.began >= every
+        return time.monotonic() - saver.began >= saver.interval.seconds
 
     def _due(self, done: int) -> bool:
         every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
@@ -290,7 +291,8 @@ class Training:
 
     def _saver(self, checkpoint: CheckpointSpec) -> Saver:
         store = Store(location_of(checkpoint.directory), Fence(self.env.job_created, self.env.attempt), checkpoint.keep)
-        return Saver(store, self.engine, self.events)
+        interval = SaveInterval(checkpoint, job_created=self.env.job_created, failures=self.env.attempt)
+        return Saver(store, self.engine, self.events, interval)
 
     # evaluation
 

@@ -25,6 +25,7 @@ from muster_trainer.host.events import Events
 from muster_trainer.host.memory import spare_bytes
 from muster_trainer.training.agreement import agree, gather
 from muster_trainer.training.engine import Engine, Part
+from muster_trainer.training.interval import SaveInterval
 
 _NICENESS = 10
 """The niceness of the thread that writes, so that steps have priority."""
@@ -50,11 +51,11 @@ class Saver:
 
     `step` and `path` are those of the newest commit, or of the one that the attempt resumed from. `reached` is the time at which
     training was at that step. `seconds` is the time that rank 0 would need to write all parts. `began` is the start of the newest
-    save. If a save fails, every rank raises StorageUnavailable.
+    save. `interval` says how long after it the next one is due. If a save fails, every rank raises StorageUnavailable.
     """
 
-    def __init__(self, store: Store, engine: Engine, events: Events) -> None:
-        self.store, self.engine, self.events = store, engine, events
+    def __init__(self, store: Store, engine: Engine, events: Events, interval: SaveInterval) -> None:
+        self.store, self.engine, self.events, self.interval = store, engine, events, interval
         self.step: int | None = None
         self.path: Location | None = None
         self.began = time.monotonic()
@@ -162,7 +163,8 @@ class Saver:
             seconds, blocked = now - flight.began, flight.blocked + now - self._since
             self.reached = flight.began
             commit = Commit(step=flight.manifest.step, path=flight.directory.name, bytes=size, reason=reason)
-            self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked))
+            interval = self.interval.measure(seconds=seconds, blocked=blocked)
+            self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked, interval_seconds=interval))
             self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
 
     @contextmanager

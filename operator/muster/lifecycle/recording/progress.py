@@ -191,6 +191,7 @@ def _with_commit(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         seconds=seconds,
         measured_seconds=_measured(old.measured_seconds if old else None, seconds),
         blocked_seconds=_rounded(commit.blocked_seconds),
+        interval_seconds=_rounded(commit.interval_seconds),
     )
     return replace(status, checkpoint=checkpoint)
 
