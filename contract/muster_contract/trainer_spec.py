@@ -41,9 +41,9 @@ class CheckpointSpec:
     resume: str = wire_field(default="Auto", min_length=1, doc="`Auto`, `Never` or the path of a checkpoint.")
     every_steps: int | None = wire_field(default=None, minimum=1, doc="Save after so many steps.")
     every_seconds: float | None = wire_field(default=None, minimum=0, doc="Save after so many seconds.")
-    interval: Literal["Auto", "Continuous"] | None = wire_field(default=None, doc="How the trainer chooses the seconds between saves.")
     keep: int = wire_field(default=3, minimum=1, doc="Commits to keep.")
     asynchronous: bool = wire_field(default=True, name="async", doc="Training continues while a checkpoint is written.")
+    interval: Literal["Auto", "Continuous"] | None = wire_field(default=None, doc="How the trainer chooses the seconds between saves.")
 
 
 @document
