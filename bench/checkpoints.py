@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.strategies.registry import strategy_of
-from muster_contract.events import Step
+from muster_contract.events import CommitReason, Step
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_contract.wire import encode
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
@@ -78,7 +78,7 @@ class Training:
         with os.fdopen(reader) as lines:
             self.told.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
 
-    def manifest(self, reason: str) -> Manifest:
+    def manifest(self, reason: CommitReason) -> Manifest:
         return Manifest(self.done, 0, 0, self.done, 1, "DDP", 0, {}, {}, reason, "now")
 
     def step(self) -> None:
@@ -92,7 +92,7 @@ class Training:
         """Seconds that so many steps take, with a save and what is said of each step, or without."""
         begun = time.monotonic()
         if saves:
-            self.saver.begin(self.manifest("Periodic"))
+            self.saver.begin(self.manifest(CommitReason.PERIODIC))
         for _ in range(steps):
             self.step()
             if saves:
@@ -104,14 +104,14 @@ class Training:
     def synchronous(self) -> float:
         self.step()
         begun = time.monotonic()
-        self.saver.save(self.manifest("Periodic"))
+        self.saver.save(self.manifest(CommitReason.PERIODIC))
         return time.monotonic() - begun
 
     def asynchronous(self) -> dict[str, Any]:
         """The commit's event."""
         self.step()
         known = len(self.told)
-        self.saver.begin(self.manifest("Periodic"))
+        self.saver.begin(self.manifest(CommitReason.PERIODIC))
         while self.saver.in_flight:
             self.step()
         while len(self.told) == known:

@@ -157,7 +157,7 @@ class Supervisor:
         if stepped is not None:
             step, when = 1 + int((time.monotonic() - stepped) / STEP_SECONDS), time.time() - (time.monotonic() - stepped)
             said |= {"phase": "Training", "marks": {"restoring": when, "resumed": when, "stepped": when}, "idleSeconds": 0.0}
-            said["resumed"] = {"found": None, "step": 0, "path": None, "skipped": []}
+            said["resumed"] = {"committedStep": None, "step": 0, "path": None, "skipped": []}
             if self.pod["metadata"]["labels"]["muster.dev/index"] == "0":
                 said["progress"] = progress(step)
         return json.dumps({**report(self.pod, sequence=self._sequence), **said, "attempt": self.attempt}).encode()

@@ -45,7 +45,11 @@ def test_a_job_that_starts_over_though_a_commit_exists_says_so(jobs: Jobs, nodes
     jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0")
     jobs.reaches("digits", "Running", attempt=1)
     [pod] = jobs.pods("digits")
-    tell(operator, token(jobs, pod), report(pod, resumed={"found": None, "step": 0, "path": None, "skipped": []}, progress=progress(1)))
+    tell(
+        operator,
+        token(jobs, pod),
+        report(pod, resumed={"committedStep": None, "step": 0, "path": None, "skipped": []}, progress=progress(1)),
+    )
     status = wait_until(
         lambda: condition(found := jobs.status("digits"), "ResumeRegression").get("status") == "True" and found, "the regression is told"
     )

@@ -220,7 +220,7 @@ def check_attempt(
     told = (commit - EVERY, commit) if damaged else (commit, commit + EVERY)  # who commits may end, or lose its peers, before it can say so
     assert resumed in told
     assert following["stepResumed"] == resumed, following
-    assert following["stepFound"] == resumed + (EVERY if damaged else 0), following
+    assert following["stepCommitted"] == resumed + (EVERY if damaged else 0), following
     if saves:
         assert following["stepsLost"] == 0, following
         assert commit >= ended["lastStep"], ended  # they train on until all have agreed to stop

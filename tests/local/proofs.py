@@ -102,7 +102,7 @@ def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-7])
     second = second_attempt(strategy, document)
     (resumed,) = second.events("resumed")
-    assert resumed["found"] == STEPS
+    assert resumed["committedStep"] == STEPS
     assert resumed["step"] == 50
     assert [skipped["path"] for skipped in resumed["skipped"]] == [str(newest), str(before)]
     assert "SHA-256" in resumed["skipped"][0]["reason"]

@@ -117,8 +117,8 @@ def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at
     second = proofs.second_attempt("Pipeline", document)
     assert second.events("resumed")[0]["step"] >= 10
     assert cut_of(second) == cut_of(first)
-    assert first.events("measurement")[0]["kept"]
-    assert second.events("measurement")[0]["kept"]
+    assert first.events("measurement")[0]["inherited"]
+    assert second.events("measurement")[0]["inherited"]
     assert {**first.losses(), **second.losses()} == whole
 
 

@@ -152,7 +152,7 @@ def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_
     first, second = status["attempts"]
     assert first["lastStep"] == last
     assert second["stepsLost"] == len(history.redone) == last - 5
-    assert second["stepFound"] == 5
+    assert second["stepCommitted"] == 5
     assert status["goodput"]["redoneSeconds"] >= 0.9 * sum(step.seconds for step in history.redone)
     assert status["goodput"]["productiveSteps"] == 400
 

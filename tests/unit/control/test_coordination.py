@@ -50,7 +50,7 @@ REPORT: dict[str, Any] = {
     "phase": "Training",
     "progress": {"step": 120, "totalSteps": 345, "epoch": 5, "loss": "nan", "samplesPerSecond": 5120.0, "updatedAt": 1795260507.1},
     "checkpoint": {"step": 100, "path": "step-00000100", "time": 1795260506.0},
-    "resumed": {"found": None, "step": 0, "path": None, "skipped": []},
+    "resumed": {"committedStep": None, "step": 0, "path": None, "skipped": []},
     "evaluation": None,
     "fingerprints": [{"rank": 0, "framework": "torch", "version": "2.15.0"}],
     "notices": [{"reason": "InputStalled", "message": "a notice"}],

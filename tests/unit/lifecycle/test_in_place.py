@@ -293,7 +293,7 @@ def test_a_restart_during_which_training_continues_is_no_resume() -> None:
     assert story.status.attempt == 1
     assert story.status.condition(ConditionType.RESUME_REGRESSION) is None
     story = Story(story.job.with_status(TrainingJobStatus()))
-    began = alive("chief-0", step=40, resumed={"step": 0, "found": 50})
+    began = alive("chief-0", step=40, resumed={"step": 0, "committedStep": 50})
     story.see(seconds=0)
     story.see(*servers(chief_0=began), seconds=10)
     regressed = story.status.condition(ConditionType.RESUME_REGRESSION)

@@ -105,9 +105,9 @@ class PipelineModel(ParallelModel):
         world = {"devices": fingerprint(context.device)["devices"], "threads": torch.get_num_threads(), "model": shapes}
         directory = location_of(spec.checkpoint.directory) if spec.checkpoint else None
         whole = {"stages": self.stages, "layers": len(measured.layers)}
-        sizes, is_kept = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
+        sizes, is_inherited = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
         if self.stages > 1:
-            _report_cut(costs, sizes, by="evenly" if even else "by cost", is_kept=is_kept)
+            _report_cut(costs, sizes, by="evenly" if even else "by cost", is_inherited=is_inherited)
         return {"cut": sizes, "profile": measured.to_document()}
 
     # between stages
@@ -155,7 +155,7 @@ class PipelineModel(ParallelModel):
         return buffer
 
 
-def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_kept: bool) -> None:
+def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_inherited: bool) -> None:
     """Reports the layers, milliseconds and memory of each stage to the user."""
     stages: list[Stage] = []
     texts: list[str] = []
@@ -168,8 +168,8 @@ def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_kept: bool) -
         texts.append(f"stage {stage}: {edges}, {1000 * seconds:.2f} ms, {size / MIB:.1f} MiB")
     events = Events.from_environment(os.environ, dist.get_rank())
     layers = tuple(asdict(layer) for layer in costs.layers)
-    events.emit(PipelineMeasurement(cut=by, kept=is_kept, stages=tuple(stages), layers=layers))
-    how = f"cut {by}{' as the run before' if is_kept else ''}"
+    events.emit(PipelineMeasurement(cut=by, inherited=is_inherited, stages=tuple(stages), layers=layers))
+    how = f"cut {by}{' as the run before' if is_inherited else ''}"
     events.notice(NoticeReason.PIPELINE_CUT, f"{len(sizes)} stages, {how}: {'; '.join(texts)} a micro-batch")
 
 
