@@ -45,8 +45,6 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
         ("Mirrored", {"communication": "Ring"}, "spec.communication: 'Ring' is none of Auto, NCCL, Hierarchical, OneDevice"),
         ("MultiWorkerMirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
         ("MultiWorkerMirrored", {"communication": "OneDevice"}, "spec.communication: 'OneDevice' is none of Auto, NCCL, Ring"),
-        ("MultiWorkerMirrored", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
-        ("ParameterServer", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
     ],
 )
 def test_what_this_machine_cannot_do_is_refused_by_name(
