@@ -105,12 +105,8 @@ def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
     assert resumed["committedStep"] == STEPS
     assert resumed["step"] == 50
     assert [skipped["path"] for skipped in resumed["skipped"]] == [str(newest), str(before)]
-    assert "SHA-256" in resumed["skipped"][0]["reason"]
-    assert "bytes" in resumed["skipped"][1]["reason"]
     first_notice, second_notice = second.events("notice")
     assert [first_notice["reason"], second_notice["reason"]] == ["CheckpointDamaged"] * 2
-    assert newest.name in first_notice["message"]
-    assert before.name in second_notice["message"]
     assert second.losses() == {step: loss for step, loss in first.losses().items() if step > 50}
 
 
@@ -129,3 +125,8 @@ def losses_are_equal_to_a_millionth(one: BareWorld, other: BareWorld) -> None:
 
 def last_error(running: BareWorld) -> dict[str, Any]:
     return running.events("error")[-1]
+
+
+def field_of(error: Mapping[str, Any]) -> str:
+    """The field of the job that an error names."""
+    return str(error["message"].partition(": ")[0])

@@ -110,7 +110,7 @@ def test_it_hands_a_request_to_stop_on(empty_root: Path, run: SupervisorRun) -> 
 def test_a_script_needs_a_python_of_the_image(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"script": "train.py"})
     assert run.wait() == 11
-    assert "spec.trainer.script: the image has neither python3 nor python on its PATH" in run.last_words()["message"]
+    assert run.last_words()["message"].startswith("spec.trainer.script: ")
 
 
 def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: SupervisorRun) -> None:
@@ -192,7 +192,7 @@ def test_a_task_or_module_needs_an_image_with_the_trainer(copy: Path, run: Super
     start(copy, run, entry, PATH=python_for(tmp_path, "-I", "-S"), HOME=str(tmp_path))
     assert run.wait() == 11
     [field] = entry
-    assert f"spec.trainer.{field}: needs an image that is built on Muster's trainer image" in run.last_words()["message"]
+    assert run.last_words()["message"].startswith(f"spec.trainer.{field}: ")
 
 
 def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:

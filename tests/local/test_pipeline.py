@@ -136,7 +136,7 @@ def test_a_checkpoint_is_gone_on_from_under_another_cut_and_a_cut_by_cost_is_no_
     cut = {step: float.fromhex(loss) for step, loss in {**first.losses(), **second.losses()}.items()}
     assert max(abs(one[step] - cut[step]) for step in one) < 1e-5
     (notice,) = second.events("notice")
-    assert "3 stages, cut by cost: stage 0: 0 (Linear) to" in notice["message"]
+    assert notice["reason"] == "PipelineCut"
 
 
 TURNED = """

@@ -124,4 +124,4 @@ def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
         assert first.finish() == [0], first.story()
     with world(MWMS, trainer(tmp_path, config={"epochs": 1, "hidden": [8]}), size=1, attempt=1) as refused:
         assert refused.finish() == [11], refused.story()
-    assert "spec.trainer.config.hidden is [8]" in proofs.last_error(refused)["message"]
+    assert proofs.last_error(refused)["reason"] == "BadConfiguration"

@@ -123,7 +123,7 @@ def test_a_damaged_commit_is_skipped_with_a_notice(tmp_path: Path, enter: Enter)
     assert resume is not None
     assert resume.step == 2
     [notice] = of(sent, "notice")
-    assert (notice["reason"], "damaged" in notice["message"]) == ("CheckpointDamaged", True)
+    assert notice["reason"] == "CheckpointDamaged"
 
 
 @pytest.mark.parametrize("reads_commit", [True, False])
