@@ -24,6 +24,7 @@ import psutil
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
 from bench.supervisors import ComeAgainError, Line
+from muster_contract.events import Activity
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster, running
 from tests.support.api_server.jobs import Jobs
@@ -53,7 +54,7 @@ async def supervisor(
     sequence, line = 0, Line(port, trusted)
     while time.monotonic() < until:
         sequence += 1
-        body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase="Training")).encode()
+        body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase=Activity.TRAINING)).encode()
         begun = time.monotonic()
         try:
             reply = await line.post(body, bearer)

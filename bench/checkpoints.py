@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from muster.strategies.registry import strategy_of
+from muster_contract.environment import variables
 from muster_contract.events import CommitReason, Step
+from muster_contract.reports import Reply
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_contract.wire import encode
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
@@ -42,12 +44,12 @@ TRAINER = {
 }
 SECONDS_BETWEEN_SAVES = 60
 COORDINATOR = """
-import http.server, json, sys
+import http.server, sys
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"attempt": 0, "intervalSeconds": 0.2, "graceSeconds": 0, "end": False, "world": None}).encode()
+        body = sys.argv[2].encode()
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
@@ -127,24 +129,25 @@ def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         port = probe.getsockname()[1]
     (folder / "token").write_text("token")
     (folder / "state").mkdir()
-    env = {
-        "MUSTER_JOB": "bench/checkpoints",
-        "MUSTER_JOB_UID": "uid",
-        "MUSTER_JOB_CREATED": "2026-01-01T00:00:00Z",
-        "MUSTER_STRATEGY": "DDP",
-        "MUSTER_ROLE": "worker",
-        "MUSTER_INDEX": "0",
-        "MUSTER_ATTEMPT": "0",
-        "MUSTER_PROCESSES": "1",
-        "MUSTER_POD_NAME": "bench",
-        "MUSTER_POD_UID": "uid",
-        "MUSTER_TRAINER": json.dumps({"strategy": DDP, "command": ["sleep", "86400"], "batch": {}}),
-        "MUSTER_STATE_DIR": str(folder / "state"),
-        "MUSTER_TERMINATION_LOG": str(folder / "words"),
-        "MUSTER_COORDINATOR": f"http://127.0.0.1:{port}",
-        "MUSTER_TOKEN_FILE": str(folder / "token"),
-    }
-    coordinator = subprocess.Popen([sys.executable, "-c", COORDINATOR, str(port)])
+    env = variables(
+        job="bench/checkpoints",
+        job_uid="uid",
+        job_created=datetime(2026, 1, 1, tzinfo=UTC),
+        strategy="DDP",
+        role="worker",
+        index=0,
+        attempt=0,
+        processes=1,
+        pod_name="bench",
+        pod_uid="uid",
+        trainer=json.dumps({"strategy": DDP, "command": ["sleep", "86400"], "batch": {}}),
+        state_dir=folder / "state",
+        termination_log=folder / "words",
+        coordinator=f"http://127.0.0.1:{port}",
+        token_file=folder / "token",
+    )
+    reply = json.dumps(encode(Reply(attempt=0, interval_seconds=0.2, grace_seconds=0)))
+    coordinator = subprocess.Popen([sys.executable, "-c", COORDINATOR, str(port), reply])
     supervisor = subprocess.Popen([sys.executable, "-m", "muster_trainer.supervisor"], env={**os.environ, **env}, stdout=subprocess.DEVNULL)
     try:
         yield supervisor
