@@ -70,7 +70,7 @@ class Training:
         store = Store(directory, Fence(datetime(2026, 1, 1, tzinfo=UTC), 0), keep=2)
         store.register(select(CheckpointSpec(str(directory)), store.fence))
         reader, writer = os.pipe()
-        self.told: list[dict[str, Any]] = []
+        self.commits: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
         self.events = Events(writer, 0)
         self.saver = Saver(store, self.engine, self.events)
@@ -78,7 +78,7 @@ class Training:
 
     def _listen(self, reader: int) -> None:
         with os.fdopen(reader) as lines:
-            self.told.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
+            self.commits.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
 
     def manifest(self, reason: CommitReason) -> Manifest:
         return Manifest(self.done, 0, 0, self.done, 1, "DDP", 0, {}, {}, reason, "now")
@@ -91,7 +91,7 @@ class Training:
             self.saver.advance()
 
     def window(self, steps: int, *, saves: bool) -> float:
-        """Seconds that so many steps take, with a save and what is said of each step, or without."""
+        """Seconds that so many steps take, with a save and a report of each step, or without."""
         begun = time.monotonic()
         if saves:
             self.saver.begin(self.manifest(CommitReason.PERIODIC))
@@ -112,13 +112,13 @@ class Training:
     def asynchronous(self) -> dict[str, Any]:
         """The commit's event."""
         self.step()
-        known = len(self.told)
+        count = len(self.commits)
         self.saver.begin(self.manifest(CommitReason.PERIODIC))
         while self.saver.in_flight:
             self.step()
-        while len(self.told) == known:
+        while len(self.commits) == count:
             time.sleep(0.01)
-        return self.told[-1]
+        return self.commits[-1]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What the trainer costs: `python bench/overhead.py`. Prints JSON.
 
-Each strategy's step in the trainer's loop, with all that it says of it, is paired with that of a plain script (bench/plain): the same
+Each strategy's step in the trainer's loop, with all its reports, is paired with that of a plain script (bench/plain): the same
 model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other
 things may run here too, though the interval then grows; several worlds, since where a process puts its memory makes one side of it some
 percent faster than the other for as long as it lives. The processor seconds of a step say what the trainer adds in work alone,
@@ -178,10 +178,10 @@ def trained(training: Any) -> Iterator[float]:
 
 def slower(seconds: Sides) -> tuple[float, list[float]]:
     """By which share the trainer takes longer: the median over the pairs, and its 95 % interval by order statistics."""
-    found = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
-    spread = 1.96 * sqrt(len(found)) / 2
-    low, high = max(0, floor(len(found) / 2 - spread)), min(len(found) - 1, ceil(len(found) / 2 + spread))
-    return round(statistics.median(found), 4), [round(found[low], 4), round(found[high], 4)]
+    ratios = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
+    spread = 1.96 * sqrt(len(ratios)) / 2
+    low, high = max(0, floor(len(ratios) / 2 - spread)), min(len(ratios) - 1, ceil(len(ratios) / 2 + spread))
+    return round(statistics.median(ratios), 4), [round(ratios[low], 4), round(ratios[high], 4)]
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def what_rank_0_has_is_saved_when_its_peer_is_gone(strategy: str, directory: Pat
     """Kills the last rank between two saves, while all sleep: no step is done again, and the curve is bit for bit that of an
     uninterrupted run."""
     with world(strategy, trainer(directory, config={"stepDelaySeconds": 1.0}), size=size) as first:
-        told = first.wait_for_event("step", lambda event: event["step"] == 12)
-        time.sleep(max(0.0, told["time"] + 0.5 - time.time()))  # in the midst of the delay of the next step
+        step = first.wait_for_event("step", lambda event: event["step"] == 12)
+        time.sleep(max(0.0, step["time"] + 0.5 - time.time()))  # in the midst of the delay of the next step
         first.kill(size - 1)
         assert first.finish() == [*[20] * (size - 1), -signal.SIGKILL], first.story()
     last = first.events("commit")[-1]

@@ -61,7 +61,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "expected"),
     [
         (
             "def schedule(step, config): return -step",
@@ -79,10 +79,10 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
         ),
     ],
 )
-def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
+def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, expected: str, tmp_path: Path) -> None:
     with world("DDP", scheduled(tmp_path, more), PYTHONPATH=str(tmp_path)) as refused:
         assert refused.finish() == [code, code], refused.story()
-    assert all(error["message"].startswith(said) for error in refused.events("error"))
+    assert all(error["message"].startswith(expected) for error in refused.events("error"))
 
 
 @pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])

@@ -117,12 +117,12 @@ def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: Sup
     given = {"PATH": "/usr/bin:/bin", "HOME": str(run.folder), "USER": "me", "PYTHONHOME": "/image", "LD_LIBRARY_PATH": "/image/lib"}
     start(copy, run, {"command": ["env", "-0"]}, **given)
     assert run.wait() == 0, run.err.read_text()
-    found = dict(variable.split("=", 1) for variable in run.out.read_text().rstrip("\0\n").split("\0"))
-    assert all(found.pop(f"MUSTER_EVENTS_{name}") for name in ("FD", "ADDRESS", "TOKEN"))
-    assert found.pop("PYTHONPATH") == str(copy / "programs")
-    added = {name for name in found if name in STATUS_VARIABLES | TRACKER_VARIABLES}
+    variables = dict(variable.split("=", 1) for variable in run.out.read_text().rstrip("\0\n").split("\0"))
+    assert all(variables.pop(f"MUSTER_EVENTS_{name}") for name in ("FD", "ADDRESS", "TOKEN"))
+    assert variables.pop("PYTHONPATH") == str(copy / "programs")
+    added = {name for name in variables if name in STATUS_VARIABLES | TRACKER_VARIABLES}
     assert added >= {STATUS_URL, STATUS_TOKEN, WANDB_RUN_ID}
-    assert {name: value for name, value in found.items() if name not in added} == contract(run, {"command": ["env", "-0"]}, **given)
+    assert {name: value for name, value in variables.items() if name not in added} == contract(run, {"command": ["env", "-0"]}, **given)
 
 
 def test_programs_get_a_home_that_they_can_write(copy: Path, run: SupervisorRun) -> None:

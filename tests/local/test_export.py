@@ -25,7 +25,7 @@ def test_a_model_that_was_cut_up_is_exported_whole(strategy: str, size: int, tmp
 
     with world(strategy, trainer(tmp_path, config=EXPORTING), size=size) as running:
         assert running.finish() == [0] * size, running.story()
-    *_, notice = running.events("notice")  # a pipeline has told its cut before
+    *_, notice = running.events("notice")  # a pipeline has reported its cut before
     assert notice["reason"] == "ModelExported"
     state = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
     assert [tuple(tensor.shape) for tensor in state.values()] == [(64, 64), (64,), (32, 64), (32,), (10, 32), (10,)]
@@ -53,16 +53,16 @@ def test_an_export_is_checked_in_a_fresh_process_and_made_anew_when_the_job_is_r
 def test_a_place_that_cannot_take_the_export_is_refused_before_the_training(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "file").touch()
-    told = [
+    cases = [
         (trainer(None, config=EXPORTING), 11, "the job has no storage; write checkpoint.storage"),
         (trainer(tmp_path, config=EXPORTING), 11, f"{tmp_path / 'model'} is there, and is no export; name another folder"),
         (trainer(tmp_path, config={**EXPORTING, "export": f"{tmp_path}/file/model"}), 31, "a file stands where a directory is needed"),
     ]
-    for document, code, said in told:
+    for document, code, expected in cases:
         with world("DDP", document) as refused:
             assert refused.finish() == [code, code], refused.story()
         assert not refused.events("step")
-        assert all(said in error["message"] for error in refused.events("error")), refused.events("error")
+        assert all(expected in error["message"] for error in refused.events("error")), refused.events("error")
 
 
 @pytest.mark.tensorflow

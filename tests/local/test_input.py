@@ -65,8 +65,8 @@ def test_strategies_with_ways_of_their_own_read_ahead_too(strategy: str, files: 
 def test_tensorflow_trains_the_same_from_files_with_readers_and_by_way_of_a_cache(files: Mapping[str, Path], tmp_path: Path) -> None:
     options = {"logicalDevices": 2}
     memory = proofs.uninterrupted("Mirrored", size=1, options=options)
-    for form, said in (("TFRecord", {}), ("Arrow", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
-        same_training(proofs.uninterrupted("Mirrored", in_files(files[form], form), size=1, options=options, input=said), memory)
+    for form, settings in (("TFRecord", {}), ("Arrow", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
+        same_training(proofs.uninterrupted("Mirrored", in_files(files[form], form), size=1, options=options, input=settings), memory)
     assert any(tmp_path.glob("*/0.npy"))
 
 

@@ -185,9 +185,9 @@ def test_data_files_of_every_format_are_read_from_it_as_from_a_folder(root: Obje
             (root / path.name).upload(path)
         names = tuple(f"inputs.{place}" for place in range(8)) if form == "CSV" else "inputs"
         settings = {"format": form, "train": f"{root}/train-*.{WRITERS[form][1]}"}
-        found = open_files(settings, "train", Column(names, shape=(8,)), Column("targets", "int64"))
-        assert found is not None
-        for samples in (found, cached(found, tmp_path / "cache", title="task")):
+        dataset = open_files(settings, "train", Column(names, shape=(8,)), Column("targets", "int64"))
+        assert dataset is not None
+        for samples in (dataset, cached(dataset, tmp_path / "cache", title="task")):
             same, targets = samples.batch(chosen)
             np.testing.assert_array_equal(same, inputs[chosen])
             assert targets.tolist() == chosen.tolist()

@@ -135,8 +135,8 @@ def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         os.kill(run.pid, signal.SIGSTOP)  # it writes no more, and its replicas go on
-        known = local_job.step
-        wait_until(lambda: max(local_job.losses()) >= known + 20, "more steps")
+        step_before = local_job.step
+        wait_until(lambda: max(local_job.losses()) >= step_before + 20, "more steps")
         os.kill(run.pid, signal.SIGKILL)
     last = max(local_job.losses())
     (local_job.run / "checkpoints/default/tiny/step").write_text("5")  # the commits since are lost
@@ -384,12 +384,12 @@ def _uid(local_job: LocalJob) -> str:
 
 def _guards(pid: int) -> list[psutil.Process]:
     """The guards of the `muster run` with this pid. A guard that has been killed has no command line until it is reaped."""
-    found = []
+    children = []
     for child in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):
             if "muster.local.guard" in child.cmdline():
-                found.append(child)
-    return found
+                children.append(child)
+    return children
 
 
 def _runs(directory: Path) -> bool:

@@ -38,7 +38,7 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
 
 
 @pytest.mark.parametrize(
-    ("strategy", "fields", "said"),
+    ("strategy", "fields", "expected"),
     [
         ("OneDevice", {"options": {"devices": ["GPU:7"]}}, "spec.options.devices: there is no device GPU:7 here; there are CPU:0"),
         ("Mirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
@@ -48,7 +48,7 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
     ],
 )
 def test_what_this_machine_cannot_do_is_refused_by_name(
-    strategy: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    strategy: str, fields: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from muster_trainer.tensorflow import machine, parameter_server
     from muster_trainer.tensorflow import world as cluster
@@ -61,7 +61,7 @@ def test_what_this_machine_cannot_do_is_refused_by_name(
         "MultiWorkerMirrored": cluster.join,
         "ParameterServer": parameter_server.connect,
     }
-    with pytest.raises(BadConfiguration, match=re.escape(said)):
+    with pytest.raises(BadConfiguration, match=re.escape(expected)):
         joins[strategy](TrainerSpec.from_json(json.dumps(trainer(None, strategy=descriptors.document("OneDevice"), **fields))))
 
 

@@ -88,7 +88,7 @@ def test_a_checkpoint_of_one_strategy_is_gone_on_from_by_another(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("strategy", "size", "fields", "said"),
+    ("strategy", "size", "fields", "expected"),
     [
         ("Pipeline", 3, {"config": {"hidden": [8]}, "batch": {"globalSize": 60}}, "3 stages, but the model has 2 layer(s) with parameters"),
         ("Pipeline", 2, {"options": {"pipeline": {"microBatches": 5}}}, "5 micro-batches do not divide a batch of 64 samples"),
@@ -110,10 +110,10 @@ def test_a_checkpoint_of_one_strategy_is_gone_on_from_by_another(tmp_path: Path,
         ("FSDP", 2, {"options": {"mesh": {"data": 2, "shard": 3}}}, "spec.options.mesh.shard: "),
     ],
 )
-def test_what_does_not_fit_is_refused_alike_by_all_ranks(strategy: str, size: int, fields: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_is_refused_alike_by_all_ranks(strategy: str, size: int, fields: dict[str, Any], expected: str) -> None:
     refused = finished(strategy, size, trainer(None, **fields), codes=11)
     assert len(refused.events("error")) == size
-    assert all(said in error["message"] for error in refused.events("error")), refused.events("error")
+    assert all(expected in error["message"] for error in refused.events("error")), refused.events("error")
     assert "Traceback" not in "".join(refused.output)
 
 
@@ -140,7 +140,7 @@ def own(directory: Path, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "config", "code", "said"),
+    ("strategy", "config", "code", "expected"),
     [
         ("TensorParallel", {}, 11, "needs the function tensor_parallel_plan(model)"),
         ("Pipeline", {"net": True}, 11, "build_model gave a Net; give a torch.nn.Sequential"),
@@ -148,10 +148,10 @@ def own(directory: Path, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_alike_by_all_ranks(
-    tmp_path: Path, strategy: str, config: dict[str, Any], code: int, said: str
+    tmp_path: Path, strategy: str, config: dict[str, Any], code: int, expected: str
 ) -> None:
     refused = finished(strategy, 2, own(tmp_path, config=config), codes=code, PYTHONPATH=str(tmp_path))
-    assert all(said in error["message"] for error in refused.events("error"))
+    assert all(expected in error["message"] for error in refused.events("error"))
     assert len(refused.events("error")) == 2
 
 

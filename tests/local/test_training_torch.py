@@ -128,7 +128,7 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_averages_a_schedu
     with world(strategy, document, **env) as whole:
         assert whole.finish() == [0, 0], whole.story()
     assert whole.metrics()["accuracy"] > 0.95
-    assert {found["others"] for found in evaluations(whole).values()} == {0}  # the averages of rank 0 count
+    assert {metrics["others"] for metrics in evaluations(whole).values()} == {0}  # the averages of rank 0 count
     other = trainer(tmp_path / "other", config=config, module="averaged")
     with world(strategy, other, **env) as first:
         first.wait_for_commit(20)
@@ -180,7 +180,7 @@ def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("more", "said", "place"),
+    ("more", "expected", "place"),
     [
         ("def loss(outputs, batch): raise ValueError('bad width')", "loss failed: ValueError: bad width", True),
         ("import sys\ndef loss(outputs, batch): sys.exit(0)", "loss failed: SystemExit: 0", True),
@@ -196,13 +196,13 @@ def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
         ),
     ],
 )
-def test_what_the_users_code_does_wrong_is_one_line_that_names_it(more: str, said: str, place: bool, tmp_path: Path) -> None:
+def test_what_the_users_code_does_wrong_is_one_line_that_names_it(more: str, expected: str, place: bool, tmp_path: Path) -> None:
     text = (EXAMPLES / "cancer_torch.py").read_text()
     (tmp_path / "broken.py").write_text(f"{text}\n\n{more}\n")
     with world("DDP", trainer(None, module="broken"), size=1, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [10], running.story()
     message = proofs.last_error(running)["message"]
-    assert said in message
+    assert expected in message
     assert message.startswith(("module broken: ", "the training code ended"))
     assert ("broken.py, line" in message) == place
     assert "Traceback" not in "".join(running.output)

@@ -254,8 +254,8 @@ def _make_folder(place: Location, name: str) -> Path:
 def _names(folder: Path) -> list[str]:
     """The files in the folder and below. Raises UserError for a link or a pipe, which a checkpoint cannot hold."""
     names = []
-    for parent, _, found in os.walk(folder):
-        for name in found:
+    for parent, _, file_names in os.walk(folder):
+        for name in file_names:
             path = Path(parent) / name
             if path.is_symlink() or not path.is_file():
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")

@@ -209,14 +209,14 @@ class Session:
         point = self._resume_point
         if point is None:
             newest = self._newest()
-            if newest is None:  # the program may keep checkpoints of its own, of which nothing is known
+            if newest is None:  # the program may keep checkpoints of its own, which Muster does not see
                 return
             point = ResumePoint(step=newest, committed_step=newest)
         is_ignored = step <= point.step
         self.sender.send(replace(point.event(), step=0, path=None) if is_ignored else point.event())
 
     def _newest(self) -> int | None:
-        """The step of the newest commit, of a program that has not asked for it."""
+        """The step of the newest commit, of a program that has not called `latest`."""
         with suppress(TrainerError):
             return self.saves.newest() if self.saves else None
         return None
