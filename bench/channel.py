@@ -1,7 +1,7 @@
 """The coordination channel with many supervisors: `python bench/channel.py`. Prints JSON.
 
 A real API server, the operator as a process, and as many TLS clients as there are pods. Each has a token of its own, posts as a supervisor
-does, and comes again when it is told to; all of them start within ten seconds.
+does, and posts again after the interval of the reply; all of them start within ten seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import psutil
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
 from bench.supervisors import ComeAgainError, Line
+from muster_contract.events import Activity
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster, running
 from tests.support.api_server.jobs import Jobs
@@ -35,7 +36,7 @@ START_SECONDS = 10.0
 
 
 @dataclass
-class Told:
+class Tally:
     """What the clients saw."""
 
     seconds: list[float] = field(default_factory=list)
@@ -46,59 +47,59 @@ class Told:
 
 
 async def supervisor(
-    number: int, pod: Object, bearer: str, *, port: int, trusted: ssl.SSLContext, told: Told, until: float, many: int
+    number: int, pod: Object, bearer: str, *, port: int, trusted: ssl.SSLContext, tally: Tally, until: float, many: int
 ) -> None:
     """Posts until the end."""
     await asyncio.sleep(START_SECONDS * number / many)
     sequence, line = 0, Line(port, trusted)
     while time.monotonic() < until:
         sequence += 1
-        body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase="Training")).encode()
+        body = json.dumps(report(pod, sequence=sequence, progress=progress(sequence), phase=Activity.TRAINING)).encode()
         begun = time.monotonic()
         try:
             reply = await line.post(body, bearer)
         except ComeAgainError as error:
-            told.shed += 1
+            tally.shed += 1
             await asyncio.sleep(error.seconds)
             continue
         except (OSError, ValueError):
-            told.failures += 1
+            tally.failures += 1
             await asyncio.sleep(1.0)
             continue
-        told.seconds.append(time.monotonic() - begun)
+        tally.seconds.append(time.monotonic() - begun)
         await asyncio.sleep(float(reply["intervalSeconds"]))
     line.close()
 
 
-async def all_of(pods: list[tuple[Object, str]], *, port: int, trusted: ssl.SSLContext, seconds: float) -> Told:
-    told, until = Told(), time.monotonic() + seconds
+async def all_of(pods: list[tuple[Object, str]], *, port: int, trusted: ssl.SSLContext, seconds: float) -> Tally:
+    tally, until = Tally(), time.monotonic() + seconds
     await asyncio.gather(
         *(
-            supervisor(number, pod, bearer, port=port, trusted=trusted, told=told, until=until, many=len(pods))
+            supervisor(number, pod, bearer, port=port, trusted=trusted, tally=tally, until=until, many=len(pods))
             for number, (pod, bearer) in enumerate(pods)
         )
     )
-    return told
+    return tally
 
 
 def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
     with running(folder) as cluster, operating(cluster, folder / "operator") as operator:
-        known = supervised(cluster, pods)
+        posting = supervised(cluster, pods)
         assert operator.process
         process = psutil.Process(operator.process.pid)
         before, idle, begun = spent(process), memory(operator), time.monotonic()
-        told = asyncio.run(all_of(known, port=operator.coordination, trusted=operator.trusted(), seconds=seconds))
+        tally = asyncio.run(all_of(posting, port=operator.coordination, trusted=operator.trusted(), seconds=seconds))
         taken = time.monotonic() - begun
-        quantiles = statistics.quantiles(told.seconds, n=100)
+        quantiles = statistics.quantiles(tally.seconds, n=100)
         return {
-            "supervisors": len(known),
-            "reports": len(told.seconds),
-            "failures": told.failures,
-            "shed": told.shed,
+            "supervisors": len(posting),
+            "reports": len(tally.seconds),
+            "failures": tally.failures,
+            "shed": tally.shed,
             "answeredWithinSeconds": {
                 "median": round(quantiles[49], 3),
                 "99%": round(quantiles[98], 3),
-                "worst": round(max(told.seconds), 3),
+                "worst": round(max(tally.seconds), 3),
             },
             "operator": {"cores": round((spent(process) - before) / taken, 2), "memoryMiB": {"before": idle, "after": memory(operator)}},
         }

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from muster.strategies.registry import strategy_of
-from muster_contract.events import Step
+from muster_contract.environment import variables
+from muster_contract.events import CommitReason, Step
+from muster_contract.reports import Reply
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_contract.wire import encode
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
@@ -42,12 +44,12 @@ TRAINER = {
 }
 SECONDS_BETWEEN_SAVES = 60
 COORDINATOR = """
-import http.server, json, sys
+import http.server, sys
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"attempt": 0, "intervalSeconds": 0.2, "graceSeconds": 0, "end": False, "world": None}).encode()
+        body = sys.argv[2].encode()
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
@@ -68,7 +70,7 @@ class Training:
         store = Store(directory, Fence(datetime(2026, 1, 1, tzinfo=UTC), 0), keep=2)
         store.register(select(CheckpointSpec(str(directory)), store.fence))
         reader, writer = os.pipe()
-        self.told: list[dict[str, Any]] = []
+        self.commits: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
         self.events = Events(writer, 0)
         self.saver = Saver(store, self.engine, self.events)
@@ -76,9 +78,9 @@ class Training:
 
     def _listen(self, reader: int) -> None:
         with os.fdopen(reader) as lines:
-            self.told.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
+            self.commits.extend(event for event in map(json.loads, lines) if event["event"] == "commit")
 
-    def manifest(self, reason: str) -> Manifest:
+    def manifest(self, reason: CommitReason) -> Manifest:
         return Manifest(self.done, 0, 0, self.done, 1, "DDP", 0, {}, {}, reason, "now")
 
     def step(self) -> None:
@@ -89,10 +91,10 @@ class Training:
             self.saver.advance()
 
     def window(self, steps: int, *, saves: bool) -> float:
-        """Seconds that so many steps take, with a save and what is said of each step, or without."""
+        """Seconds that so many steps take, with a save and a report of each step, or without."""
         begun = time.monotonic()
         if saves:
-            self.saver.begin(self.manifest("Periodic"))
+            self.saver.begin(self.manifest(CommitReason.PERIODIC))
         for _ in range(steps):
             self.step()
             if saves:
@@ -104,19 +106,19 @@ class Training:
     def synchronous(self) -> float:
         self.step()
         begun = time.monotonic()
-        self.saver.save(self.manifest("Periodic"))
+        self.saver.save(self.manifest(CommitReason.PERIODIC))
         return time.monotonic() - begun
 
     def asynchronous(self) -> dict[str, Any]:
         """The commit's event."""
         self.step()
-        known = len(self.told)
-        self.saver.begin(self.manifest("Periodic"))
+        count = len(self.commits)
+        self.saver.begin(self.manifest(CommitReason.PERIODIC))
         while self.saver.in_flight:
             self.step()
-        while len(self.told) == known:
+        while len(self.commits) == count:
             time.sleep(0.01)
-        return self.told[-1]
+        return self.commits[-1]
 
 
 @contextmanager
@@ -127,24 +129,25 @@ def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         port = probe.getsockname()[1]
     (folder / "token").write_text("token")
     (folder / "state").mkdir()
-    env = {
-        "MUSTER_JOB": "bench/checkpoints",
-        "MUSTER_JOB_UID": "uid",
-        "MUSTER_JOB_CREATED": "2026-01-01T00:00:00Z",
-        "MUSTER_STRATEGY": "DDP",
-        "MUSTER_ROLE": "worker",
-        "MUSTER_INDEX": "0",
-        "MUSTER_ATTEMPT": "0",
-        "MUSTER_PROCESSES": "1",
-        "MUSTER_POD_NAME": "bench",
-        "MUSTER_POD_UID": "uid",
-        "MUSTER_TRAINER": json.dumps({"strategy": DDP, "command": ["sleep", "86400"], "batch": {}}),
-        "MUSTER_STATE_DIR": str(folder / "state"),
-        "MUSTER_TERMINATION_LOG": str(folder / "words"),
-        "MUSTER_COORDINATOR": f"http://127.0.0.1:{port}",
-        "MUSTER_TOKEN_FILE": str(folder / "token"),
-    }
-    coordinator = subprocess.Popen([sys.executable, "-c", COORDINATOR, str(port)])
+    env = variables(
+        job="bench/checkpoints",
+        job_uid="uid",
+        job_created=datetime(2026, 1, 1, tzinfo=UTC),
+        strategy="DDP",
+        role="worker",
+        index=0,
+        attempt=0,
+        processes=1,
+        pod_name="bench",
+        pod_uid="uid",
+        trainer=json.dumps({"strategy": DDP, "command": ["sleep", "86400"], "batch": {}}),
+        state_dir=folder / "state",
+        termination_log=folder / "words",
+        coordinator=f"http://127.0.0.1:{port}",
+        token_file=folder / "token",
+    )
+    reply = json.dumps(encode(Reply(attempt=0, interval_seconds=0.2, grace_seconds=0)))
+    coordinator = subprocess.Popen([sys.executable, "-c", COORDINATOR, str(port), reply])
     supervisor = subprocess.Popen([sys.executable, "-m", "muster_trainer.supervisor"], env={**os.environ, **env}, stdout=subprocess.DEVNULL)
     try:
         yield supervisor

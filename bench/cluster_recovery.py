@@ -121,20 +121,20 @@ def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
 def _processes(training: ClusterJob, program: str, indices: set[int]) -> list[int]:
     """Of these workers, the processes that run it."""
     uid = training.read()["metadata"]["uid"]
-    found = []
+    pids = []
     for process in psutil.process_iter():
         try:
             if any(program in word for word in process.cmdline()):
                 environment = process.environ()
                 ours = environment.get("MUSTER_JOB_UID") == uid and int(environment.get("MUSTER_INDEX", "-1")) in indices
-                found += [process.pid] if ours else []
+                pids += [process.pid] if ours else []
         except psutil.Error:
             continue
-    if len(found) != len(indices):
+    if len(pids) != len(indices):
         raise SystemExit(
-            f"{len(found)} processes run {program}, not {len(indices)}: this needs the cluster of `make cluster`, on this machine"
+            f"{len(pids)} processes run {program}, not {len(indices)}: this needs the cluster of `make cluster`, on this machine"
         )
-    return found
+    return pids
 
 
 def main() -> None:

@@ -135,8 +135,8 @@ class Creation:
     server: float
 
 
-def asked(cluster: Cluster, namespace: str) -> list[Object]:
-    """What the operator's account has asked for in a namespace. Both ways of making pods are timed by it: it costs both the same."""
+def requests_of(cluster: Cluster, namespace: str) -> list[Object]:
+    """The requests of the operator's account in a namespace. Both ways of making pods are timed by it: it costs both the same."""
     return [each for each in cluster.requests() if each.get("objectRef", {}).get("namespace") == namespace]
 
 
@@ -169,9 +169,9 @@ def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
     before = spent_by_server()
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
     server = spent_by_server() - before
-    found = Creation(pods / seconds_until_last_pod(asked(cluster, namespace)), float(done.stdout), 1000 * server / pods)
+    creation = Creation(pods / seconds_until_last_pod(requests_of(cluster, namespace)), float(done.stdout), 1000 * server / pods)
     clear(cluster.admin, namespace)
-    return found
+    return creation
 
 
 def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[str, Creation, float]:
@@ -185,7 +185,7 @@ def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[st
     wait_for_pods(cluster.admin, namespace, pods)
     client, server = spent(process) - before, spent_by_server() - server
     all_in_phase(cluster.admin, namespace, "Running", jobs)
-    rate = pods / seconds_until_last_pod(asked(cluster, namespace), begun)
+    rate = pods / seconds_until_last_pod(requests_of(cluster, namespace), begun)
     return namespace, Creation(rate, 1000 * client / pods, 1000 * server / pods), 1000 * (spent(process) - before) / pods
 
 
@@ -197,7 +197,7 @@ def creation_of_waiting(cluster: Cluster, operator: OperatorProcess, jobs: int) 
     operator.start()
     wait_for_pods(cluster.admin, namespace, jobs * PODS_PER_JOB)
     all_in_phase(cluster.admin, namespace, "Running", jobs)
-    rate = jobs * PODS_PER_JOB / seconds_until_last_pod(asked(cluster, namespace))
+    rate = jobs * PODS_PER_JOB / seconds_until_last_pod(requests_of(cluster, namespace))
     clear(cluster.admin, namespace)
     operator.stop()
     return rate
@@ -218,8 +218,8 @@ def counted(api: Api, namespace: str) -> int:
 
 def all_in_phase(api: Api, namespace: str, phase: str, count: int) -> None:
     def look() -> bool:
-        found = [each.get("status", {}).get("phase") for each in api.items(JOBS.format(namespace))]
-        return found.count(phase) == count
+        phases = [each.get("status", {}).get("phase") for each in api.items(JOBS.format(namespace))]
+        return phases.count(phase) == count
 
     wait_until(look, f"{count} jobs are {phase}", seconds=PATIENCE)
 
@@ -279,7 +279,7 @@ def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:
     before = len(_reads(cluster))
     for number in range(events):
         kubelet.set_status(pods[number % len(pods)], {"message": f"event {number}"})
-    time.sleep(2.0)  # they have been heard
+    time.sleep(2.0)  # the operator has received them
     return len(_reads(cluster)) - before
 
 

@@ -1,6 +1,6 @@
 """What the trainer costs: `python bench/overhead.py`. Prints JSON.
 
-Each strategy's step in the trainer's loop, with all that it says of it, is paired with that of a plain script (bench/plain): the same
+Each strategy's step in the trainer's loop, with all its reports, is paired with that of a plain script (bench/plain): the same
 model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other
 things may run here too, though the interval then grows; several worlds, since where a process puts its memory makes one side of it some
 percent faster than the other for as long as it lives. The processor seconds of a step say what the trainer adds in work alone,
@@ -19,11 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from math import ceil, floor, sqrt
 from typing import Any
 
 from muster.strategies.registry import strategy_of
-from muster_contract.wire import encode
+from muster_contract.environment import variables
+from muster_contract.trainer_spec import BatchSpec, TrainerSpec
 
 BATCH = 16
 GPT = {"width": 192, "layers": 3, "heads": 4, "context": 64, "optimizer": "AdamW", "learningRate": 1e-4, "epochs": 100000, "seed": 0}
@@ -62,52 +64,50 @@ def run_world(strategy: str, size: int, *, plain_first: bool) -> Times:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             ports.append(probe.getsockname()[1])
-    told = {"PLAIN_FIRST": str(int(plain_first)), "TIMES_FD": str(writer)}
+    added = {"PLAIN_FIRST": str(int(plain_first)), "TIMES_FD": str(writer)}
     workers = [
         subprocess.Popen(
-            [sys.executable, *sys.argv], env=environment(strategy, ports, rank) | told, pass_fds=[writer], stdout=subprocess.DEVNULL
+            [sys.executable, *sys.argv], env=environment(strategy, ports, rank) | added, pass_fds=[writer], stdout=subprocess.DEVNULL
         )
         for rank in range(size)
     ]
     os.close(writer)
     try:
         with os.fdopen(reader) as times:
-            found: Times = json.load(times)
+            measured: Times = json.load(times)
         for worker in workers:
             worker.wait()
     finally:
         for worker in workers:
             worker.kill()
-    return found
+    return measured
 
 
 def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
-    batch = {"globalSize": int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else BATCH}
-    descriptor = encode(strategy_of(strategy).runtime)
-    said = {
-        "MUSTER_JOB": "bench/overhead",
-        "MUSTER_JOB_UID": "uid",
-        "MUSTER_JOB_CREATED": "2026-01-01T00:00:00Z",
-        "MUSTER_STRATEGY": strategy,
-        "MUSTER_ROLE": "worker",
-        "MUSTER_INDEX": str(rank),
-        "MUSTER_ATTEMPT": "0",
-        "MUSTER_PROCESSES": "1",
-        "MUSTER_POD_NAME": "bench",
-        "MUSTER_POD_UID": "uid",
-        "MUSTER_TRAINER": json.dumps({"strategy": descriptor, "task": "gpt", "config": GPT, "batch": batch}),
-        "OMP_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
+    batch = BatchSpec(int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else BATCH)
+    trainer = TrainerSpec(strategy=strategy_of(strategy).runtime, batch=batch, task="gpt", config=GPT)
+    replica = variables(
+        job="bench/overhead",
+        job_uid="uid",
+        job_created=datetime(2026, 1, 1, tzinfo=UTC),
+        strategy=strategy,
+        role="worker",
+        index=rank,
+        attempt=0,
+        processes=1,
+        pod_name="bench",
+        pod_uid="uid",
+        trainer=trainer.to_json(),
+    )
+    added = {**replica, "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if strategy == "MultiWorkerMirrored":
         workers = [f"127.0.0.1:{port}" for port in ports]
-        said["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+        added["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
     else:
         world = str(len(ports))
-        said |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
-        said |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
-    return {**os.environ, **said}
+        added |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        added |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
+    return {**os.environ, **added}
 
 
 def paired(strategy: str, arguments: argparse.Namespace, *, plain_first: bool) -> Times | None:
@@ -178,10 +178,10 @@ def trained(training: Any) -> Iterator[float]:
 
 def slower(seconds: Sides) -> tuple[float, list[float]]:
     """By which share the trainer takes longer: the median over the pairs, and its 95 % interval by order statistics."""
-    found = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
-    spread = 1.96 * sqrt(len(found)) / 2
-    low, high = max(0, floor(len(found) / 2 - spread)), min(len(found) - 1, ceil(len(found) / 2 + spread))
-    return round(statistics.median(found), 4), [round(found[low], 4), round(found[high], 4)]
+    ratios = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
+    spread = 1.96 * sqrt(len(ratios)) / 2
+    low, high = max(0, floor(len(ratios) / 2 - spread)), min(len(ratios) - 1, ceil(len(ratios) / 2 + spread))
+    return round(statistics.median(ratios), 4), [round(ratios[low], 4), round(ratios[high], 4)]
 
 
 if __name__ == "__main__":

@@ -77,13 +77,13 @@ def ratios(one: Side, other: Side, pairs: int) -> dict[str, Any]:
     both = [one, other]
     for side in both:
         side.steps()
-    found: list[float] = []
+    ratios: list[float] = []
     seconds: dict[Side, list[float]] = {one: [], other: []}
     for pair in range(pairs):
         for side in both if pair % 2 else reversed(both):
             seconds[side].append(side.steps())
-        found.append(seconds[one][-1] / seconds[other][-1])
-    ratio, step = Timing.of(found), Timing.of(seconds[other])
+        ratios.append(seconds[one][-1] / seconds[other][-1])
+    ratio, step = Timing.of(ratios), Timing.of(seconds[other])
     return {"ratio": _shown(ratio), "stepMilliseconds": round(1000 * step.median, 1)}
 
 

@@ -27,7 +27,7 @@ def data(rank: int, world: int) -> tuple[Any, Any]:
     return generator.random((rows, 64), dtype=np.float32), generator.integers(0, 10, rows)
 
 
-def told(folder: Path, step: int, delay: float) -> None:
+def report(folder: Path, step: int, delay: float) -> None:
     time.sleep(delay)
     with (folder / "steps").open("a") as steps:
         steps.write(f"{step} {time.time()}\n")
@@ -57,7 +57,7 @@ def in_torch(folder: Path, delay: float) -> None:
         optimizer.step()
         time.sleep(delay if rank else 0.0)
         if rank == 0:
-            told(folder, step, delay)
+            report(folder, step, delay)
             if step % SAVE_EVERY == 0:
                 torch.save({"model": inner.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, folder / "new.pt")
                 (folder / "new.pt").replace(saved)
@@ -92,7 +92,7 @@ def in_tensorflow(folder: Path, delay: float) -> None:
     for step in count(begun + 1):
         step_of_all()
         if rank == 0:
-            told(folder, step, delay)
+            report(folder, step, delay)
         if step % SAVE_EVERY == 0:  # each its own copy: reading mirrored variables takes all workers
             state.write(str(folder / f"state-{rank}-{step}"))
             (folder / f"new-{rank}").write_text(str(step))

@@ -30,8 +30,8 @@ NOT_COUNTED = 5  # first steps, in which allocators and threads warm up
 def trained(job: TrainingJob, file: Path, processes: int) -> float:
     """The median of the steps' seconds in a world of so many processes."""
     spec = job.spec.model_copy(update={"strategy": measured_of(job).plain, "roles": {WORKER: Role(replicas=processes)}})
-    found = events(job.model_copy(update={"spec": spec}), job_file=file)
-    steps = [event for event in found if event["event"] == "step" and event["samples"] == job.spec.batch.global_size]
+    sent = events(job.model_copy(update={"spec": spec}), job_file=file)
+    steps = [event for event in sent if event["event"] == "step" and event["samples"] == job.spec.batch.global_size]
     return median(step["seconds"] for step in steps[NOT_COUNTED:])
 
 

@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 
 PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
-"""Seconds that each step sleeps, as if it computed: two processes then leave a core free for whoever watches them."""
+"""Seconds that each step sleeps, as if it computed: two processes then leave a core free for the processes that watch them."""
 PATIENCE = 300.0
 UNDER_WAY = 2
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
@@ -218,7 +218,7 @@ def one_replica(folder: Path, times: int) -> dict[str, Any]:
 
 
 def steps_lost(folder: Path, times: int) -> list[int]:
-    """A replica is asked to go, as when its node is drained: how many steps had to be done again."""
+    """The number of steps that had to be redone after a replica was stopped, as when its node is drained."""
     with muster(folder / "sigterm", "DDP") as (training, local_job):
         for _ in range(times):
             _after(training, lambda: os.kill(local_job.supervisor_of("worker-1"), signal.SIGTERM))
@@ -228,7 +228,7 @@ def steps_lost(folder: Path, times: int) -> list[int]:
 
 def goodput(folder: Path, minutes: int) -> dict[str, Any]:
     """A kill a minute: the share of the time in which new steps were done, by the step time of a quiet stretch of the same run."""
-    found = {}
+    shares = {}
     for name in ("muster", "torchrun"):
         begun = time.time()
         context = muster(folder / "long", "DDP") if name == "muster" else torchrun(folder / "long-torchrun", nodes="2", settings=TUNED)
@@ -239,8 +239,8 @@ def goodput(folder: Path, minutes: int) -> dict[str, Any]:
                     kill_process(handle) if isinstance(handle, LocalJob) else _end(handle().children(recursive=True))
             steps = [each for each in training.steps() if each[0] <= begun + 60 * minutes]
         gaps = [later - when for (when, _), (later, _) in pairwise(steps)]
-        found[name] = round(statistics.median(gaps) * max(step for _, step in steps) / (60 * minutes), 3)
-    return {"minutes": minutes, **found}
+        shares[name] = round(statistics.median(gaps) * max(step for _, step in steps) / (60 * minutes), 3)
+    return {"minutes": minutes, **shares}
 
 
 def _after(training: Training, fault: Callable[[], None]) -> float:

@@ -30,12 +30,12 @@ import psutil
 from bench.control_plane import (
     Arrivals,
     all_in_phase,
-    asked,
     clear,
     creation,
     direct,
     kwok,
     memory,
+    requests_of,
     say,
     settled,
     spent,
@@ -101,8 +101,8 @@ class Stage:
 
     def refusals(self) -> float:
         """Requests of the operator that the API server has refused with 429."""
-        found = re.findall(r'^muster_api_requests_total\{.*status="429".*\} (\S+)$', self.operator.figures(), re.MULTILINE)
-        return sum(map(float, found))
+        counts = re.findall(r'^muster_api_requests_total\{.*status="429".*\} (\S+)$', self.operator.figures(), re.MULTILINE)
+        return sum(map(float, counts))
 
 
 # many jobs
@@ -142,11 +142,11 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
     with crew.working():
         submit(cluster.admin, namespace, [bench_job(name, number) for number, name in enumerate(names)])
         wait_until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=PATIENCE)
-        time.sleep(options.seconds / 4)  # what a start has to say is said
-        before, spent_before, begun, reports = len(asked(cluster, namespace)), spent(process), time.monotonic(), crew.reports
+        time.sleep(options.seconds / 4)  # the first reports have been sent
+        before, spent_before, begun, reports = len(requests_of(cluster, namespace)), spent(process), time.monotonic(), crew.reports
         time.sleep(options.seconds)
         taken = time.monotonic() - begun
-        requests = asked(cluster, namespace)[before:]
+        requests = requests_of(cluster, namespace)[before:]
         cores = (spent(process) - spent_before) / taken
         rate = (crew.reports - reports) / taken
     writes = sum(each["verb"] == "update" and each["objectRef"].get("subresource") == "status" for each in requests)

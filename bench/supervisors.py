@@ -15,8 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import replace
 
+from muster_contract.codes import ExitCode
+from muster_contract.events import Activity, Resumed
+from muster_contract.reports import LastWords, Marks, Progress, Report
+from muster_contract.wire import decode, encode
 from tests.support.api_server.api import Api, Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kubelet import PODS
@@ -125,7 +129,7 @@ class Supervisor:
         self.attempt = int(pod["metadata"]["labels"]["muster.dev/attempt"])
         self.waiting = False
         self.news = asyncio.Event()
-        self._words: Object | None = None
+        self._words: LastWords | None = None
         self._words_attempt = -1
         self._sequence = 0
 
@@ -134,8 +138,15 @@ class Supervisor:
             return
         self.waiting, self._words_attempt = True, self.attempt
         self.world.ends(self.attempt)
-        message = {"code": 20, "reason": "PeerLost", "message": "Connection closed by peer", "rank": 0, "exitCode": 1}
-        self._words = {**message, "attempt": self.attempt, "endedAt": time.time()}
+        self._words = LastWords(
+            code=ExitCode.PEER_LOST,
+            reason=ExitCode.PEER_LOST.reason,
+            message="Connection closed by peer",
+            rank=0,
+            exit_code=1,
+            attempt=self.attempt,
+            ended_at=time.time(),
+        )
         self.news.set()
 
     def obey(self, reply: Object) -> None:
@@ -152,15 +163,26 @@ class Supervisor:
 
     def body(self) -> bytes:
         self._sequence += 1
-        said: dict[str, Any] = {"phase": "Starting", "waiting": self.waiting, "inPlace": True, "lastWords": self._words}
+        state = replace(
+            decode(Report, report(self.pod, sequence=self._sequence)),
+            attempt=self.attempt,
+            phase=Activity.STARTING,
+            waiting=self.waiting,
+            in_place=True,
+            last_words=self._words,
+        )
         stepped = None if self.waiting else self.world.stepped.get(self.attempt)
         if stepped is not None:
             step, when = 1 + int((time.monotonic() - stepped) / STEP_SECONDS), time.time() - (time.monotonic() - stepped)
-            said |= {"phase": "Training", "marks": {"restoring": when, "resumed": when, "stepped": when}, "idleSeconds": 0.0}
-            said["resumed"] = {"found": None, "step": 0, "path": None, "skipped": []}
-            if self.pod["metadata"]["labels"]["muster.dev/index"] == "0":
-                said["progress"] = progress(step)
-        return json.dumps({**report(self.pod, sequence=self._sequence), **said, "attempt": self.attempt}).encode()
+            state = replace(
+                state,
+                phase=Activity.TRAINING,
+                marks=Marks(restoring=when, resumed=when, stepped=when),
+                idle_seconds=0.0,
+                resumed=Resumed(step=0),
+                progress=decode(Progress, progress(step)) if state.index == 0 else None,
+            )
+        return json.dumps(encode(state)).encode()
 
 
 class Crew:

@@ -72,10 +72,10 @@ class Cluster:
         Raises:
             ClusterError: neither is there.
         """
-        found = shutil.which(name, path=self.environment["PATH"])
-        if found is None:
+        path = shutil.which(name, path=self.environment["PATH"])
+        if path is None:
             raise ClusterError(f"{name} is neither in {self.places.bin} nor on PATH: run `make cluster`, or install it")
-        return found
+        return path
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Runs kubectl against the cluster and returns what it prints; raises as `run_program` does."""
@@ -126,8 +126,8 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """The nodes that kind made, stopped ones too, the control plane first."""
         line = '{{.Names}} {{.Label "io.x-k8s.kind.role"}} {{.State}}'
-        found = self._docker("ps", "--all", "--filter", f"label=io.x-k8s.kind.cluster={NAME}", "--format", line)
-        return sorted((Node(*each.split()) for each in found.splitlines()), key=lambda node: (node.role, node.name))
+        listing = self._docker("ps", "--all", "--filter", f"label=io.x-k8s.kind.cluster={NAME}", "--format", line)
+        return sorted((Node(*each.split()) for each in listing.splitlines()), key=lambda node: (node.role, node.name))
 
     def workers(self) -> list[str]:
         """The names of the worker nodes."""
@@ -175,7 +175,7 @@ class Cluster:
         address = self._cut_off(name).read_text()
         try:
             self._docker("network", "connect", "--ip", address, NETWORK, name)
-        except CommandFailedError:  # a network that kind made: addresses cannot be asked for, and the first free one is mostly the old one
+        except CommandFailedError:  # a network that kind made: an address cannot be chosen, and the first free one is mostly the old one
             self._docker("network", "connect", NETWORK, name)
         self._cut_off(name).unlink()
         self.restore_network(name)
@@ -197,10 +197,10 @@ class Cluster:
 
     def kill_container(self, namespace: str, pod: str, container: str) -> None:
         """Ends the processes of a container with SIGKILL, as from outside its pod: what restarts it then is the kubelet's business."""
-        found = self.get("pod", pod, "--namespace", namespace)
-        [identity] = [each["containerID"] for each in found["status"]["containerStatuses"] if each["name"] == container]
+        manifest = self.get("pod", pod, "--namespace", namespace)
+        [identity] = [each["containerID"] for each in manifest["status"]["containerStatuses"] if each["name"] == container]
         task = identity.rpartition("/")[2]
-        self.execute(found["spec"]["nodeName"], "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
+        self.execute(manifest["spec"]["nodeName"], "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
 
     def load_image(self, image: str | Path) -> None:
         """Puts an image into every worker: one of the engine by its name, or an archive of `docker save` by its path.

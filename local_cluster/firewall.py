@@ -58,15 +58,15 @@ class Snapshot:
 
 def without_docker(now: list[str], before: list[str]) -> list[str]:
     """The lines of `now`, less those that mention what is dockerd's and were not in `before`; filter's FORWARD policy as it was."""
-    table, kept = "", []
+    table, lines = "", []
     for line in now:
         if line.startswith("*"):
             table = line
         if table == "*filter" and line.startswith(":FORWARD "):
-            kept.append(next((each for each in _table("*filter", before) if each.startswith(":FORWARD ")), ":FORWARD ACCEPT [0:0]"))
+            lines.append(next((each for each in _table("*filter", before) if each.startswith(":FORWARD ")), ":FORWARD ACCEPT [0:0]"))
         elif line in _table(table, before) or not _DOCKERS.search(line):
-            kept.append(line)
-    return [line for line in kept if not line.startswith("#")]
+            lines.append(line)
+    return [line for line in lines if not line.startswith("#")]
 
 
 def _table(name: str, lines: list[str]) -> list[str]:

@@ -44,7 +44,7 @@ def debian_mirror(etc: Path = Path("/etc/apt")) -> str:
     files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list")), *sorted((etc / "sources.list.d").glob("*.sources"))]
     for file in files:
         text = file.read_text() if file.exists() else ""
-        found = re.search(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(https?://\S+/debian)/?(?:\s|$)", text, re.MULTILINE)
-        if found:
-            return found[1]
+        match = re.search(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(https?://\S+/debian)/?(?:\s|$)", text, re.MULTILINE)
+        if match:
+            return match[1]
     raise ClusterError(f"a node is made of Debian packages, and {etc} names no Debian mirror: add one, or run where Docker can pull images")

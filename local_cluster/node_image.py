@@ -21,7 +21,7 @@ from .programs import KUBERNETES, SOURCES, Programs
 from .progress import step
 
 REPOSITORY = "muster-node"
-SUITE = "bookworm"  # its systemd is the last one to start on cgroup v1 and on v2 without being asked to
+SUITE = "bookworm"  # its systemd is the last one to start on cgroup v1 and on v2 by default
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "containerd", "runc", "containernetworking-plugins", "iptables", "iproute2", "ethtool"),
     *("socat", "conntrack", "kmod", "procps", "mount", "util-linux", "ca-certificates", "jq"),

@@ -1,6 +1,6 @@
 """Programs built from Go modules at pinned versions: `go/<module>/go.mod` names them, `go.sum` holds the checksums.
 
-`go build -mod=readonly` refuses whatever differs. A program is built when it is asked for and the cache has it not, or from other pins.
+`go build -mod=readonly` refuses whatever differs. A program is built on demand, if the cache does not have it from the same pins.
 """
 
 import hashlib

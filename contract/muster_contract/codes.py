@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum, StrEnum
 
 SIGNAL_BASE = 128
@@ -51,6 +52,14 @@ class ExitCode(IntEnum):
     def reason(self) -> str:
         """The name in status and last words: `USER_ERROR` is `UserError`."""
         return self.name.title().replace("_", "")
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL; `signal N` for a number that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def reason_of(code: int) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_origin
 
 from muster_contract.notices import Notice, NoticeReason, reason_of
@@ -26,6 +27,8 @@ MAX_PROCESSES = 64
 """Processes of one replica: `spec.roles.*.processesPerReplica` allows no more."""
 MAX_ENTRIES = 64
 """Entries of a mapping."""
+MAX_SKIPPED = 100
+"""Checkpoints that a `resumed` event names as damaged."""
 WORD, LINE, MESSAGE = 64, 1024, 4096
 """Characters of a text; longer ones are cut."""
 PROPERTY = 128
@@ -44,6 +47,40 @@ def _seconds(*, doc: str, default: Any) -> Any:
 
 def _text(*, doc: str, cut: int, default: Any, convert: Callable[[Any], object] | None = None) -> Any:
     return wire_field(default=default, cut=cut, doc=doc, convert=convert)
+
+
+class Activity(StrEnum):
+    """What a process does now. A program may report a word of its own instead, which has the time limit of `TRAINING`."""
+
+    STARTING = "Starting"
+    RESTORING = "Restoring"
+    TRAINING = "Training"
+    EVALUATING = "Evaluating"
+    SAVING = "Saving"
+    STOPPING = "Stopping"
+
+
+class CommitReason(StrEnum):
+    """Why a checkpoint was saved. A reason that this version does not know is read as `PERIODIC`."""
+
+    PERIODIC = "Periodic"
+    """`checkpoint.everySteps` or `everySeconds` was due."""
+    STOP = "Stop"
+    """The process was asked to stop."""
+    FINAL = "Final"
+    """The last step is done."""
+    PEER_LOST = "PeerLost"
+    """Rank 0 lost its peers."""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the process must end soon."""
+        return self in (CommitReason.STOP, CommitReason.PEER_LOST)
+
+
+def commit_reason_of(value: object) -> object:
+    """The value of a reason that this version knows, for any text."""
+    return value if not isinstance(value, str) or value in set(CommitReason) else CommitReason.PERIODIC.value
 
 
 _T = TypeVar("_T", bound="Event")
@@ -129,7 +166,7 @@ class PhaseEvent(Event):
     phase: str = wire_field(
         min_length=1,
         cut=WORD,
-        doc="`Starting`, `Restoring`, `Training`, `Evaluating`, `Saving` or `Stopping`; a program may use a word of its own.",
+        doc=f"The activity: {', '.join(f'`{each}`' for each in Activity)}, or a word of the program's own.",
     )
 
 
@@ -146,9 +183,9 @@ class Resumed(Event):
     """Where the training of an attempt begins. From rank 0."""
 
     step: int = _step(doc="Training continues after this step; 0 is the beginning.")
-    found: int | None = _step(default=None, doc="Step of the newest commit, whether it verifies or not.")
+    committed_step: int | None = _step(default=None, doc="Step of the newest commit, whether it verifies or not.")
     path: str | None = _text(default=None, cut=LINE, doc="The checkpoint that was restored.")
-    skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=100, doc="Newer checkpoints that do not verify.")
+    skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED, doc="Newer checkpoints that do not verify.")
     rescues: bool = wire_field(default=False, doc="Whether rank 0 can save alone when its peers are lost.")
 
 
@@ -185,7 +222,9 @@ class Save(Event):
     blocked_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which training waited. Absent: all of them.")
     interval_seconds: float | None = _seconds(default=None, doc="Seconds from one save to the next, if the trainer chose them.")
     bytes: int | None = _step(default=None, doc="Size of the checkpoint.")
-    reason: str = _text(default="Periodic", cut=WORD, doc="`Periodic`, `Stop`, `Final` or `PeerLost`.")
+    reason: CommitReason = wire_field(  # noqa: RUF009 (it makes a field)
+        default=CommitReason.PERIODIC, convert=commit_reason_of, doc="Why it was saved."
+    )
 
     @property
     def waited_seconds(self) -> float:
@@ -306,7 +345,7 @@ class PipelineMeasurement(Event):
     """How the layers of a pipeline are divided into stages. From rank 0."""
 
     cut: str = _text(default="", cut=WORD, doc="`by cost` or `evenly`.")
-    kept: bool = wire_field(default=False, doc="Whether an earlier attempt decided it.")
+    inherited: bool = wire_field(default=False, doc="Whether it is the division of an earlier attempt.")
     stages: tuple[Stage, ...] = wire_field(default=(), doc="The stages.")
     layers: tuple[Mapping[str, Any], ...] = wire_field(default=(), doc="What each layer costs.")
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-INTERLEAVED = "Interleaved1F1B"
+from muster_contract.options import PipelineOptions, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan:
     """The stages and micro-batches of a pipeline over `processes` in a row."""
 
-    schedule: str
+    schedule: Schedule
     processes: int
     stages: int
     micro_batches: int
 
     @classmethod
-    def of(cls, *, schedule: str, processes: int, stages: int | None, micro_batches: int | None) -> PipelinePlan:
+    def of(cls, options: PipelineOptions, *, processes: int) -> PipelinePlan:
         """With the defaults of what the job leaves open. One process alone runs everything in one stage."""
-        count = stages or (2 * processes if schedule == INTERLEAVED else processes)
+        count = options.stages or (2 * processes if options.schedule is Schedule.INTERLEAVED else processes)
         if processes == 1:
             count = 1
-        return cls(schedule=schedule, processes=processes, stages=count, micro_batches=micro_batches or count)
+        return cls(schedule=options.schedule, processes=processes, stages=count, micro_batches=options.micro_batches or count)
 
     def problem(self, *, global_size: int | None, parts: int) -> tuple[str, str] | None:
         """The field of `spec.options.pipeline` that does not fit, and why; None if all fit.
@@ -37,7 +37,7 @@ class PipelinePlan:
 
     def _stage_problem(self) -> str | None:
         processes, stages = self.processes, self.stages
-        if processes > 1 and self.schedule == INTERLEAVED:
+        if processes > 1 and self.schedule is Schedule.INTERLEAVED:
             if stages % processes or stages == processes:
                 return (
                     f"Interleaved1F1B runs as many stages, at least 2, in each of {processes} processes; write {2 * processes}, for example"
@@ -48,9 +48,9 @@ class PipelinePlan:
 
     def _micro_batch_problem(self, global_size: int | None, parts: int) -> str | None:
         count = self.micro_batches
-        if self.schedule == "1F1B" and count < self.stages:
+        if self.schedule is Schedule.ONE_FORWARD_ONE_BACKWARD and count < self.stages:
             return f"1F1B needs at least as many micro-batches as the {self.stages} stages; write {self.stages}"
-        if self.schedule == INTERLEAVED and count % self.processes:
+        if self.schedule is Schedule.INTERLEAVED and count % self.processes:
             return f"Interleaved1F1B needs a multiple of the {self.processes} processes in a row; write {self.stages}, for example"
         if global_size is not None and global_size % (parts * count):
             shared = f"{global_size} samples" + (f" in {parts} parts (data-parallel ways x accumulation steps)" if parts > 1 else "")

@@ -7,6 +7,7 @@ characters are escaped, so that the status, Events and logs never hold raw ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from muster_contract.events import (
     MAX_ATTEMPT,
@@ -37,8 +38,14 @@ MAX_REPLY = 256 * 1024
 MAX_LAST_WORDS = 4096
 """Bytes of the last words: Kubernetes keeps no more of a termination message."""
 MAX_INTERVAL = 600.0
-STOPPED = "Stopped"
-"""The state of a process that got SIGSTOP."""
+
+
+class ProcessState(StrEnum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    STOPPED = "Stopped"
+    """By SIGSTOP."""
+    EXITED = "Exited"
 
 
 @document
@@ -70,7 +77,7 @@ class ProcessReport:
 
     rank: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Global rank.")
     pid: int | None = wire_field(default=None, minimum=0, maximum=MAX_RANK, doc="Process id, in the container.")
-    state: str = wire_field(default="Starting", cut=WORD, doc="`Starting`, `Running`, `Stopped` (by SIGSTOP) or `Exited`.")
+    state: ProcessState = wire_field(default=ProcessState.STARTING, doc="Its state. `Stopped`: by SIGSTOP.")
     exit_code: int | None = wire_field(default=None, minimum=-(2**31), maximum=2**31 - 1, doc="Exit code, once it has exited.")
     signal: str | None = wire_field(default=None, cut=WORD, doc="Signal that ended it.")
 

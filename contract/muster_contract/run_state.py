@@ -9,6 +9,7 @@ from typing import TypeVar
 from muster_contract.events import (
     MAX_PROCESSES,
     MAX_SECONDS,
+    Activity,
     Commit,
     ErrorEvent,
     Evaluation,
@@ -36,7 +37,7 @@ class RunState:
     """The newest event of each kind. `first_rank` is the rank whose phase counts; None: any rank's."""
 
     first_rank: int | None = None
-    phase: str = "Starting"
+    phase: str = Activity.STARTING
     progress: Progress | None = None
     checkpoint: Commit | None = None
     resumed: Resumed | None = None
@@ -108,7 +109,7 @@ def with_state(report: Report, state: RunState) -> Report:
 def _with_phase(state: RunState, event: PhaseEvent) -> RunState:
     if state.first_rank not in (None, event.rank):
         return state
-    marks = _marked(state.marks, "restoring", event) if event.phase == "Restoring" else state.marks
+    marks = _marked(state.marks, "restoring", event) if event.phase == Activity.RESTORING else state.marks
     return replace(state, phase=event.phase, marks=marks)
 
 

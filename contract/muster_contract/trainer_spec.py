@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from muster_contract.batch import LearningRateScaling
 from muster_contract.errors import BadConfiguration
+from muster_contract.options import Options
 from muster_contract.strategy import StrategyRuntime
 from muster_contract.wire import WireError, document, encode, parse, wire_field
 
@@ -74,7 +75,7 @@ class TrainerSpec:
     command: tuple[str, ...] | None = wire_field(default=None, min_items=1, doc="Any program with its arguments.")
     config: Mapping[str, Any] = wire_field(default_factory=dict, doc="Settings of the training, as in the job.")
     input: InputSpec = wire_field(default=InputSpec(), doc="How samples are read.")
-    options: Mapping[str, Any] = wire_field(default_factory=dict, doc="Options of the strategy that the job sets.")
+    options: Options = wire_field(default=Options(), doc="Options of the strategy.")
     communication: str = wire_field(default="Auto", min_length=1, doc="The library of the collectives.")
     checkpoint: CheckpointSpec | None = wire_field(default=None, doc="Absent where the job has no checkpoint storage.")
     grace_seconds: float = wire_field(default=30.0, minimum=0, doc="Time to save after SIGTERM.")

@@ -132,7 +132,7 @@ def _train(jobs: Jobs, operator: OperatorProcess, kubelet: Kubelet) -> None:
     kubelet.disrupt(pod)
     jobs.reaches("digits", "Running", attempt=1)
     [pod] = jobs.pods("digits")
-    resumed = {"found": 100, "step": 100, "path": "step-00000100", "skipped": []}
+    resumed = {"committedStep": 100, "step": 100, "path": "step-00000100", "skipped": []}
     assert tell(operator, token(jobs, pod), report(pod, resumed=resumed, progress=progress(130), phase="Training"))[0] == 200
     wait_until(lambda: jobs.status("digits")["attempts"][-1].get("phases"), "the recovery is recorded")
 

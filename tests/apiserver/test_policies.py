@@ -155,10 +155,10 @@ def test_an_author_of_jobs_gets_nothing_by_a_job_that_the_api_server_would_refus
     folder = JOBS.format(namespace)
     wait_until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
     for what, (attack, words) in BEYOND.items():
-        said = answer(tenant, folder, attack)
-        assert said.startswith("403"), (what, said)
-        assert words in said, (what, said)
-        assert f"system:serviceaccount:{namespace}:tenant" in said
+        text = answer(tenant, folder, attack)
+        assert text.startswith("403"), (what, text)
+        assert words in text, (what, text)
+        assert f"system:serviceaccount:{namespace}:tenant" in text
     template = {"nodeSelector": {"pool": "gpu"}, "volumes": [{"name": "scratch", "emptyDir": {}}]}
     for honest in (job("x"), templated("x", **template), job("x", checkpoint={"storage": {"persistentVolumeClaim": {"claimName": "c"}}})):
         assert answer(tenant, folder, honest) == ""
@@ -176,7 +176,7 @@ def test_an_author_who_has_a_right_may_use_it_by_a_job(cluster: Cluster, namespa
 
 def test_an_author_who_may_create_pods_may_use_everything_by_a_job(cluster: Cluster, namespace: str) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY, {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]})
-    assert {what: said for what, (attack, _) in BEYOND.items() if (said := answer(tenant, JOBS.format(namespace), attack))} == {}
+    assert {what: text for what, (attack, _) in BEYOND.items() if (text := answer(tenant, JOBS.format(namespace), attack))} == {}
 
 
 def test_who_may_only_change_a_job_can_suspend_it_but_not_have_its_secret(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
@@ -249,8 +249,8 @@ def hijacker(cluster: Cluster, namespace: str) -> Api:
 
 def test_the_operators_account_creates_nothing_but_what_jobs_need(cluster: Cluster, namespace: str, hijacker: Api) -> None:
     for what, (folder, where, attack, words) in FENCED.items():
-        said = answer(hijacker, folder.format(where or namespace), attack)
-        assert words in said, (what, said)
+        text = answer(hijacker, folder.format(where or namespace), attack)
+        assert words in text, (what, text)
         assert words not in answer(cluster.admin, folder.format(where or namespace), attack), "others are not concerned"
     for where in (namespace, RELEASE_NAMESPACE):
         assert answer(hijacker, PODS.format(where), pod()) == ""

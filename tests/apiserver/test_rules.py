@@ -72,9 +72,11 @@ def test_of_a_job_that_has_ended_it_is_said_that_it_must_be_made_anew(jobs: Jobs
     having(jobs, {**STARTED, "phase": phase})
     for change in CHANGES.values():
         for spec in (change, {**change, "suspend": True}):
-            said = refused(jobs, spec)
-            assert "spec: cannot be changed because the job has ended; delete it and apply it again, or apply it under another name" in said
-            assert "while the job runs" not in said
+            message = refused(jobs, spec)
+            assert (
+                "spec: cannot be changed because the job has ended; delete it and apply it again, or apply it under another name" in message
+            )
+            assert "while the job runs" not in message
     jobs.patch("digits", {"spec": {"ttlSecondsAfterFinished": 60}})
 
 

@@ -44,8 +44,8 @@ def test_its_pods_come_after_its_config_map_which_follows_the_spec(jobs: Jobs, k
     jobs.submit(job)
 
     def pods(count: int) -> list[Object]:
-        found: list[Object] = wait_until(lambda: each if len(each := jobs.pods("relay")) == count else None, f"{count} pods")
-        return found
+        listing: list[Object] = wait_until(lambda: each if len(each := jobs.pods("relay")) == count else None, f"{count} pods")
+        return listing
 
     def hosts() -> list[str]:
         text: str = jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/configmaps/relay-hostfile")["data"]["hosts"]

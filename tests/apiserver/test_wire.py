@@ -42,7 +42,7 @@ def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_o
         kubelet.end(pod, 0)
     jobs.reaches("digits", "Succeeded")
     assert operator.stop() == 0  # its watches are in the audit log now
-    asked = cluster.requests()[before:]
+    requests = cluster.requests()[before:]
     looks = [each for each in cluster.requests() if each["verb"] in ("list", "watch") and plural(each) in SELECTED]
     assert {(each["verb"], plural(each)) for each in looks} >= {
         ("list", "pods"),
@@ -53,10 +53,10 @@ def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_o
     for look in looks:
         [selector] = parse_qs(urlsplit(look["requestURI"]).query).get("labelSelector", ["none"])
         assert selector.startswith("muster.dev/job-name"), look["requestURI"]
-    assert not [each["requestURI"] for each in asked if each["verb"] in ("patch", "deletecollection")]
+    assert not [each["requestURI"] for each in requests if each["verb"] in ("patch", "deletecollection")]
     written = {
         (each["verb"], plural(each), each["objectRef"].get("subresource", ""))
-        for each in about_jobs(asked)
+        for each in about_jobs(requests)
         if each["verb"] not in ("get", "list", "watch")
     }
     assert written <= {
@@ -65,7 +65,7 @@ def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_o
         *((verb, "pods", "") for verb in ("create", "delete")),
         *(("create", kind, "") for kind in ("services", "networkpolicies", "events")),
     }
-    refused = [(each["requestURI"], 403) for each in asked if each.get("responseStatus", {}).get("code") == 403]
+    refused = [(each["requestURI"], 403) for each in requests if each.get("responseStatus", {}).get("code") == 403]
     assert refused == [], "the chart gives all the rights that it uses"
     for obj in [jobs.get("digits"), *jobs.pods("digits")]:
         assert not obj["metadata"].get("finalizers")
@@ -83,7 +83,7 @@ def test_events_of_pods_are_never_answered_by_reads(
     [pod, _] = jobs.pods("digits")
     for number in range(100):
         kubelet.set_status(pod, {"message": f"event {number}"})
-    jobs.submit(job("later", workers=1))  # when this one runs, the operator has heard the hundred events too
+    jobs.submit(job("later", workers=1))  # when this one runs, the operator has received the hundred events too
     jobs.reaches("later", "Running")
     new = about_jobs(cluster.requests())[settled:]
     reads = [each["requestURI"] for each in new if each["verb"] in ("get", "list")]
@@ -97,8 +97,8 @@ def test_a_job_costs_few_writes_from_its_creation_to_its_success(
     nodes.ends = lambda pod: 0
     jobs.submit(job("digits", workers=8))
     jobs.reaches("digits", "Succeeded")
-    asked = about_jobs(cluster.requests()[before:])
-    writes = [plural(each) for each in asked if each["verb"] not in ("get", "list", "watch") and plural(each) != "events"]
+    requests = about_jobs(cluster.requests()[before:])
+    writes = [plural(each) for each in requests if each["verb"] not in ("get", "list", "watch") and plural(each) != "events"]
     assert len(writes) <= 8 + 10, writes
 
 
@@ -116,7 +116,7 @@ def test_an_operator_of_some_namespaces_asks_for_nothing_beyond_them(
     about = [
         each
         for each in cluster.requests()
-        # by when they were asked: a watch of the operator that is stopped is written down as it ends, which may be later
+        # by the time of the request: a watch of a stopped operator is recorded when it ends, which may be later
         if datetime.fromisoformat(each["requestReceivedTimestamp"]) >= began
         and plural(each) in ("pods", "services", "networkpolicies", "trainingjobs", "events")
     ]

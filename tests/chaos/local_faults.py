@@ -1,4 +1,4 @@
-"""What befalls a local job, and how the attempt that it ends must be told."""
+"""The faults of a local job, and how the attempt that a fault ends must be recorded."""
 
 from __future__ import annotations
 
@@ -94,8 +94,10 @@ def fill_disk(job: ChaosJob) -> int:
 def tear_checkpoint(job: ChaosJob) -> int:
     """Kills rank 0 while a checkpoint is there and does not count yet; once more, where it was quicker."""
     for attempt in range(5):
-        known = set(job.checkpoints.glob("step-*"))
-        torn = wait_until(lambda known=known: set(job.checkpoints.glob("step-*")) - known, "a checkpoint", job.deadline, pause=0.0).pop()
+        existing = set(job.checkpoints.glob("step-*"))
+        torn = wait_until(
+            lambda existing=existing: set(job.checkpoints.glob("step-*")) - existing, "a checkpoint", job.deadline, pause=0.0
+        ).pop()
         job.kill(job.first, attempt=attempt)
         if not (torn / MARKER).exists():
             return attempt + 1

@@ -83,14 +83,14 @@ def check_ends(job: ChaosJob, *, times: int, failure_class: str | None, reasons:
 
 
 def check_resumed(job: ChaosJob, *, most: int) -> None:
-    """Each attempt went on from a commit, none of those told is forgotten but a damaged one, and at most `most` steps were redone."""
+    """Each attempt resumed from a commit. Only damaged commits were skipped. At most `most` steps were redone."""
     commits = {event["step"] for event in job.events("commit")} | {0}
     done: dict[int, int] = {}
     for event in job.events("step"):
         done[event["attempt"]] = max(event["step"], done.get(event["attempt"], 0))
     for event in job.events("resumed"):
         before = [last for attempt, last in done.items() if attempt < event["attempt"]]
-        if before and event["step"] not in commits:  # it was made, and whoever made it died before it could say so
+        if before and event["step"] not in commits:  # the process that committed it ended before it could report it
             assert event["step"] % EVERY == 0 or event["step"] == before[-1], event
         if before:
             assert before[-1] - event["step"] <= most, (event, done)
@@ -101,5 +101,5 @@ def check_nothing_left(job: ChaosJob) -> None:
     assert job.processes() == []
     left = checkpoints(job.checkpoints)
     assert all(is_committed(one.path) and verifies(one) for one in left), left
-    found = {path.name for path in job.checkpoints.iterdir() if not path.name.startswith("pipeline-")}  # a cut, which is kept
-    assert found - {"history"} == {"attempts", *(one.path.name for one in left)}
+    names = {path.name for path in job.checkpoints.iterdir() if not path.name.startswith("pipeline-")}  # a cut, which is kept
+    assert names - {"history"} == {"attempts", *(one.path.name for one in left)}

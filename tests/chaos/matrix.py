@@ -39,13 +39,13 @@ def jobs() -> Mapping[str, Mapping[str, Any]]:
 
 def cells() -> list[Cell]:
     """Every cell that the file names; one that it names twice is there twice."""
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for backend in BACKENDS:
         for fault, row in document()[backend].items():
-            found += [Cell(backend, fault, job, row["test"]) for name in row.get("run", ()) for job in _members(name)]
+            cells += [Cell(backend, fault, job, row["test"]) for name in row.get("run", ()) for job in _members(name)]
             reasons = {**row.get("same", {}), **row.get("impossible", {}), **document()["nowhere"]}
-            found += [Cell(backend, fault, job, None, reason) for name, reason in reasons.items() for job in _members(name)]
-    return found
+            cells += [Cell(backend, fault, job, None, reason) for name, reason in reasons.items() for job in _members(name)]
+    return cells
 
 
 def parametrised(test: str) -> pytest.MarkDecorator:
@@ -61,5 +61,5 @@ def parametrised(test: str) -> pytest.MarkDecorator:
 
 def _members(name: str) -> list[str]:
     """The jobs of a group; a job's own name stands for itself."""
-    found: list[str] = document()["groups"].get(name, [name])
-    return found
+    members: list[str] = document()["groups"].get(name, [name])
+    return members

@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.pytorch import state
@@ -117,7 +118,7 @@ def write(directory: Path, rank: int, world: int) -> None:
         for written, _ in parts:
             listing |= written
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
-        store.commit(path, Manifest(7, 0, 0, 7, world, "DDP", 0, versions, {}, "Final", "2026-11-21T11:16:14+00:00", listing))
+        store.commit(path, Manifest(7, 0, 0, 7, world, "DDP", 0, versions, {}, CommitReason.FINAL, "2026-11-21T11:16:14+00:00", listing))
     dist.barrier()
 
 

@@ -177,7 +177,7 @@ class Fault:
 
 
 LOST = frozenset({"ProcessKilled", "PeerLost"})
-"""The others miss their peer before the kubelet, or its supervisor, says what became of it; by then Muster may have asked all to go."""
+"""The others lose their peer before the kubelet or its supervisor reports its end. By then Muster may have stopped all of them."""
 TAKEN_AWAY = frozenset({"Disrupted", "Evicted", "PodDeleted", "Preempted", "PreemptedNotSaved", "ReplicaLost", "NodeLost"})
 IMPATIENT: Manifest = {"recovery": {"hang": {"stepSeconds": 10, "saveSeconds": 60}}}
 DELETED = frozenset({"PodDeleted", "Preempted"})
@@ -214,17 +214,20 @@ def check_attempt(
     assert ended["reason"] in reasons, ended
     if not job.is_synchronous:
         assert following["stepsLost"] < 2 * EVERY, following
-        return  # who was left alone resumes nothing
+        return  # a replica that was left alone resumes nothing
     commit = job.newest_commit(attempt)
     resumed = job.resumed_step(attempt + 1)
-    told = (commit - EVERY, commit) if damaged else (commit, commit + EVERY)  # who commits may end, or lose its peers, before it can say so
-    assert resumed in told
+    # A process may end, or lose its peers, after a commit and before it reports it.
+    commits = (commit - EVERY, commit) if damaged else (commit, commit + EVERY)
+    assert resumed in commits
     assert following["stepResumed"] == resumed, following
-    assert following["stepFound"] == resumed + (EVERY if damaged else 0), following
+    assert following["stepCommitted"] == resumed + (EVERY if damaged else 0), following
     if saves:
         assert following["stepsLost"] == 0, following
         assert commit >= ended["lastStep"], ended  # they train on until all have agreed to stop
-        doubts = [told for told in job.status["conditions"] if told["type"] == "GraceSufficient" and told["status"] == "False"]
+        doubts = [
+            condition for condition in job.status["conditions"] if condition["type"] == "GraceSufficient" and condition["status"] == "False"
+        ]
         assert doubts == []
 
 

@@ -55,8 +55,10 @@ def test_an_api_server_alone_takes_objects_and_has_no_nodes(api_server: Path) ->
     environment = {**os.environ, "KUBECONFIG": str(api_server)}
     kubectl = Programs(Places.default()).path("kubectl")
     subprocess.run([kubectl, "create", "configmap", "here", "--from-literal=a=b"], env=environment, check=True, timeout=60)
-    found = subprocess.run([kubectl, "get", "configmap,node", "-o", "name"], env=environment, check=True, timeout=60, capture_output=True)
-    assert found.stdout.decode().split() == ["configmap/here"]
+    completed = subprocess.run(
+        [kubectl, "get", "configmap,node", "-o", "name"], env=environment, check=True, timeout=60, capture_output=True
+    )
+    assert completed.stdout.decode().split() == ["configmap/here"]
 
 
 def test_a_pod_is_reached_from_every_node_by_its_address_and_its_service(cluster: Cluster, address: str) -> None:

@@ -33,10 +33,10 @@ def test_what_dockerd_added_to_the_packet_rules_goes_and_what_others_added_stays
 
 def test_rules_of_an_engine_that_was_there_before_stay_and_the_forward_policy_is_that_of_before() -> None:
     before = ["*filter", ":FORWARD DROP [7:9]", ":DOCKER - [0:0]", "-A FORWARD -o docker0 -j DOCKER", "COMMIT"]
-    kept = without_docker(AFTER_DOCKERD, before)
-    assert ":FORWARD DROP [7:9]" in kept
-    assert "-A FORWARD -o docker0 -j DOCKER" in kept
-    assert "-A FORWARD -j DOCKER-USER" not in kept
+    rules = without_docker(AFTER_DOCKERD, before)
+    assert ":FORWARD DROP [7:9]" in rules
+    assert "-A FORWARD -o docker0 -j DOCKER" in rules
+    assert "-A FORWARD -j DOCKER-USER" not in rules
 
 
 @pytest.mark.parametrize(

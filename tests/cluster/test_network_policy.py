@@ -38,15 +38,15 @@ def allowed(cyclonus: str, ground: Ground, tmp_path: Path) -> Evaluator:
         (tmp_path / "policies").mkdir(exist_ok=True)
         for number, policy in enumerate(policies):
             (tmp_path / "policies" / f"{number}.yaml").write_text(json.dumps(policy))
-        asked = [
+        queries = [
             {"Source": source, "Destination": target, "Protocol": "TCP", "ResolvedPort": port, "ResolvedPortName": name}
             for source, target, port, name in traffic
         ]
-        (tmp_path / "traffic.json").write_text(json.dumps(asked))
+        (tmp_path / "traffic.json").write_text(json.dumps(queries))
         files = ("--policy-path", tmp_path / "policies", "--traffic-path", tmp_path / "traffic.json")
-        said = run([cyclonus, "analyze", "--mode", "query-traffic", *files], 60)
-        answers = re.findall(r"IS ALLOWED\? *\| *(TRUE|FALSE)", said)
-        assert len(answers) == len(traffic), said
+        output = run([cyclonus, "analyze", "--mode", "query-traffic", *files], 60)
+        answers = re.findall(r"IS ALLOWED\? *\| *(TRUE|FALSE)", output)
+        assert len(answers) == len(traffic), output
         return [answer == "TRUE" for answer in answers]
 
     return evaluate

@@ -110,14 +110,14 @@ def of_a_killed_node(
     ]
     count = -(-len(named) // AT_ONCE)
     groups = [named[first::count] for first in range(count)]
-    known: dict[str, Struck] = {}
+    outcomes: dict[str, Struck] = {}
 
     def struck(name: str) -> Struck:
-        if name not in known:
+        if name not in outcomes:
             [group] = [each for each in groups if name in each]
-            known.update(strike("killed", group, 0, grounds=grounds, uninterrupted=uninterrupted))
+            outcomes.update(strike("killed", group, 0, grounds=grounds, uninterrupted=uninterrupted))
             muster.wait_until_ready()
-        return known[name]
+        return outcomes[name]
 
     return struck
 

@@ -93,7 +93,7 @@ def test_a_trainer_that_saves_nothing_saves_at_a_stop_and_resumes_there(tmp_path
     assert found is not None
     second = trainer(tmp_path / "second")
     second.train(resume_from_checkpoint=str(found.folder))
-    assert [(event["step"], event["found"]) for event in sent if event["event"] == "resumed"] == [(9, 9)]
+    assert [(event["step"], event["committedStep"]) for event in sent if event["event"] == "resumed"] == [(9, 9)]
     assert [event["step"] for event in sent if event["event"] == "step"] == [10, 11, 12]
     assert {name for event in sent if event["event"] == "evaluation" for name in event["metrics"]} >= {"eval_loss", "train_loss"}
 

@@ -63,7 +63,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "expected"),
     [
         (
             "def schedule(step, config): return float('nan')",
@@ -77,10 +77,10 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
         ),
     ],
 )
-def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
+def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, expected: str, tmp_path: Path) -> None:
     refused = scheduled(tmp_path, more)
     assert [process.wait() for process in refused.processes] == [code], refused.story()
-    assert proofs.last_error(refused)["message"] == said
+    assert proofs.last_error(refused)["message"] == expected
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "expected"),
     [
         (
             "def schedule(step, config): return -step",
@@ -79,10 +79,10 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
         ),
     ],
 )
-def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, said: str, tmp_path: Path) -> None:
+def test_rates_that_cannot_be_are_refused_in_one_line(more: str, code: int, expected: str, tmp_path: Path) -> None:
     with world("DDP", scheduled(tmp_path, more), PYTHONPATH=str(tmp_path)) as refused:
         assert refused.finish() == [code, code], refused.story()
-    assert all(error["message"].startswith(said) for error in refused.events("error"))
+    assert all(error["message"].startswith(expected) for error in refused.events("error"))
 
 
 @pytest.mark.parametrize("strategy", ["DDP", "FSDP", "TensorParallel", "Pipeline"])
@@ -113,7 +113,7 @@ def test_powersgd_is_refused_where_its_memory_would_keep_what_is_no_number() -> 
     document = trainer(None, config={"nanLoss": "Skip"}, options={"gradientCompression": "PowerSGD"})
     with world("DDP", document) as refused:
         assert refused.finish() == [11, 11], refused.story()
-    assert all("nanLoss: Skip cannot be combined with PowerSGD" in error["message"] for error in refused.events("error"))
+    assert {proofs.field_of(error) for error in refused.events("error")} == {"spec.trainer.config.nanLoss"}
     assert len(refused.events("error")) == 2
 
 
@@ -185,6 +185,4 @@ def test_weights_need_a_loss_per_sample(tmp_path: Path) -> None:
     (tmp_path / "weighed.py").write_text(WEIGHED + "\ndef loss(outputs, batch): return ((outputs - batch[1]) ** 2).mean()")
     with world("DDP", document, PYTHONPATH=str(tmp_path)) as refused:
         assert refused.finish() == [10, 10], refused.story()
-    assert {error["message"] for error in refused.events("error")} == {
-        "module weighed: the data set gives weights of samples, so loss must give a value per sample, shape (n,)"
-    }
+    assert {proofs.field_of(error) for error in refused.events("error")} == {"module weighed"}

@@ -21,9 +21,9 @@ def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_
     env = {"MUSTER_TENSORBOARD_DIR": str(tmp_path / "tensorboard")}
     with world(strategy, document, roles=("worker", "evaluator"), **env) as running:
         assert running.finish() == [0, 0], running.story()
-    found = [(event["step"], event["metrics"]) for event in running.events("evaluation")]
-    own = [metrics for step, metrics in found if step == 23]
-    assert sorted(step for step, _ in found) == [10, 20, 23, 23]
+    evaluations = [(event["step"], event["metrics"]) for event in running.events("evaluation")]
+    own = [metrics for step, metrics in evaluations if step == 23]
+    assert sorted(step for step, _ in evaluations) == [10, 20, 23, 23]
     assert own[0]["accuracy"] == own[1]["accuracy"]
     assert own[0]["loss"] == pytest.approx(own[1]["loss"], abs=1e-6)
     assert len(list((tmp_path / "tensorboard" / "evaluator").iterdir())) == 1

@@ -91,8 +91,8 @@ def environments(spec: dict[str, Any], addresses: Addresses) -> dict[str, dict[s
 
 
 def inherited() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not is_reserved_env(name)}
-    return {**kept, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    others = {name: value for name, value in os.environ.items() if not is_reserved_env(name)}
+    return {**others, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def run_python(program: str, *, stdin: str = "", env: dict[str, str] | None = None) -> str:

@@ -59,9 +59,7 @@ def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_
     assert code == 0, output
     stopped, slept, last = local_job.status["attempts"]
     assert (stopped["reason"], stopped["replica"]) == ("Hang", "worker-1")
-    assert stopped["message"].endswith(": rank 1 (worker-1) is stopped by SIGSTOP; the others wait for it")
     assert (slept["reason"], slept["replica"]) == ("Hang", "worker-1")
-    assert ": rank 1 (worker-1) is sleeping at loss (" in slept["message"]
     first, second = slept["stacks"].splitlines()
     assert first.startswith("rank 1: sleeping, loss (")
     assert second.startswith("rank 0: ")

@@ -65,8 +65,8 @@ def test_strategies_with_ways_of_their_own_read_ahead_too(strategy: str, files: 
 def test_tensorflow_trains_the_same_from_files_with_readers_and_by_way_of_a_cache(files: Mapping[str, Path], tmp_path: Path) -> None:
     options = {"logicalDevices": 2}
     memory = proofs.uninterrupted("Mirrored", size=1, options=options)
-    for form, said in (("TFRecord", {}), ("Arrow", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
-        same_training(proofs.uninterrupted("Mirrored", in_files(files[form], form), size=1, options=options, input=said), memory)
+    for form, settings in (("TFRecord", {}), ("Arrow", {}), ("CSV", {"workers": 3, "prefetch": 2, "cache": str(tmp_path)})):
+        same_training(proofs.uninterrupted("Mirrored", in_files(files[form], form), size=1, options=options, input=settings), memory)
     assert any(tmp_path.glob("*/0.npy"))
 
 
@@ -111,9 +111,8 @@ def test_a_reader_that_is_killed_ends_all_ranks_with_one_message(files: Mapping[
         running.wait_for_step(5)
         readers_of(running)[1].kill()
         assert running.finish() == [10, 10], running.story()
-    (message,) = {error["message"] for error in running.events("error")}
-    assert "a process that reads samples ended by itself" in message
-    assert "fewer spec.trainer.input.workers" in message
+    assert len({error["message"] for error in running.events("error")}) == 1
+    assert {error["reason"] for error in running.events("error")} == {"UserError"}
     assert "Traceback" not in "".join(running.output)
 
 
@@ -142,7 +141,7 @@ def test_a_damaged_record_in_the_middle_ends_all_ranks_with_one_message(
     messages = {error["message"] for error in running.events("error")}
     assert len(running.events("error")) == 2
     assert len(messages) == 1
-    assert f"data file {damaged}, record " in messages.pop()
+    assert {error["reason"] for error in running.events("error")} == {"BadConfiguration"}
     assert "Traceback" not in "".join(running.output)
 
 
@@ -152,8 +151,8 @@ def test_files_that_are_cut_short_are_refused_by_all_ranks_before_they_meet(file
     (tmp_path / "train-0.npz").write_bytes(whole[:-100])
     with world("DDP", trainer(None, config=in_files(tmp_path, "Arrays"))) as refused:
         assert refused.finish() == [11, 11], refused.story()
-    (message,) = {error["message"] for error in refused.events("error")}
-    assert "train-0.npz is no whole .npz file" in message
+    assert len({error["message"] for error in refused.events("error")}) == 1
+    assert {error["reason"] for error in refused.events("error")} == {"BadConfiguration"}
 
 
 LARGE = """

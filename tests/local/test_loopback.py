@@ -52,13 +52,13 @@ def trains(local_job: LocalJob) -> bool:
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     """The addresses and ports at which these processes take connections."""
-    found = []
+    sockets = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN:
-                    found.append((connection.laddr.ip, connection.laddr.port))
-    return found
+                    sockets.append((connection.laddr.ip, connection.laddr.port))
+    return sockets
 
 
 @pytest.mark.torch
@@ -77,9 +77,9 @@ def test_every_process_of_a_torch_job_listens_on_loopback_only(
     local_job.write(job(trainer=trainer, **spec))
     with local_job.running("job.yaml") as run:
         wait_until(lambda: ready(local_job), "the world to train")
-        found = listening([psutil.Process(run.pid), *marked(RUN_MARK, local_job.mark)])
-        assert len(found) >= 3, found  # the channel of `muster run`, the store, and gloo's
-        assert all(ip_address(address).is_loopback for address, _ in found), found
+        sockets = listening([psutil.Process(run.pid), *marked(RUN_MARK, local_job.mark)])
+        assert len(sockets) >= 3, sockets  # the channel of `muster run`, the store, and gloo's
+        assert all(ip_address(address).is_loopback for address, _ in sockets), sockets
 
 
 def in_python(program: str, *, cwd: Path, **environ: str) -> Any:

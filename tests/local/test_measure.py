@@ -34,15 +34,15 @@ DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "A
 )
 def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own: str, operations: set[str]) -> None:
     job = read_job(EXAMPLES / f"{example}.yaml")
-    found = measurements(collectives_job(job, {"sizes": sorted(SIZES), "seconds": 0.01}), job_file=EXAMPLES / "x.yaml")
-    link = socket(found)
+    readings = measurements(collectives_job(job, {"sizes": sorted(SIZES), "seconds": 0.01}), job_file=EXAMPLES / "x.yaml")
+    link = socket(readings)
     if operations is not DEVICES:
         assert set(link.bandwidths()) == SIZES
         assert 0 < link.round_trip < 1
-    told = collectives(found)
-    assert {(one.name, one.bytes) for one in told} == {(name, size) for name in operations for size in SIZES}
-    assert {one.name for one in told if one.own} == {own}
-    assert all(one.world == 2 and 0 < one.low <= one.seconds <= one.high for one in told)
+    collected = collectives(readings)
+    assert {(one.name, one.bytes) for one in collected} == {(name, size) for name in operations for size in SIZES}
+    assert {one.name for one in collected if one.own} == {own}
+    assert all(one.world == 2 and 0 < one.low <= one.seconds <= one.high for one in collected)
 
 
 @pytest.mark.parametrize(

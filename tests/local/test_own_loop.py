@@ -80,7 +80,7 @@ def test_a_plain_program_that_is_killed_resumes_at_its_commit_and_ends_as_undist
     assert code == 0, output
     first, second = local_job.status["attempts"]
     assert second["stepResumed"] >= 5
-    assert second["stepFound"] == second["stepResumed"]
+    assert second["stepCommitted"] == second["stepResumed"]
     assert second["stepsLost"] == first["lastStep"] - second["stepResumed"] >= 0
     assert local_job.status["progress"]["metrics"] == {"accuracy": 1 / 60}
     assert local_job.status["goodput"]["productiveSteps"] == 60
@@ -113,7 +113,7 @@ def test_a_program_that_starts_over_although_it_has_commits_is_called_a_regressi
     assert code == 0, output
     second = local_job.status["attempts"][1]
     assert second["stepResumed"] == 0
-    assert second["stepFound"] >= 5
+    assert second["stepCommitted"] >= 5
     [regression] = [each for each in local_job.status["conditions"] if each["type"] == "ResumeRegression"]
     assert (regression["status"], regression["reason"]) == ("True", "StartedOver")
 

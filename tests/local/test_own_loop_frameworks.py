@@ -114,7 +114,7 @@ def check(tmp_path: Path, name: str, strategy: str, read: Callable[[Path], Weigh
     disturbed = run(tmp_path / "disturbed", name, strategy, **fault)
     assert disturbed.status["phase"] == "Succeeded"
     first, second = disturbed.status["attempts"]
-    assert second["stepResumed"] == second["stepFound"] >= 10
+    assert second["stepResumed"] == second["stepCommitted"] >= 10
     assert second["stepsLost"] == first["lastStep"] - second["stepResumed"]
     calm = run(tmp_path / "calm", name, strategy, kill=None)
     if name != "keras":  # its loss is the mean since the epoch began, or the attempt

@@ -37,8 +37,8 @@ def local_job(tmp_path: Path) -> LocalJob:
 
 
 def environ_of(local_job: LocalJob, name: str, rank: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((local_job.folder / f"{name}-{rank}.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((local_job.folder / f"{name}-{rank}.json").read_text())
+    return document
 
 
 @pytest.mark.torch

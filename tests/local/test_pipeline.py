@@ -36,9 +36,9 @@ def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> 
 
 def cut_of(run: BareWorld) -> list[int]:
     """How many layers each stage had."""
-    (found,) = (measured for measured in run.events("measurement") if measured["what"] == "pipeline")
-    assert [layer["name"] for layer in found["layers"]] == [name for stage in found["stages"] for name in stage["layers"]]
-    return [len(stage["layers"]) for stage in found["stages"]]
+    (cut,) = (measured for measured in run.events("measurement") if measured["what"] == "pipeline")
+    assert [layer["name"] for layer in cut["layers"]] == [name for stage in cut["stages"] for name in stage["layers"]]
+    return [len(stage["layers"]) for stage in cut["stages"]]
 
 
 class PipeDreamOnOneDevice:
@@ -63,7 +63,7 @@ class PipeDreamOnOneDevice:
 
     def losses(self) -> dict[int, float]:
         """Of each step; the pipeline is emptied after each epoch, to evaluate."""
-        found, done, empty = {}, 0, 0
+        losses, done, empty = {}, 0, 0
         for step in range(self.task.config.epochs * self.order.steps_per_epoch):
             if step % self.order.steps_per_epoch == 0:
                 empty = done
@@ -71,8 +71,8 @@ class PipeDreamOnOneDevice:
             for first in range(0, len(indices), self.size):
                 total += self._micro_batch(indices[first : first + self.size], done, empty)
                 done += 1
-            found[step + 1] = total / len(indices)
-        return found
+            losses[step + 1] = total / len(indices)
+        return losses
 
     def _micro_batch(self, indices: Any, number: int, empty: int) -> float:
         batch = [torch.as_tensor(part) for part in read_batch(self.task, self.task.train, indices)]
@@ -97,9 +97,9 @@ def test_pipedream_computes_each_backward_pass_with_the_weights_of_its_forward_p
     run = finished("Pipeline", 3, document)
     assert {step["staleness"] for step in run.events("step")} == {2}
     expected = PipeDreamOnOneDevice(document, cut_of(run)).losses()
-    found = {step: float.fromhex(loss) for step, loss in run.losses().items()}
-    assert found.keys() == expected.keys()
-    assert max(abs(found[step] - expected[step]) for step in found) < 1e-5
+    losses = {step: float.fromhex(loss) for step, loss in run.losses().items()}
+    assert losses.keys() == expected.keys()
+    assert max(abs(losses[step] - expected[step]) for step in losses) < 1e-5
     assert run.metrics()["stalenessMost"] == 2
 
 
@@ -107,8 +107,8 @@ def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at
     config = {"hidden": [64, 32, 16], "epochs": 2}
     whole = finished("Pipeline", 2, trainer(tmp_path / "whole", config=config, options=PIPEDREAM)).losses()
     document = trainer(tmp_path / "killed", config={**config, **proofs.SLOW}, options=PIPEDREAM)
-    kept = shutil.ignore_patterns("step-*", "attempts")  # all but the cut: measured anew, it may be another
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=kept)
+    ignored = shutil.ignore_patterns("step-*", "attempts")  # all but the cut: measured anew, it may be another
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=ignored)
     with world("Pipeline", document) as first:
         random = seeded_random()
         first.wait_for_step(random.choice([25, 26, 27, 28]))
@@ -117,8 +117,8 @@ def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at
     second = proofs.second_attempt("Pipeline", document)
     assert second.events("resumed")[0]["step"] >= 10
     assert cut_of(second) == cut_of(first)
-    assert first.events("measurement")[0]["kept"]
-    assert second.events("measurement")[0]["kept"]
+    assert first.events("measurement")[0]["inherited"]
+    assert second.events("measurement")[0]["inherited"]
     assert {**first.losses(), **second.losses()} == whole
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_is_gone_on_from_under_another_cut_and_a_cut_by_cost_is_no_
     cut = {step: float.fromhex(loss) for step, loss in {**first.losses(), **second.losses()}.items()}
     assert max(abs(one[step] - cut[step]) for step in one) < 1e-5
     (notice,) = second.events("notice")
-    assert "3 stages, cut by cost: stage 0: 0 (Linear) to" in notice["message"]
+    assert notice["reason"] == "PipelineCut"
 
 
 TURNED = """

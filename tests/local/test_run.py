@@ -46,8 +46,7 @@ def test_a_programs_own_exit_code_22_is_a_failure_with_a_budget_and_no_preemptio
     status = local_job.status
     assert [record["reason"] for record in status["attempts"]] == ["UserError", "UserError"]
     assert (status["restarts"]["applicationCount"], status["restarts"]["preemptionCount"]) == (1, 0)
-    assert "exit code 22" in status["message"]
-    assert "404" in status["message"]
+    assert [record["exitCode"] for record in status["attempts"]] == [22, 22]
 
 
 def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(local_job: LocalJob) -> None:
@@ -57,11 +56,9 @@ def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(local_job:
     status = local_job.status
     assert status["goodput"].keys() == {f"{part}Seconds" for part in ("queued", "starting", "unreported", "recovering", "suspended")}
     assert status["attempts"][1]["phases"].keys() == {"detectSeconds", "scheduleSeconds"}
-    assert "attempt 1 runs again, and has reported no step" in output
     [complete] = [each for each in status["conditions"] if each["type"] == "Complete"]
     assert complete["reason"] == "CompletedWithoutReport"
-    assert "tiny succeeded, 1 restart, " in output
-    assert "the program ended with exit code 0, and reported no step and no checkpoint" in output
+    assert status["restarts"]["total"] == 1
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
@@ -95,10 +92,9 @@ def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(local_job: 
         os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
         code, output = finish(run)
     assert code == 0, output
-    assert "attempt 0 ended: worker-1: rank 1: ended by signal 9 (SIGKILL)" in output
-    assert "attempt 1: resumed at step" in output
     first, second = local_job.status["attempts"]
     assert (first["class"], first["replica"]) == ("Infrastructure", "worker-1")
+    assert (first["reason"], first["signal"]) == ("ProcessKilled", "SIGKILL")
     assert second["stepResumed"] >= 5
     assert [path.name for path in (local_job.run / "attempts").iterdir()] == ["0"]  # in the replicas that were there
 
@@ -128,7 +124,6 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(local_jo
         assert int((local_job.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert "attempt 1: resumed at step" in output
     status = local_job.status
     assert [record["attempt"] for record in status["attempts"]] == [0, 1]
     assert status["attempts"][1]["stepResumed"] >= 5
@@ -140,19 +135,18 @@ def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         os.kill(run.pid, signal.SIGSTOP)  # it writes no more, and its replicas go on
-        known = local_job.step
-        wait_until(lambda: max(local_job.losses()) >= known + 20, "more steps")
+        step_before = local_job.step
+        wait_until(lambda: max(local_job.losses()) >= step_before + 20, "more steps")
         os.kill(run.pid, signal.SIGKILL)
     last = max(local_job.losses())
     (local_job.run / "checkpoints/default/tiny/step").write_text("5")  # the commits since are lost
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
-    assert f"attempt 1: resumed at step 5, {last - 5} steps redone" in output
     status, history = local_job.status, read_history(local_job.run)
     first, second = status["attempts"]
     assert first["lastStep"] == last
     assert second["stepsLost"] == len(history.redone) == last - 5
-    assert second["stepFound"] == 5
+    assert second["stepCommitted"] == 5
     assert status["goodput"]["redoneSeconds"] >= 0.9 * sum(step.seconds for step in history.redone)
     assert status["goodput"]["productiveSteps"] == 400
 
@@ -236,7 +230,6 @@ def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(local_job: LocalJo
         code, output = finish(run)
     assert code == 21, output
     saved = local_job.committed
-    assert f"saved at step {saved}. Continue with: muster run job.yaml --resume" in output
     assert local_job.status["phase"] == "Suspended"
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
@@ -253,7 +246,6 @@ def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(lo
         run.send_signal(signal.SIGINT)
         code, output = finish(run)
     assert code == 21, output
-    assert "saved at step 20" in output
     assert local_job.status["attempts"][0]["lastStep"] == 20
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
@@ -272,7 +264,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(local_job: LocalJob) -> None:
         run.send_signal(signal.SIGINT)
         code, output = finish(run)
     assert code == 22, output
-    assert "nothing was saved" in output
+    assert "checkpoint" not in local_job.status
 
 
 def test_a_daemon_that_a_script_leaves_behind_is_ended(local_job: LocalJob) -> None:
@@ -327,14 +319,12 @@ def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(local_job: Lo
     uid = _uid(local_job)
     code, output = local_job.muster_run("job.yaml")
     assert code == 11
-    assert "finished" in output
     assert "muster run job.yaml --fresh" in output
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0
-    assert "has finished already" in output
+    assert _uid(local_job) == uid
     code, output = local_job.muster_run("job.yaml", "--fresh")
     assert code == 0, output
-    assert "moved to runs/tiny.1" in output
     assert _uid(local_job) != uid
     assert local_job.status["attempts"][0].get("stepResumed") == 0
     assert (local_job.folder / "runs/tiny.1/status.json").exists()
@@ -363,7 +353,8 @@ def test_a_failed_run_is_taken_up_again_when_the_script_is_mended(local_job: Loc
     local_job.write(job(trainer={"script": "broken.py"}, replicas=1, recovery={"application": {"limit": 0}}))
     code, output = local_job.muster_run("job.yaml")
     assert code == 10, output
-    assert "worker-0: rank 0: ValueError: the reason" in output
+    [failed] = local_job.status["attempts"]
+    assert (failed["reason"], failed["exitCode"], failed["replica"]) == ("UserError", 1, "worker-0")
     assert "runs/tiny/attempts/0/worker-0/log.txt" in output
     assert "| one line" in output
     script.write_text("print('mended')\n")
@@ -396,12 +387,12 @@ def _uid(local_job: LocalJob) -> str:
 
 def _guards(pid: int) -> list[psutil.Process]:
     """The guards of the `muster run` with this pid. A guard that has been killed has no command line until it is reaped."""
-    found = []
+    children = []
     for child in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):
             if "muster.local.guard" in child.cmdline():
-                found.append(child)
-    return found
+                children.append(child)
+    return children
 
 
 def _runs(directory: Path) -> bool:

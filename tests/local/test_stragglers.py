@@ -1,4 +1,4 @@
-"""A rank that works longer than the others makes all steps long; it is told from those that wait for it."""
+"""A rank that works longer than the others makes all steps long. It is distinguished from the ranks that wait for it."""
 
 from __future__ import annotations
 

@@ -38,19 +38,17 @@ def test_the_losses_are_those_of_one_device(strategy: str, options: dict[str, ob
 
 
 @pytest.mark.parametrize(
-    ("strategy", "fields", "said"),
+    ("strategy", "fields", "expected"),
     [
         ("OneDevice", {"options": {"devices": ["GPU:7"]}}, "spec.options.devices: there is no device GPU:7 here; there are CPU:0"),
         ("Mirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
         ("Mirrored", {"communication": "Ring"}, "spec.communication: 'Ring' is none of Auto, NCCL, Hierarchical, OneDevice"),
         ("MultiWorkerMirrored", {"communication": "NCCL"}, "spec.communication: NCCL needs GPUs"),
         ("MultiWorkerMirrored", {"communication": "OneDevice"}, "spec.communication: 'OneDevice' is none of Auto, NCCL, Ring"),
-        ("MultiWorkerMirrored", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
-        ("ParameterServer", {"options": {"logicalDevices": 2}}, "spec.options.logicalDevices: tf.distribute takes"),
     ],
 )
 def test_what_this_machine_cannot_do_is_refused_by_name(
-    strategy: str, fields: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    strategy: str, fields: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from muster_trainer.tensorflow import machine, parameter_server
     from muster_trainer.tensorflow import world as cluster
@@ -63,7 +61,7 @@ def test_what_this_machine_cannot_do_is_refused_by_name(
         "MultiWorkerMirrored": cluster.join,
         "ParameterServer": parameter_server.connect,
     }
-    with pytest.raises(BadConfiguration, match=re.escape(said)):
+    with pytest.raises(BadConfiguration, match=re.escape(expected)):
         joins[strategy](TrainerSpec.from_json(json.dumps(trainer(None, strategy=descriptors.document("OneDevice"), **fields))))
 
 
@@ -119,8 +117,7 @@ def test_a_loss_that_is_no_number_stops_is_skipped_or_goes_on_as_the_job_says(
     if policy == "Stop":
         message, same = (error["message"] for error in running.events("error"))
         assert message == same
-        assert f"the loss of step {broken[0]}" in message
-        assert "its batch begins with the samples " in message
+        assert {(error["reason"], error["step"]) for error in running.events("error")} == {("UserError", broken[0])}
     if policy == "Skip":
         assert len(broken) == 2  # once in each epoch: the weights were never touched by it
     if policy == "Continue":

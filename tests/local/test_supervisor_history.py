@@ -94,8 +94,8 @@ def test_the_newest_attempts_stay(run: SupervisorRun, tmp_path: Path) -> None:
     for name in (*older, newer, "notes"):
         (tmp_path / "history" / name / "worker-0").mkdir(parents=True)
     assert run.start("", MUSTER_CHECKPOINT_DIR=str(tmp_path)).wait() == 0
-    kept = sorted(path.name for path in (tmp_path / "history").iterdir())
-    assert kept == [*older[-(ATTEMPTS_KEPT - 1) :], FENCE.format(3), newer, "notes"]
+    names = sorted(path.name for path in (tmp_path / "history").iterdir())
+    assert names == [*older[-(ATTEMPTS_KEPT - 1) :], FENCE.format(3), newer, "notes"]
 
 
 def test_storage_that_takes_nothing_is_a_line_in_the_log(run: SupervisorRun, tmp_path: Path) -> None:

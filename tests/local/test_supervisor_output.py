@@ -26,7 +26,7 @@ def test_events_are_kept_with_their_origin_as_they_come(run: SupervisorRun) -> N
     source = """
 import json, os, time
 out = os.fdopen(int(os.environ["MUSTER_EVENTS_FD"]), "w", buffering=1)
-print(json.dumps({"event": "resumed", "time": 1.0, "rank": 0, "found": 3, "step": 3, "path": "p", "skipped": []}), file=out)
+print(json.dumps({"event": "resumed", "time": 1.0, "rank": 0, "committedStep": 3, "step": 3, "path": "p", "skipped": []}), file=out)
 print(json.dumps({"event": "step", "time": 2.0, "rank": 0, "step": 4, "loss": "0.5", "samples": 8, "seconds": 0.1}), file=out)
 time.sleep(600)
 """

@@ -62,7 +62,7 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_
         assert whole.finish() == [0, 0], whole.story()
     assert len(list(summaries.iterdir())) == 1  # of the chief alone
     assert whole.metrics()["accuracy"] > 0.95
-    assert {found["others"] for found in evaluations(whole).values()} == {0}  # the averages of the chief count
+    assert {metrics["others"] for metrics in evaluations(whole).values()} == {0}  # the averages of the chief count
     document = trainer(tmp_path / "checkpoints", config=config, module="averaged")
     with world(MWMS, document, **env) as first:
         first.wait_for_commit(20)
@@ -91,19 +91,19 @@ def test_the_running_averages_of_the_first_device_are_measured_and_kept(loop: st
 
 @pytest.mark.parametrize("loop", ["Custom", "Fit"])
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ("def loss(outputs, batch): sys.exit(0)", "module broken: loss failed: SystemExit: 0 ("),
         ("Tumours.__getitem__ = lambda *_: sys.exit(0)", "module broken: reading samples of the data set failed: SystemExit: 0 ("),
         ("keras.layers.Dropout.call = lambda self, values, training=False: sys.exit(0) if training else values", "SystemExit: 0 ("),
     ],
 )
-def test_a_program_that_ends_itself_has_not_succeeded(loop: str, more: str, said: str, tmp_path: Path) -> None:
+def test_a_program_that_ends_itself_has_not_succeeded(loop: str, more: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(f"import sys\n{(EXAMPLES / 'cancer_tensorflow.py').read_text()}\n\n{more}\n")
     with world("OneDevice", trainer(None, module="broken", options={"loop": loop}), size=1, PYTHONPATH=str(tmp_path)) as running:
         assert running.finish() == [10], running.story()
     message = proofs.last_error(running)["message"]
-    assert said in message
+    assert expected in message
     assert "broken.py, line" in message
 
 
@@ -124,4 +124,4 @@ def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
         assert first.finish() == [0], first.story()
     with world(MWMS, trainer(tmp_path, config={"epochs": 1, "hidden": [8]}), size=1, attempt=1) as refused:
         assert refused.finish() == [11], refused.story()
-    assert "spec.trainer.config.hidden is [8]" in proofs.last_error(refused)["message"]
+    assert proofs.last_error(refused)["reason"] == "BadConfiguration"

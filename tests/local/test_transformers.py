@@ -9,7 +9,7 @@ import pytest
 from tests.support.local_jobs import LocalJob, job
 
 UNMODIFIED = '''
-"""A script of a user who has never heard of Muster."""
+"""A script of a user who does not know Muster."""
 import sys, time
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

@@ -83,8 +83,8 @@ def test_a_forked_process_is_ours_to_reap_and_leads_its_own_group(parent: WarmPa
         while process.running and time.monotonic() < limit:
             reap([process])
         assert process.exit_code == 11
-        said = os.read(process.stderr, 65536).decode()
-        assert "spec.trainer.task: there is no task 'unknown'" in said
+        output = os.read(process.stderr, 65536).decode()
+        assert "spec.trainer.task: there is no task 'unknown'" in output
 
 
 @pytest.mark.torch

@@ -355,7 +355,7 @@ class World:
         step = self.steps.get(attempt, self.commit) + steps
         self.steps[attempt] = step
         before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
-        resumed = before or Resumed(found=self.commit or None, step=self.commit)
+        resumed = before or Resumed(committed_step=self.commit or None, step=self.commit)
         self.commit = step if commit else self.commit
         now = self.now.timestamp()
         speaker.sent.append(

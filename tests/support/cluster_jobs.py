@@ -64,8 +64,8 @@ def apart(manifest: Manifest) -> Manifest:
 def job(name: str, **spec: Any) -> Manifest:
     roles = spec.pop("roles", {"worker": {"replicas": 2}})
     if "checkpoint" in spec:
-        kept = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [EVENTS]}]}}
-        roles = {name: {"template": kept, **role} for name, role in roles.items()}
+        template = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [EVENTS]}]}}
+        roles = {name: {"template": template, **role} for name, role in roles.items()}
     return {
         "apiVersion": "muster.dev/v1alpha1",
         "kind": "TrainingJob",
@@ -97,8 +97,8 @@ class Ground:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout=timeout)
 
     def items(self, kinds: str, selector: str) -> list[Manifest]:
-        found: list[Manifest] = self.cluster.get(kinds, "--namespace", self.namespace, "--selector", selector)["items"]
-        return found
+        objects: list[Manifest] = self.cluster.get(kinds, "--namespace", self.namespace, "--selector", selector)["items"]
+        return objects
 
     def leave(self) -> None:
         """Has the namespace removed, and waits for nothing: `remove` does, and for the rest."""
@@ -150,10 +150,10 @@ class ClusterJob(RunningJob):
 
     def pod(self, replica: str) -> Manifest:
         """The pod of a replica, such as worker-1; raises ClusterError where there is none."""
-        found = [pod for pod in self.pods() if pod["metadata"]["name"] == f"{self.name}-{replica}"]
-        if not found:
+        pods = [pod for pod in self.pods() if pod["metadata"]["name"] == f"{self.name}-{replica}"]
+        if not pods:
             raise ClusterError(f"{self.name} has no pod {replica}\n{self.story()}")
-        return found[0]
+        return pods[0]
 
     def events(self, kind: str) -> list[Manifest]:
         return read_events(self.ground.folder.glob(f"events/{self.name}-*/*/events.jsonl"), kind)

@@ -94,19 +94,19 @@ class _Server:
         reader, writer = os.pipe()
         with self._lock:
             socket.send_fds(self._socket, [request], [writer, events])
-            found = self._started.get(timeout=START_SECONDS)
+            process = self._started.get(timeout=START_SECONDS)
         os.close(writer)
-        found.stdout = os.fdopen(reader)
-        return found
+        process.stdout = os.fdopen(reader)
+        return process
 
     def _listen(self) -> None:
         while answer := self._socket.recv(LONGEST):
-            told = json.loads(answer)
-            if "code" in told:
-                self._running.pop(told["pid"]).ended(told["code"])
+            message = json.loads(answer)
+            if "code" in message:
+                self._running.pop(message["pid"]).ended(message["code"])
             else:
-                self._running[told["pid"]] = Forked(told["pid"])
-                self._started.put(self._running[told["pid"]])
+                self._running[message["pid"]] = Forked(message["pid"])
+                self._started.put(self._running[message["pid"]])
 
 
 def serve(connection: socket.socket, strategies: list[str]) -> None:

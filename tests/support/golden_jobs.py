@@ -100,8 +100,8 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def job_of(spec: dict[str, Any], **metadata: Any) -> TrainingJob:
-    known = {"name": "job", "namespace": "ns", "uid": UID, "creationTimestamp": "2026-11-21T11:16:14Z"}
-    return TrainingJob.model_validate({"metadata": {**known, **metadata}, "spec": spec})
+    defaults = {"name": "job", "namespace": "ns", "uid": UID, "creationTimestamp": "2026-11-21T11:16:14Z"}
+    return TrainingJob.model_validate({"metadata": {**defaults, **metadata}, "spec": spec})
 
 
 def manifests_of(job: TrainingJob, attempt: int = 2) -> list[dict[str, Any]]:

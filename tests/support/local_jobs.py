@@ -56,7 +56,7 @@ while len(list(world.iterdir())) < int(os.environ["WORLD_SIZE"]):
 
 begun = int((folder / "step").read_text()) if (folder / "step").exists() else 0
 print("rank", rank, "goes on from step", begun, flush=True)
-tell(event="resumed", found=begun or None, step=begun, path=None, skipped=[])
+tell(event="resumed", committedStep=begun or None, step=begun, path=None, skipped=[])
 for step in range(begun + 1, steps + 1):
     time.sleep(seconds)
     if rank == 0:

@@ -60,11 +60,11 @@ class ObjectStore:
     def frozen_at(self, pattern: str) -> Iterator[Path]:
         """It takes in nothing and answers nobody from when there is such an object, or such a folder of some; gives that."""
         limit = time.monotonic() + DEADLINE
-        while not (found := next(self.objects.glob(pattern), None)):
+        while not (path := next(self.objects.glob(pattern), None)):
             assert time.monotonic() < limit, f"no {pattern} in {DEADLINE} s"
         self.server.send_signal(signal.SIGSTOP)
         try:
-            yield found
+            yield path
         finally:
             self.server.send_signal(signal.SIGCONT)
 

@@ -154,8 +154,8 @@ class SupervisorRun:
     def last_words(self) -> dict[str, Any]:
         lines = self.log.read_text().splitlines()
         assert len(lines) == 1
-        found: dict[str, Any] = json.loads(lines[0], object_hook=Document)
-        return found
+        document: dict[str, Any] = json.loads(lines[0], object_hook=Document)
+        return document
 
     def events(self) -> list[dict[str, Any]]:
         path = self.state / "events.jsonl"
@@ -167,14 +167,14 @@ class SupervisorRun:
 
     def members(self) -> list[psutil.Process]:
         """Every living process that carries the mark."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("MUSTER_RUN") == self.mark:
-                    found.append(process)
+                    processes.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        return found
+        return processes
 
     def end(self) -> None:
         for process in self.members():

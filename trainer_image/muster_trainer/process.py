@@ -13,6 +13,7 @@ from typing import NoReturn
 from muster_contract.codes import ExitCode
 from muster_contract.environment import DEBUG, NAMES, RANK, ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, TrainerError, UserError
+from muster_contract.events import Activity
 from muster_contract.strategy import RoleRuntime, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
@@ -59,7 +60,7 @@ def _run(events: Events) -> NoReturn:
     spec = env.trainer_spec
     framework = spec.strategy.framework
     stop = StopRequest(events.descriptor)
-    events.phase("Starting")
+    events.phase(Activity.STARTING)
     if spec.module is not None and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # Muster's own processes are started with -P; the user's module may be there
     set_quiet(framework)

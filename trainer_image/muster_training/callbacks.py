@@ -34,14 +34,16 @@ def transformers_callback() -> TrainerCallback:
     return MusterCallback()
 
 
-def keras_callback(found: Checkpoint | None, *, every_steps: int) -> Any:
-    """A callback for `fit` of Keras 3, in one process. It resumes from `found`, the result of `latest()`, reports each step, saves every
-    `every_steps` steps, at the end and at a stop, and ends the training at a stop.
+def keras_callback(checkpoint: Checkpoint | None, *, every_steps: int) -> Any:
+    """A callback for `fit` of Keras 3, in one process.
 
-    `fit` needs `steps_per_epoch`, and data without end that begin at step `found.step`. Put the callback first in `callbacks`.
+    It resumes from `checkpoint`, the result of `latest()`, and reports each step. It saves every `every_steps` steps, at the end and at a
+    stop, and ends the training at a stop.
+
+    `fit` needs `steps_per_epoch`, and data without end that begin at step `checkpoint.step`. Put the callback first in `callbacks`.
 
     Raises BadConfiguration in a world of several processes.
     """
     from muster_training.with_keras import MusterCallback
 
-    return MusterCallback(found, every_steps)
+    return MusterCallback(checkpoint, every_steps)

@@ -20,12 +20,14 @@ from typing import Any
 from muster_contract.checkpoint_layout import MANIFEST, MARKER
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError, UserError
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
-from muster_trainer.checkpoint import Fence, Manifest, Store, files, read_back, select
+from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, files, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.training.agreement import agree, gather
+from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point
 from muster_training.ranks import Ranks
 
 _WRITING = ".rank-"
@@ -51,16 +53,6 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the ranks agree to resume from. `found` is the step of the newest commit, verified or not."""
-
-    step: int
-    path: Location | None
-    found: int | None
-    skipped: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
 class Saved:
     """A commit: its folder's name, its bytes, and how long it took."""
 
@@ -82,15 +74,14 @@ class Saves:
         self._registered = False
         self._open = ExitStack()
 
-    def find(self) -> Found:
+    def resume_point(self) -> ResumePoint:
         """The newest checkpoint that counts and verifies. The first time, the attempt is registered as resuming from it.
 
         Raises BadConfiguration for a checkpoint of another kind of training.
         """
-        chosen = agree(self._ranks, self._select)
+        point = agree_on_resume_point(self._ranks, self._select)
         self._registered = True
-        path = location_of(chosen["path"]) if chosen["path"] else None
-        return Found(chosen["step"], path, chosen["found"], tuple((path, reason) for path, reason in chosen["skipped"]))
+        return point
 
     def newest(self) -> int | None:
         """The step of the newest commit that counts, without a look at its files. Only this rank looks."""
@@ -98,24 +89,24 @@ class Saves:
             commits = valid_commits(self._store.directory)
         return commits[-1].step if commits else None
 
-    def read(self, found: Found) -> Checkpoint | None:
+    def read(self, point: ResumePoint) -> Checkpoint | None:
         """The checkpoint as a folder of this machine."""
         self._open.close()
-        if found.path is None:
+        if point.location is None:
             return None
-        return Checkpoint(found.step, self._open.enter_context(read_back(found.path)))
+        return Checkpoint(point.step, self._open.enter_context(read_back(point.location)))
 
     def close(self) -> None:
         self._open.close()
 
     @contextmanager
-    def write(self, step: int, reason: str, saved: list[Saved], *, shared: bool = False) -> Iterator[Path]:
+    def write(self, step: int, reason: CommitReason, saved: list[Saved], *, shared: bool = False) -> Iterator[Path]:
         """An empty folder for this rank's files; if `shared`, one folder for those of all ranks. What lies there at the end is committed,
         and `saved` gets the commit."""
         if not self._writes:
             raise UserError(f"the role {self._replica.role} does not train with the others, so it may not save a checkpoint")
         if not self._registered:
-            self.find()
+            self.resume_point()
         began = time.monotonic()
         place = location_of(agree(self._ranks, lambda: str(self._store.begin(step))))
         folder = None
@@ -136,18 +127,13 @@ class Saves:
                 shutil.rmtree(folder, ignore_errors=True)
         saved.append(Saved(place.name, size, time.monotonic() - began))
 
-    def _select(self) -> dict[str, Any]:
+    def _select(self) -> Selection:
         selection = select(self._spec, self._store.fence)
         if selection.manifest and selection.commit:
             check_identity(selection.manifest, {}, selection.commit.path)
         if self._writes and not self._registered:
             self._store.register(selection)
-        return {
-            "step": selection.step,
-            "path": str(selection.commit.path) if selection.commit else None,
-            "found": selection.newest,
-            "skipped": [(str(path), reason) for path, reason in selection.skipped],
-        }
+        return selection
 
     def _own_workplace(self, place: Location) -> Path:
         name = f"{_WRITING}{self._ranks.rank}"
@@ -234,11 +220,11 @@ class Saves:
         except ValueError as error:
             raise UserError(f"checkpoint of step {manifest.step}: {error}; write fewer files, or other names") from None
         commit, size = self._store.commit(place, whole)
-        if manifest.reason != "Stop":  # somebody waits for the end
+        if not manifest.reason.is_urgent:
             self._store.retain(commit)
         return size
 
-    def _manifest(self, step: int, reason: str) -> Manifest:
+    def _manifest(self, step: int, reason: CommitReason) -> Manifest:
         return Manifest(
             step=step,
             epoch=0,
@@ -268,8 +254,8 @@ def _make_folder(place: Location, name: str) -> Path:
 def _names(folder: Path) -> list[str]:
     """The files in the folder and below. Raises UserError for a link or a pipe, which a checkpoint cannot hold."""
     names = []
-    for parent, _, found in os.walk(folder):
-        for name in found:
+    for parent, _, file_names in os.walk(folder):
+        for name in file_names:
             path = Path(parent) / name
             if path.is_symlink() or not path.is_file():
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")

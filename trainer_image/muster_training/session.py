@@ -21,12 +21,23 @@ from types import FrameType
 from typing import Any, SupportsFloat
 
 from muster_contract.errors import TrainerError, UserError
-from muster_contract.events import MAX_ENTRIES, Commit, Evaluation, NoticeEvent, Pace, PhaseEvent, Resumed, Skipped, Step
+from muster_contract.events import (
+    MAX_ENTRIES,
+    Activity,
+    Commit,
+    CommitReason,
+    Evaluation,
+    NoticeEvent,
+    Pace,
+    PhaseEvent,
+    Step,
+)
 from muster_contract.notices import NoticeReason
+from muster_trainer.training.resume_point import ResumePoint
 from muster_training.copies import copy_share
 from muster_training.place import Environment, environment_of, replica_of
 from muster_training.ranks import Alone, Ranks, meet
-from muster_training.saves import NO_STORAGE, Checkpoint, Found, Saved, Saves
+from muster_training.saves import NO_STORAGE, Checkpoint, Saved, Saves
 from muster_training.sender import Sender
 
 PACE_SECONDS = 1.0
@@ -102,9 +113,9 @@ def checkpoint_copy(step: int, source: Path, *, seconds: float) -> None:
     _session().checkpoint_copy(step, source, seconds)
 
 
-def phase(name: str) -> None:
-    """Reports what this process does from now on: a phase of the contract."""
-    _session().phase(name)
+def phase(activity: Activity) -> None:
+    """Reports what this process does from now on: an activity of the contract."""
+    _session().phase(activity)
 
 
 class Session:
@@ -121,7 +132,7 @@ class Session:
         self._stopping = False
         self._total: int | None = None
         self._resumed = False
-        self._found: Found | None = None
+        self._resume_point: ResumePoint | None = None
         self._reported = -math.inf
         self._last: tuple[int, float] | None = None
 
@@ -195,24 +206,17 @@ class Session:
         if self._resumed:
             return
         self._resumed = True
-        found = self._found
-        if found is None:
+        point = self._resume_point
+        if point is None:
             newest = self._newest()
-            if newest is None:  # the program may keep checkpoints of its own, of which nothing is known
+            if newest is None:  # the program may keep checkpoints of its own, which Muster does not see
                 return
-            found = Found(newest, None, newest, ())
-        ignored = step <= found.step
-        self.sender.send(
-            Resumed(
-                step=0 if ignored else found.step,
-                found=found.found,
-                path=None if ignored or found.path is None else str(found.path),
-                skipped=tuple(Skipped(path=path, reason=reason) for path, reason in found.skipped),
-            )
-        )
+            point = ResumePoint(step=newest, committed_step=newest)
+        is_ignored = step <= point.step
+        self.sender.send(replace(point.event(), step=0, path=None) if is_ignored else point.event())
 
     def _newest(self) -> int | None:
-        """The step of the newest commit, of a program that has not asked for it."""
+        """The step of the newest commit, of a program that has not called `latest`."""
         with suppress(TrainerError):
             return self.saves.newest() if self.saves else None
         return None
@@ -227,7 +231,7 @@ class Session:
         self._calls += 1
         if not self._stopping and self.ranks.stops(self._calls, self._requested):
             self._stopping = True
-            self.sender.send(PhaseEvent(phase="Stopping"))
+            self.sender.send(PhaseEvent(phase=Activity.STOPPING))
         return self._stopping
 
     def _listen(self) -> None:
@@ -250,17 +254,16 @@ class Session:
     def latest(self) -> Checkpoint | None:
         if self.saves is None:
             return None
-        if self._found is None:
-            self.phase("Restoring")
-        found = self._found = self.saves.find()
+        if self._resume_point is None:
+            self.phase(Activity.RESTORING)
+        point = self._resume_point = self.saves.resume_point()
         if self.environment.rank == 0:
-            for path, reason in found.skipped:
-                message = f"checkpoint {path} is passed over: {reason}"
+            for message in point.warnings:
                 self.sender.send(NoticeEvent(reason=NoticeReason.CHECKPOINT_DAMAGED, message=message))
                 self._complain(message)
-        read = self.saves.read(found)
-        self.phase("Training")
-        return read
+        checkpoint = self.saves.read(point)
+        self.phase(Activity.TRAINING)
+        return checkpoint
 
     def checkpoint_copy(self, step: int, source: Path, seconds: float) -> None:
         if self.saves is not None:
@@ -276,24 +279,27 @@ class Session:
             with self._without_storage(self.ranks if shared else Alone()) as folder:
                 yield folder
             return
-        if self._found is None:
-            self._found = self.saves.find()
+        if self._resume_point is None:
+            self._resume_point = self.saves.resume_point()
         if self.environment.rank == 0:
             self._resume(step + 1)  # a program that is asked to stop before its first step saves the step that it has resumed at
-        reason = "Stop" if self._stopping else "Final" if self._total is not None and step >= self._total else "Periodic"
+        is_last = self._total is not None and step >= self._total
+        reason = CommitReason.STOP if self._stopping else CommitReason.FINAL if is_last else CommitReason.PERIODIC
         saved: list[Saved] = []
-        self.phase("Saving")
+        self.phase(Activity.SAVING)
         with self.saves.write(step, reason, saved, shared=shared) as folder:
             yield folder
         self._committed(step, reason, replace(saved[0], seconds=saved[0].seconds + earlier))
-        self.phase("Training")
+        self.phase(Activity.TRAINING)
 
-    def _committed(self, step: int, reason: str, saved: Saved) -> None:
+    def _committed(self, step: int, reason: CommitReason, saved: Saved) -> None:
         if self.environment.rank == 0:
             commit = Commit(step=step, path=saved.name, bytes=saved.bytes, reason=reason)
             commit = replace(commit, seconds=saved.seconds, blocked_seconds=saved.seconds)
             self.sender.send(commit)
-        elif reason != "Periodic":  # a supervisor without rank 0 must know as well that its processes end because all is saved
+        elif (
+            reason is not CommitReason.PERIODIC
+        ):  # a supervisor without rank 0 must know as well that its processes end because all is saved
             self.sender.send_document({"event": Commit.event, "reason": reason})
 
     @contextmanager
@@ -314,10 +320,10 @@ class Session:
         self.sender.send(NoticeEvent(message=message))
         self._complain(message)
 
-    def phase(self, phase: str) -> None:
+    def phase(self, activity: Activity) -> None:
         """Reports what this rank does from now on. While it stops, that is what it does."""
         if not self._stopping:
-            self.sender.send(PhaseEvent(phase=phase))
+            self.sender.send(PhaseEvent(phase=activity))
 
     def _complain(self, message: str) -> None:
         if self.environment.rank == 0:

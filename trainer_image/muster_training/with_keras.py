@@ -22,15 +22,15 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
     The weights that Keras saves include the state of the optimizer, but not of the random generators, such as those of Dropout.
     """
 
-    def __init__(self, found: Checkpoint | None, every_steps: int) -> None:
+    def __init__(self, checkpoint: Checkpoint | None, every_steps: int) -> None:
         super().__init__()
         if every_steps < 1:
             raise BadConfiguration(f"keras_callback: every_steps is {every_steps}; write 1 or more")
         if environment().world > 1:
             raise BadConfiguration("keras_callback: fit() of Keras 3 cannot train with several processes; write a loop of your own")
-        self._found = found
+        self._checkpoint = checkpoint
         self._every = every_steps
-        self._step = self._saved = found.step if found else 0
+        self._step = self._saved = checkpoint.step if checkpoint else 0
         self._batch = -1
         self._stopping = False
         self._cut = False
@@ -40,8 +40,8 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
             raise BadConfiguration("keras_callback: fit() needs steps_per_epoch, to know where in an epoch it resumes")
         if not self.model.built:
             raise BadConfiguration("keras_callback: build the model before fit(), for example with an Input layer")
-        if self._found:
-            self._restore(self._found)
+        if self._checkpoint:
+            self._restore(self._checkpoint)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._batch = -1
@@ -76,10 +76,10 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
             np.savez(folder / RANDOM, *(keras.ops.convert_to_numpy(each) for each in self._random_state()))
         self._saved = self._step
 
-    def _restore(self, found: Checkpoint) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
         self.model.optimizer.build(self.model.trainable_variables)
-        self.model.load_weights(found / WEIGHTS)
-        with np.load(found / RANDOM) as values:
+        self.model.load_weights(checkpoint / WEIGHTS)
+        with np.load(checkpoint / RANDOM) as values:
             for number, variable in enumerate(self._random_state()):
                 variable.assign(values[f"arr_{number}"])
 

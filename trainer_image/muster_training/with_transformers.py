@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from muster_contract.errors import BadConfiguration
+from muster_contract.events import Activity
 from muster_training.session import checkpoint_copy, environment, phase, report, report_metrics, should_stop
 
 
@@ -20,7 +21,7 @@ class MusterCallback(TrainerCallback):
         self._saved: int | None = None
         self._stopping = False
         self._began = 0.0
-        self._phase = "Training"
+        self._activity = Activity.TRAINING
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = state.global_step
@@ -64,7 +65,8 @@ class MusterCallback(TrainerCallback):
     def _expect(self, control: TrainerControl) -> None:
         """Reports what Trainer does next, because each activity has a time limit of its own."""
         self._began = time.monotonic()
-        expected = "Evaluating" if control.should_evaluate else "Saving" if control.should_save else "Training"
-        if expected != self._phase:
-            self._phase = expected
+        others = Activity.SAVING if control.should_save else Activity.TRAINING
+        expected = Activity.EVALUATING if control.should_evaluate else others
+        if expected is not self._activity:
+            self._activity = expected
             phase(expected)

@@ -10,15 +10,18 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic.alias_generators import to_camel
 
 from muster.api.base import ApiModel
 from muster.api.quantity import Quantity
+from muster_contract import options
 from muster_contract.batch import LearningRateScaling
+from muster_contract.options import MAX_DEVICE_NAME, MAX_REPLICAS
+from muster_contract.wire import decode, fields_of
 
 DISABLED_NEEDS_COMMAND = "Disabled starts nothing but a command: write command, or supervisor: Auto"
 """The message for `trainer.supervisor`. Both the checks and the renderer use it."""
 
-MAX_REPLICAS = 4096
 MAX_GRACE_SECONDS = 86400
 
 MAX_SAVE_SECONDS = 7 * 86400
@@ -41,7 +44,7 @@ SaveInterval = Annotated[
 """Seconds between saves, or how the trainer chooses them."""
 
 Word = Annotated[str, StringConstraints(max_length=4096)]
-DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DEVICE_NAME)]
 
 
 RoleName = str
@@ -206,44 +209,34 @@ class Role(ApiModel):
     )
 
 
+def _option(cls: type, name: str) -> Any:
+    """The field with the default, limits and description that the contract has for it."""
+    plan = next(plan for plan in fields_of(cls) if plan.name == name)
+    limits, is_list = plan.limits, plan.limits.min_items > 0
+    return Field(
+        default=plan.default,
+        alias=None if plan.wire_name == to_camel(name) else plan.wire_name,
+        ge=limits.minimum,
+        le=limits.maximum,
+        min_length=limits.min_items if is_list else None,
+        max_length=limits.max_items if is_list else None,
+        description=plan.doc,
+    )
+
+
 class PipelineOptions(ApiModel):
-    stages: int | None = Field(
-        default=None, ge=1, le=1024, description="Number of pipeline stages. Default: one in each process, or two with Interleaved1F1B."
-    )
-    micro_batches: int | None = Field(
-        default=None,
-        ge=1,
-        le=65536,
-        description="Number of micro-batches that a batch is divided into. Default: the number of stages.",
-    )
-    schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "PipeDream"] = Field(
-        default="GPipe", description="Order of forward and backward passes. PipeDream is asynchronous: it updates after each micro-batch."
-    )
-    cut: Literal["Cost", "Even"] = Field(
-        default="Cost",
-        description="How layers are divided into stages. Cost: the slowest stage takes the least time, by measured layers. Even: each "
-        "stage has the same number of layers with parameters.",
-    )
-    stage_memory_mib: int | None = Field(
-        default=None,
-        alias="stageMemoryMiB",
-        ge=1,
-        le=2**31 - 1,
-        description="Largest memory of a stage in training, in MiB: weights, gradients, optimizer state and activations. Default: no "
-        "limit.",
-    )
+    stages: int | None = _option(options.PipelineOptions, "stages")
+    micro_batches: int | None = _option(options.PipelineOptions, "micro_batches")
+    schedule: options.Schedule = _option(options.PipelineOptions, "schedule")
+    cut: options.Cut = _option(options.PipelineOptions, "cut")
+    stage_memory_mib: int | None = _option(options.PipelineOptions, "stage_memory_mib")
 
 
 class MeshOptions(ApiModel):
-    data: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Number of data-parallel groups.")
-    pipeline: int = Field(default=1, ge=1, le=1024, description="Number of processes in a pipeline.")
-    tensor: int = Field(default=1, ge=1, le=1024, description="Number of processes that divide the matrices of a layer.")
-    shard: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_REPLICAS,
-        description="FSDP: number of data-parallel processes that share one set of shards (hybrid sharding). Default: all of them.",
-    )
+    data: int = _option(options.MeshOptions, "data")
+    pipeline: int = _option(options.MeshOptions, "pipeline")
+    tensor: int = _option(options.MeshOptions, "tensor")
+    shard: int | None = _option(options.MeshOptions, "shard")
 
 
 class TpuOptions(ApiModel):
@@ -256,24 +249,19 @@ class TpuOptions(ApiModel):
 class Options(ApiModel):
     """Options of the strategy. Options of other strategies are refused."""
 
-    loop: Literal["Custom", "Fit"] = Field(
-        default="Custom",
-        description="TensorFlow: what computes a step. Custom: Muster, from the task's loss. Fit: the model's own train_step.",
-    )
-    devices: list[DeviceName] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=64,
-        description="TensorFlow on one machine: the devices to use, such as [GPU:0, GPU:1].",
-    )
-    logical_devices: int | None = Field(default=None, ge=1, le=64, description="TensorFlow on a CPU: number of logical devices to create.")
-    pipeline: PipelineOptions | None = Field(default=None, description="Options of the Pipeline strategy.")
-    mesh: MeshOptions | None = Field(default=None, description="How processes are arranged when strategies are combined.")
+    loop: options.Loop = _option(options.Options, "loop")
+    devices: list[DeviceName] | None = _option(options.Options, "devices")
+    logical_devices: int | None = _option(options.Options, "logical_devices")
+    pipeline: PipelineOptions | None = _option(options.Options, "pipeline")
+    mesh: MeshOptions | None = _option(options.Options, "mesh")
     tpu: TpuOptions | None = Field(default=None, description="Options of the TPU strategy.")
-    gradient_compression: Literal["None", "FP16", "BF16", "PowerSGD"] = Field(
-        default="None", description="DDP: how gradients are compressed before they are sent. Compression loses information."
-    )
-    synchronous: bool | None = Field(default=None, description="RPC: whether each step waits for all workers. Default: false.")
+    gradient_compression: options.GradientCompression = _option(options.Options, "gradient_compression")
+    synchronous: bool | None = _option(options.Options, "synchronous")
+
+    @property
+    def for_trainer(self) -> options.Options:
+        """The options as the trainer gets them."""
+        return decode(options.Options, self.wire())
 
 
 class Batch(ApiModel):

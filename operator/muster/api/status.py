@@ -351,13 +351,17 @@ class AttemptRecord(StatusPart):
     """The node that this replica ran on."""
     failed_time: Moment | None = None
     """When this replica failed."""
+    exit_code: int | None = None
+    """Exit code of the process that failed first, or of the container. Absent if a signal ended it."""
+    signal: Annotated[str | None, Field(max_length=64)] = None
+    """Signal that ended this process, such as SIGKILL."""
     message: Message = ""
     """The last error of this replica."""
     stall: Stall | None = None
     """How the attempt hung. Absent if it did not hang."""
     stacks: Message = ""
     """Where the processes were when the attempt hung, one line for each location. The logs have the full stacks."""
-    step_found: Count | None = None
+    step_committed: Count | None = None
     """Step of the newest commit when the attempt began."""
     step_resumed: Count | None = None
     """Step that the attempt resumed from."""

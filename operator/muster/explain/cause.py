@@ -27,8 +27,8 @@ class Kind(StrEnum):
 class Cause:
     """A row of the table of causes.
 
-    `sources` and `pattern` say what it matches: `pattern` is searched in the evidence's `reason: message`. `sentence` and `remedy` may use
-    `{subject}`, `{message}`, and the named groups of the pattern.
+    Evidence from one of `sources` is of this cause if `pattern` is in its `reason: message`, or if `ends` has the signal or exit code of
+    the process. `sentence` and `remedy` may use `{subject}`, `{message}`, and the named groups of the pattern.
     """
 
     id: str
@@ -37,18 +37,23 @@ class Cause:
     pattern: str
     sentence: str
     remedy: str
+    ends: tuple[str | int, ...] = ()
 
     def values(self, evidence: Evidence) -> dict[str, str] | None:
         """The values for sentence and remedy, or None if the evidence is not of this cause."""
         if evidence.source not in self.sources:
             return None
-        match = re.search(self.pattern, evidence.text, re.IGNORECASE | re.DOTALL)
-        if match is None:
+        pattern = re.compile(self.pattern, re.IGNORECASE | re.DOTALL)
+        match = pattern.search(evidence.text)
+        if match is None and evidence.end not in self.ends:
             return None
-        groups = {name: value or "" for name, value in match.groupdict().items()}
+        groups = dict.fromkeys(pattern.groupindex, "") if match is None else match.groupdict(default="")
         return {"subject": evidence.subject, "message": evidence.message, **groups}
 
 
-def rows(kind: Kind, sources: Iterable[Source], *table: tuple[str, str, str, str]) -> tuple[Cause, ...]:
-    """Causes of one kind with the same sources, from (id, pattern, sentence, remedy)."""
-    return tuple(Cause(name, kind, tuple(sources), pattern, sentence, remedy) for name, pattern, sentence, remedy in table)
+_Row = tuple[str, str, str, str] | tuple[str, str, str, str, tuple[str | int, ...]]
+
+
+def rows(kind: Kind, sources: Iterable[Source], *table: _Row) -> tuple[Cause, ...]:
+    """Causes of one kind with the same sources, from (id, pattern, sentence, remedy) or (id, pattern, sentence, remedy, ends)."""
+    return tuple(Cause(name, kind, tuple(sources), *texts) for name, *texts in table)

@@ -12,6 +12,7 @@ from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
 from muster.explain.snapshot import Object, Snapshot
 
+_ENDS_OF_PROCESSES = ("ProcessKilled", "UserError")
 _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
 
 
@@ -54,6 +55,8 @@ class Evidence:
     """What it is about, such as worker-1."""
     is_past: bool = False
     """Whether the job has gone on since."""
+    end: str | int | None = None
+    """The signal or exit code that a process ended with, if the reason does not say more."""
 
     @property
     def text(self) -> str:
@@ -208,7 +211,9 @@ def _of_attempts(job: Object) -> Iterator[Evidence]:
         if record.get("class"):
             is_past = not newest or phase_of(job) in ("Running", "Succeeded", "Suspended")
             newest = False
-            yield Evidence(Source.ATTEMPT, str(record.get("reason") or ""), str(record.get("message") or ""), _where(record), is_past)
+            reason, message = str(record.get("reason") or ""), str(record.get("message") or "")
+            end = record.get("signal") or record.get("exitCode") if reason in _ENDS_OF_PROCESSES else None
+            yield Evidence(Source.ATTEMPT, reason, message, _where(record), is_past, end)
 
 
 def _where(record: dict[str, Any]) -> str:

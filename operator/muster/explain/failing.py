@@ -5,6 +5,9 @@ from __future__ import annotations
 from muster.explain.cause import Cause, Kind, rows
 from muster.explain.evidence import Source
 
+NEVER = r"(?!)"
+"""A pattern that no text matches."""
+
 TAKEN_AWAY: tuple[Cause, ...] = rows(
     Kind.FAILED,
     [Source.ATTEMPT, Source.CONTAINER],
@@ -118,9 +121,10 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "SharedMemoryFull",
-        r"Bus error|/dev/shm|shared memory|signal 7\b",
+        r"Bus error|/dev/shm|shared memory",
         "shared memory is full: {message}",
         "mount an emptyDir with medium: Memory at /dev/shm in roles.*.template, or set trainer.input.workers: 0",
+        ("SIGBUS",),
     ),
     (
         "DriverTooOld",
@@ -191,33 +195,38 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "Segfault",
-        r"signal 11\b|SIGSEGV|Segmentation fault|exit code 139",
+        r"Segmentation fault",
         "a process crashed in native code: {message}",
         "see the logs: muster logs --previous; often two libraries in the image do not fit together",
+        ("SIGSEGV",),
     ),
     (
         "IllegalInstruction",
-        r"signal 4\b|SIGILL|Illegal instruction",
+        r"Illegal instruction",
         "the processor does not have an instruction that the program uses",
         "use an image that is built for the nodes' processors, or choose newer nodes",
+        ("SIGILL",),
     ),
     (
         "Aborted",
-        r"signal 6\b|SIGABRT",
+        NEVER,
         "a process aborted itself: {message}",
         "see the logs: muster logs --previous",
+        ("SIGABRT",),
     ),
     (
         "Killed",
-        r"^ProcessKilled: .*signal (?:9|15)\b|^ProcessKilled: .*SIG(?:KILL|TERM)",
+        NEVER,
         "a process was killed from outside: {message}",
         "look for the kernel's memory killer in the log of the node, and for other programs that kill processes",
+        ("SIGKILL", "SIGTERM"),
     ),
     (
         "ImageProgramMissing",
-        r"exit code 12[67]\b|exited with 12[67]\b",
+        NEVER,
         "the command is not in the image, or is not executable: {message}",
         "correct trainer.command; muster submit --code DIR brings files of your own",
+        (126, 127),
     ),
     (
         "ConfigurationWrong",

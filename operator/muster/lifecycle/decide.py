@@ -22,7 +22,7 @@ from muster.lifecycle.state import Ended, State
 from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes
 from muster.lifecycle.transition.attempts import with_end
 from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
-from muster.lifecycle.transition.pods import actions, has_failed_outside_the_world, keeps_its_log
+from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
 from muster.lifecycle.transition.transition import must_look_live, transition
 
 
@@ -43,12 +43,12 @@ def decide(
     facts = read(job, observed, now, problems=problems, policy=policy)
     if must_look_live(old, facts):
         return Decision(old, (LookLive(),))
-    status, state = transition(old, facts)
-    facts = facts.in_world_of(status)  # a new world may have taken replicas over
-    status = present(status, state, facts)
+    step = transition(old, facts)
+    facts = step.facts
+    status = present(step.status, step.state, facts)
     postponed = is_write_postponed(old, status, facts)
-    wake = _wake_time(status, state, facts, next_write=next_write_time(facts) if postponed else None)
-    return Decision(old if postponed else with_goodput(old, status, facts), actions(status, state, facts), wake)
+    wake = _wake_time(status, step.state, facts, next_write=next_write_time(facts) if postponed else None)
+    return Decision(old if postponed else with_goodput(old, status, facts), step.actions, wake)
 
 
 def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: str) -> TrainingJobStatus:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, Options, Trainer, TrainingJobSpec
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, Trainer, TrainingJobSpec
 from muster.strategies.registry import strategy_of
 from muster_contract.batch import largest_portion
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, TrainerSpec
@@ -77,7 +75,7 @@ def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int
         config=trainer.config,
         batch=_batch(spec, processes=processes),
         input=_input(trainer.input),
-        options=_options(spec.options),
+        options=spec.options.for_trainer,
         communication=spec.communication.value,
         checkpoint=None if directory is None else _checkpoint(spec.checkpoint, directory),
         grace_seconds=grace_seconds,
@@ -93,13 +91,6 @@ def _batch(spec: TrainingJobSpec, *, processes: int) -> BatchSpec:
 
 def _input(given: Input) -> InputSpec:
     return InputSpec(given.workers, given.prefetch, given.shard, None if given.cache is None else Path(given.cache))
-
-
-def _options(options: Options) -> Mapping[str, Any]:
-    """The options that the user set, each whole."""
-    wire = options.wire()
-    fields = {info.alias or name: (getattr(options, name), info.get_default()) for name, info in Options.model_fields.items()}
-    return {alias: wire[alias] for alias, (value, default) in fields.items() if value != default}
 
 
 def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:

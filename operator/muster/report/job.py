@@ -192,7 +192,7 @@ def _goodput(job: JobView) -> Bars | None:
 
 def _attempts(job: JobView) -> Table:
     names = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES]
-    head = ["attempt", "began", "found step", "resumed at", "last step", "steps lost", *names, "end"]
+    head = ["attempt", "began", "committed step", "resumed at", "last step", "steps lost", *names, "end"]
     return Table(head, [_attempt_row(job, number) for number in range(len(job.status.attempts))])
 
 
@@ -202,7 +202,7 @@ def _attempt_row(job: JobView, number: int) -> list[Cell]:
     return [
         record.attempt,
         f"{record.start_time:%H:%M:%S}",
-        record.step_found,
+        record.step_committed,
         record.step_resumed,
         record.last_step,
         record.steps_lost,

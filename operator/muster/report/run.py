@@ -194,7 +194,7 @@ def _stall(history: History) -> float:
 def _attempts(run: Run) -> Table:
     phases = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES]
     return Table(
-        ["attempt", "began", "found step", "resumed at", "last step", "redone later", *phases, "end"],
+        ["attempt", "began", "committed step", "resumed at", "last step", "redone later", *phases, "end"],
         [_attempt_row(run, number) for number in sorted(run.history.attempt_spans)],
     )
 
@@ -207,7 +207,7 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
     return [
         number,
         clock(history.attempt_spans[number][0]),
-        record.step_found if record else None,
+        record.step_committed if record else None,
         start.step if start else None,
         steps[-1].step if steps else None,
         sum(1 for step in history.redone if step.attempt == number),

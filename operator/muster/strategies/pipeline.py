@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.problems import Problem
-from muster.api.spec import PipelineOptions, TrainingJobSpec
+from muster.api.spec import TrainingJobSpec
 from muster.strategies.base import Strategy
 from muster.strategies.torchrun import (
     COLLECTIVE_LIBRARIES,
@@ -16,6 +16,7 @@ from muster.strategies.torchrun import (
     Mesh,
     environment,
 )
+from muster_contract.options import PipelineOptions
 from muster_contract.pipeline import PipelinePlan
 from muster_contract.strategy import StrategyRuntime
 
@@ -23,13 +24,13 @@ MESH = Mesh("pipeline")
 
 
 def options_of(spec: TrainingJobSpec) -> PipelineOptions:
-    return spec.options.pipeline or PipelineOptions()
+    return spec.options.for_trainer.pipeline or PipelineOptions()
 
 
 def division_problems(strategy: Strategy, spec: TrainingJobSpec) -> list[Problem]:
     """Problems of stages and micro-batches, including their defaults."""
     options, mesh = options_of(spec), MESH.of(spec)
-    plan = PipelinePlan.of(schedule=options.schedule, processes=mesh.pipeline, stages=options.stages, micro_batches=options.micro_batches)
+    plan = PipelinePlan.of(options, processes=mesh.pipeline)
     error = plan.problem(global_size=spec.batch.global_size, parts=mesh.data * spec.batch.accumulation_steps)
     return [Problem(f"spec.options.pipeline.{error[0]}", error[1])] if error else []
 
@@ -44,7 +45,7 @@ def asynchronous_problems(strategy: Strategy, spec: TrainingJobSpec) -> list[Pro
 
 
 def is_synchronous(spec: TrainingJobSpec) -> bool:
-    return options_of(spec).schedule != "PipeDream"
+    return options_of(spec).schedule.is_synchronous
 
 
 PIPELINE = Strategy(

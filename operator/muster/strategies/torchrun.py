@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.api.problems import Problem
-from muster.api.spec import CHIEF, PS, WORKER, Communication, MeshOptions, TrainingJobSpec
+from muster.api.spec import CHIEF, PS, WORKER, Communication, TrainingJobSpec
 from muster.strategies.base import Addresses, Measured, ReplicaPlan, RoleRule, Strategy, WorldPlan, processes_of, worker_of
 from muster.strategies.libraries import GLOO_PEER_LOST, NCCL_PEER_LOST
+from muster_contract.options import MeshOptions
 from muster_contract.strategy import Framework, StrategyRuntime
 
 PORT_NAME = "torchrun"
@@ -89,22 +91,17 @@ class Mesh:
     shards: bool = False
 
     def of(self, spec: TrainingJobSpec) -> MeshOptions:
-        return spec.options.mesh or MeshOptions.model_validate({self.whole_world: data_parallel(spec)})
+        return spec.options.for_trainer.mesh or MeshOptions(**{self.whole_world: data_parallel(spec)})
 
     def data_parallel(self, spec: TrainingJobSpec) -> int:
         return self.of(spec).data
 
     def problems(self, strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
-        mesh, size = self.of(spec), strategy.plan(spec).size
-        product = mesh.data * mesh.pipeline * mesh.tensor
-        if product != size:
-            sides = f"{mesh.data} (data) x {mesh.pipeline} (pipeline) x {mesh.tensor} (tensor)"
-            message = f"{sides} is {product}, but the job has {size} processes; change the mesh or the number of workers"
-            yield Problem("spec.options.mesh", message)
+        mesh = self.of(spec)
         if mesh.shard is not None and not self.shards:
             yield Problem("spec.options.mesh.shard", f"{strategy.name} does not shard; remove it, or use FSDP")
-        elif mesh.shard is not None and mesh.data % mesh.shard:
-            yield Problem("spec.options.mesh.shard", f"{mesh.shard} does not divide data, {mesh.data}; write a number that does")
+            mesh = replace(mesh, shard=None)
+        yield from itertools.starmap(Problem, mesh.problems(processes=strategy.plan(spec).size))
         if spec.options.mesh and spec.elastic:
             yield Problem("spec.options.mesh", "a mesh fixes the number of processes; leave out spec.elastic, or the mesh")
 

@@ -10,6 +10,7 @@ from muster.api.spec import WORKER, RoleName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, Placement, ReplicaPlan, RoleRule, Strategy, WorldPlan, worker_of
 from muster.strategies.tf_config import MEASURED, TENSORFLOW
+from muster_contract.options import Loop
 from muster_contract.strategy import RoleRuntime, StrategyRuntime
 
 PORT_NAME = "tpu"
@@ -61,7 +62,7 @@ def data_parallel(spec: TrainingJobSpec) -> int:
 
 def problems(strategy: Strategy, spec: TrainingJobSpec) -> list[Problem]:
     errors = []
-    if spec.options.loop == "Fit":
+    if spec.options.loop is Loop.FIT:
         errors.append(Problem("spec.options.loop", "Keras fit is not supported on a TPU; write Custom, or leave it out"))
     tpu = spec.options.tpu
     if tpu is None or tpu.accelerator is None:

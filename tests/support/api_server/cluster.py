@@ -127,7 +127,7 @@ class Cluster:
         return path
 
     def requests(self) -> list[Object]:
-        """What operators have asked the API server for so far: verb, requestURI, responseStatus, userAgent."""
+        """The requests of operators to the API server so far: verb, requestURI, responseStatus, userAgent."""
         with suppress(FileNotFoundError):
             return [json.loads(line) for line in self.audit.read_text().splitlines() if line.endswith("}")]
         return []

@@ -66,7 +66,7 @@ class Kubelet:
         self._api.delete(pod_path(pod))
 
     def remove(self, pod: Object) -> None:
-        """A pod whose deletion was asked for is gone."""
+        """A pod whose deletion was requested is gone."""
         self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
 
     def set_status(self, pod: Object, status: Object) -> None:
@@ -79,7 +79,7 @@ class Kubelet:
 
 
 class Nodes:
-    """Kubelets at work: each pod runs as soon as it is made, and goes `grace` seconds after its deletion was asked for.
+    """Kubelets at work: each pod runs as soon as it is made, and goes `grace` seconds after its deletion was requested.
 
     `seen` is every pod ever seen, by uid, as it was last; `ends` says with which exit code a running pod ends, None: not by itself.
     """

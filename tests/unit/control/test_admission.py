@@ -124,7 +124,6 @@ def test_a_job_is_invalid_if_a_check_of_it_raises(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("muster.control.admission.problems_with_defaults", breaks)
     [problem] = admits.admit(obj(GOOD, generation=2)).problems
     assert problem.field == "spec"
-    assert "cannot be read (RecursionError)" in problem.message
     running = admits.admit(obj(GOOD, generation=3, status=RUNNING))
     assert running.job.spec.trainer.task == "digits", "what runs goes on as it was"
     monkeypatch.undo()

@@ -50,7 +50,7 @@ REPORT: dict[str, Any] = {
     "phase": "Training",
     "progress": {"step": 120, "totalSteps": 345, "epoch": 5, "loss": "nan", "samplesPerSecond": 5120.0, "updatedAt": 1795260507.1},
     "checkpoint": {"step": 100, "path": "step-00000100", "time": 1795260506.0},
-    "resumed": {"found": None, "step": 0, "path": None, "skipped": []},
+    "resumed": {"committedStep": None, "step": 0, "path": None, "skipped": []},
     "evaluation": None,
     "fingerprints": [{"rank": 0, "framework": "torch", "version": "2.15.0"}],
     "notices": [{"reason": "InputStalled", "message": "a notice"}],
@@ -135,16 +135,14 @@ def test_an_older_report_gets_a_reply_and_changes_nothing() -> None:
 @pytest.mark.parametrize("token", [None, "", "bad", "Bearer good"])
 def test_a_report_without_a_valid_token_is_refused(token: str | None) -> None:
     server = Server()
-    status, reply = server.post(json.dumps(REPORT).encode(), token)
+    status, _ = server.post(json.dumps(REPORT).encode(), token)
     assert status == 401
-    assert "token" in reply["message"] or "Bearer" in reply["message"]
     assert server.reports.of("pod") is None
 
 
 def test_a_token_is_valid_only_for_its_own_pod() -> None:
-    status, reply = Server().post(json.dumps(REPORT | {"podUid": "other"}).encode())
+    status, _ = Server().post(json.dumps(REPORT | {"podUid": "other"}).encode())
     assert status == 403
-    assert "other" in reply["message"]
 
 
 def test_a_pod_of_an_unknown_job_gets_404() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
 from muster.explain.cause import Kind
 from muster.explain.causes import CAUSES
-from muster.explain.evidence import Evidence, Source
+from muster.explain.evidence import Evidence, Source, evidence_in
 from muster.explain.explain import first_match
+from muster.explain.snapshot import Snapshot
 
 R, S, B, P, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.STARTUP, Source.CONTAINER, Source.ATTEMPT
 E, D, N, T, L = Source.END, Source.CONDITION, Source.NOTICE, Source.STATE, Source.CLAIM
@@ -229,11 +231,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("AddressUnknown", A, "UserError", "socket.gaierror: [Errno -2] Name or service not known"),
     ("NetworkBroken", A, "UserError", "torch.distributed.DistBackendError: NCCL error in: x.cpp, ncclSystemError"),
     ("VersionSkew", A, "UserError", "the report has protocol version 9"),
-    ("Segfault", A, "ProcessKilled", "ended by signal 11"),
-    ("IllegalInstruction", A, "ProcessKilled", "ended by signal 4"),
-    ("Aborted", A, "ProcessKilled", "ended by signal 6"),
-    ("Killed", A, "ProcessKilled", "ended by signal 9"),
-    ("ImageProgramMissing", A, "UserError", "exit code 127"),
     ("ConfigurationWrong", A, "BadConfiguration", "spec.trainer.config.epochs: must be at least 1"),
     ("Hang", A, "Hang", "no step for 600 s"),
     ("NotSaved", A, "PreemptedNotSaved", "steps since step 100 are lost"),
@@ -276,6 +273,37 @@ TABLE: list[tuple[str, Source, str, str]] = [
 ]
 
 
+ENDS: list[tuple[str, str, str | int]] = [
+    ("SharedMemoryFull", "ProcessKilled", "SIGBUS"),
+    ("Segfault", "ProcessKilled", "SIGSEGV"),
+    ("IllegalInstruction", "ProcessKilled", "SIGILL"),
+    ("Aborted", "ProcessKilled", "SIGABRT"),
+    ("Killed", "ProcessKilled", "SIGKILL"),
+    ("Killed", "ProcessKilled", "SIGTERM"),
+    ("ProcessKilled", "ProcessKilled", "SIGFPE"),
+    ("ImageProgramMissing", "UserError", 126),
+    ("ImageProgramMissing", "UserError", 127),
+    ("ProgramFailed", "UserError", 1),
+]
+
+
+@pytest.mark.parametrize(("cause", "reason", "end"), ENDS)
+def test_the_end_of_a_process_matches_its_cause(cause: str, reason: str, end: str | int) -> None:
+    record = {"attempt": 0, "class": "Application", "reason": reason, "signal" if isinstance(end, str) else "exitCode": end, "message": "x"}
+    [evidence] = evidence_in(Snapshot(job={"metadata": {}, "spec": {}, "status": {"attempts": [record]}}, now=datetime.now(UTC)))
+    match = first_match(evidence)
+    assert match is not None
+    assert match[1].cause.id == cause
+
+
+def test_a_signal_does_not_hide_a_reason_that_says_more() -> None:
+    record = {"attempt": 0, "class": "Preemption", "reason": "PreemptedNotSaved", "signal": "SIGKILL", "message": "x"}
+    [evidence] = evidence_in(Snapshot(job={"metadata": {}, "spec": {}, "status": {"attempts": [record]}}, now=datetime.now(UTC)))
+    match = first_match(evidence)
+    assert match is not None
+    assert match[1].cause.id == "NotSaved"
+
+
 @pytest.mark.parametrize(("cause", "source", "reason", "message"), TABLE, ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)])
 def test_a_message_matches_its_cause(cause: str, source: Source, reason: str, message: str) -> None:
     match = first_match(Evidence(source, reason, message, "worker-1"))
@@ -285,8 +313,8 @@ def test_a_message_matches_its_cause(cause: str, source: Source, reason: str, me
     assert match[1].sentence
 
 
-def test_every_cause_has_a_row_in_the_table_above() -> None:
-    assert {cause.id for cause in CAUSES} == {row[0] for row in TABLE}
+def test_every_cause_has_a_row_in_a_table_above() -> None:
+    assert {cause.id for cause in CAUSES} == {row[0] for row in (*TABLE, *ENDS)}
 
 
 def test_ids_are_unique_and_sentences_use_only_groups_of_the_pattern() -> None:

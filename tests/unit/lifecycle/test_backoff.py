@@ -44,7 +44,6 @@ def test_the_next_attempt_starts_after_the_back_off() -> None:
     assert created(decision) == []
     waiting = story.see(seconds=29)
     assert (created(waiting), waiting.wake) == ([], at(30))
-    assert "held back until 10:00:30 UTC" in story.status.message
     assert created(story.see(seconds=30)) == ["worker-0/1"]
 
 

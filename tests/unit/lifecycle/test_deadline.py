@@ -14,7 +14,6 @@ def test_a_world_that_does_not_start_in_time_ends_the_job_with_the_reason() -> N
     assert (story.status.phase, decision.wake) == (Phase.STARTING, at(100))
     decision = story.see(replica("worker-0"), waiting, seconds=100)
     assert story.condition("Failed") == ("True", "StartupDeadlineExceeded")
-    assert "worker-1 (1 of 2 run): ImagePullBackOff: no such image" in story.status.message
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 

@@ -86,4 +86,3 @@ def test_a_job_without_a_gang_scheduler_has_no_gang_condition() -> None:
     story.see(seconds=0)
     story.see(*running(**UNSCHEDULABLE), seconds=1)
     assert "GangScheduled" not in {each.type for each in story.status.conditions}
-    assert "worker-0, worker-1 (0 of 2 run): Unschedulable" in story.status.message

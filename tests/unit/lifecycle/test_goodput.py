@@ -19,7 +19,7 @@ def test_every_second_is_in_one_part_and_lost_steps_move_to_redone() -> None:
     story.see(failed(code=31, seconds=65, report=report(step=50)), seconds=65.5)
     story.see(seconds=67)
     story.see(replica(attempt=1), seconds=70)
-    story.see(replica(attempt=1, report=report(attempt=1, step=41, resumed={"found": 40, "step": 40, "path": "c"})), seconds=75)
+    story.see(replica(attempt=1, report=report(attempt=1, step=41, resumed={"committedStep": 40, "step": 40, "path": "c"})), seconds=75)
     story.see(replica(attempt=1, phase="Succeeded", last_words=None), seconds=100)
     books = story.status.goodput
     assert books is not None

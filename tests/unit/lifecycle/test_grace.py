@@ -234,7 +234,7 @@ def test_the_measured_time_of_a_save_outlives_commits_without_a_time() -> None:
     commit = {"step": 9, "path": "step-9"}
     subject.see(replica("worker-0"), leaving(90, phase="Failed", finished=at(35), last_words=words(21, commit=commit)), seconds=36)
     subject.see(*running(attempt=1), seconds=40)
-    read = report(attempt=1, resumed={"step": 10, "found": 10, "path": "/checkpoints/step-10"})
+    read = report(attempt=1, resumed={"step": 10, "committedStep": 10, "path": "/checkpoints/step-10"})
     subject.see(replica("worker-0", attempt=1, report=read), replica("worker-1", attempt=1), seconds=41)
     checkpoint = subject.status.checkpoint
     assert checkpoint

@@ -27,7 +27,7 @@ def test_the_figures_of_rank_0_become_the_progress() -> None:
 
 def test_a_job_with_nothing_left_to_do_is_at_the_step_it_resumed_at() -> None:
     story = running_story(1)
-    story.see(reporting(resumed={"found": 100, "step": 100}, evaluation={"step": 100, "metrics": {"accuracy": 0.9}}), seconds=20)
+    story.see(reporting(resumed={"committedStep": 100, "step": 100}, evaluation={"step": 100, "metrics": {"accuracy": 0.9}}), seconds=20)
     progress = story.status.progress
     assert progress is not None
     assert (progress.step, progress.metrics) == (100, {"accuracy": 0.9})
@@ -102,8 +102,8 @@ def restarted(resumed: dict[str, Any], **spec: Any) -> Story:
 
 
 def test_a_resume_is_verified_and_in_the_status() -> None:
-    story = restarted({"found": 40, "step": 40, "path": "c40"})
-    assert (story.record.step_found, story.record.step_resumed, story.record.steps_lost) == (40, 40, 12)
+    story = restarted({"committedStep": 40, "step": 40, "path": "c40"})
+    assert (story.record.step_committed, story.record.step_resumed, story.record.steps_lost) == (40, 40, 12)
     assert story.status.checkpoint is not None
     assert story.status.checkpoint.verified
     assert story.condition("ResumeRegression") == ("False", "ResumedAtCommit")
@@ -112,42 +112,42 @@ def test_a_resume_is_verified_and_in_the_status() -> None:
 
 
 def test_a_start_at_step_0_after_a_commit_is_a_regression() -> None:
-    story = restarted({"found": None, "step": 0})
+    story = restarted({"committedStep": None, "step": 0})
     assert story.condition("ResumeRegression") == ("True", "StartedOver")
     assert story.status.checkpoint is None
 
 
 def test_a_resume_at_an_older_commit_without_a_reason_is_a_regression() -> None:
-    assert restarted({"found": 20, "step": 20, "path": "c20"}).condition("ResumeRegression") == ("True", "StartedOver")
+    assert restarted({"committedStep": 20, "step": 20, "path": "c20"}).condition("ResumeRegression") == ("True", "StartedOver")
 
 
 def test_a_regression_in_the_condition_of_an_older_version_stays() -> None:
-    story = restarted({"found": None, "step": 0})
+    story = restarted({"committedStep": None, "step": 0})
     regression = story.status.condition(ConditionType.RESUME_REGRESSION)
     attempts = tuple(replace(record, step_skipped=None) for record in story.status.attempts)
     story.job = story.job.with_status(replace(story.status, attempts=attempts))
-    story.see(replica(attempt=1, report=report(attempt=1, resumed={"found": None, "step": 0}, step=3)), seconds=120)
+    story.see(replica(attempt=1, report=report(attempt=1, resumed={"committedStep": None, "step": 0}, step=3)), seconds=120)
     assert story.status.condition(ConditionType.RESUME_REGRESSION) == regression
 
 
 def test_skipping_a_damaged_commit_is_no_regression() -> None:
-    story = restarted({"found": 20, "step": 20, "path": "c20", "skipped": [{"path": "c40", "reason": "checksum"}]})
+    story = restarted({"committedStep": 20, "step": 20, "path": "c20", "skipped": [{"path": "c40", "reason": "checksum"}]})
     assert story.condition("ResumeRegression") == ("False", "ResumedAtCommit")
     assert story.status.checkpoint is not None
     assert (story.status.checkpoint.step, story.status.checkpoint.path) == (20, "c20")
 
 
 def test_a_resume_at_an_unreported_commit_shows_that_commit() -> None:
-    story = restarted({"found": 52, "step": 52, "path": "/checkpoints/digits/c52"})
+    story = restarted({"committedStep": 52, "step": 52, "path": "/checkpoints/digits/c52"})
     checkpoint = story.status.checkpoint
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.path, checkpoint.verified, checkpoint.committed_at) == (52, "c52", True, at(70))
-    assert (story.record.step_found, story.record.step_resumed) == (52, 52)
+    assert (story.record.step_committed, story.record.step_resumed) == (52, 52)
 
 
 def test_a_resume_at_the_commit_of_an_earlier_job_shows_that_commit() -> None:
     story = running_story(1)
-    story.see(reporting(resumed={"found": 30, "step": 30, "path": "s3://bucket/digits/c30"}), seconds=20)
+    story.see(reporting(resumed={"committedStep": 30, "step": 30, "path": "s3://bucket/digits/c30"}), seconds=20)
     checkpoint = story.status.checkpoint
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.path, checkpoint.verified) == (30, "c30", True)
@@ -158,14 +158,14 @@ def test_the_cost_of_a_commit_is_not_shown_for_an_older_one() -> None:
     story.see(reporting(step=50, checkpoint={"step": 40, "path": "c40", "seconds": 3.0, "blockedSeconds": 1.0}), seconds=40)
     story.see(failed(code=31, seconds=60, step=52), seconds=60)
     story.see(seconds=61)
-    story.see(replica(attempt=1, report=report(attempt=1, resumed={"found": 40, "step": 20, "path": "/c/c20"})), seconds=70)
+    story.see(replica(attempt=1, report=report(attempt=1, resumed={"committedStep": 40, "step": 20, "path": "/c/c20"})), seconds=70)
     checkpoint = story.status.checkpoint
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.path, checkpoint.seconds, checkpoint.blocked_seconds) == (20, "c20", None, None)
 
 
 def test_a_job_that_never_resumes_has_no_regression() -> None:
-    story = restarted({"found": None, "step": 0}, checkpoint={"resume": "Never"})
+    story = restarted({"committedStep": None, "step": 0}, checkpoint={"resume": "Never"})
     assert story.status.condition("ResumeRegression") is None  # type: ignore[arg-type]
 
 

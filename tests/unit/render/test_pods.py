@@ -16,6 +16,7 @@ from muster.render.defaults import JobDefaults
 from muster.render.form import form_of
 from muster.render.manifests import plans_of, render_replica
 from muster.strategies.registry import strategy_of
+from muster_contract.options import Loop, MeshOptions, Options, PipelineOptions
 from muster_contract.strategy import StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_contract.wire import decode
@@ -134,6 +135,7 @@ def test_a_replica_gets_the_variables_of_the_contract() -> None:
         "config": {"epochs": 5, "seed": 0},
         "batch": {"globalSize": 1024, "accumulationSteps": 1, "learningRateScaling": "Linear"},
         "input": {"shard": "Data"},
+        "options": {"loop": "Custom", "gradientCompression": "None"},
         "communication": "Auto",
         "checkpoint": {
             "directory": "/checkpoints/ns/job",
@@ -214,15 +216,15 @@ def test_a_job_saves_every_100_steps_by_default(cadence: dict[str, int | str], s
     assert (checkpoint.every_steps, checkpoint.interval or checkpoint.every_seconds) == (steps, seconds)
 
 
-def test_options_have_only_the_values_of_the_user() -> None:
+def test_the_trainer_gets_the_options_of_the_strategy() -> None:
     options = {
         name: TrainerSpec.from_json(environment_of(next(iter(pods_of(spec).values())))["MUSTER_TRAINER"]).options
         for name, spec in JOBS.items()
     }
-    assert options["mirrored"] == {}
-    assert options["central-storage"] == {"loop": "Fit", "logicalDevices": 2}
-    assert options["pipeline"] == {"pipeline": {"microBatches": 4, "schedule": "GPipe", "cut": "Cost"}}
-    assert options["fsdp"] == {"mesh": {"data": 2, "pipeline": 1, "tensor": 2}}
+    assert options["mirrored"] == Options()
+    assert options["central-storage"] == Options(loop=Loop.FIT, logical_devices=2)
+    assert options["pipeline"] == Options(pipeline=PipelineOptions(micro_batches=4))
+    assert options["fsdp"] == Options(mesh=MeshOptions(data=2, tensor=2))
 
 
 def test_a_pod_meets_the_restricted_pod_security_standard() -> None:

@@ -137,7 +137,14 @@ def run_dir(tmp_path: Path) -> Path:
                 "devices": ["cpu"],
                 "host": "here",
             },
-            {"event": "resumed", "time": begin + 1, "found": 2 if attempt else None, "step": 2 * attempt, "path": None, "skipped": skipped},
+            {
+                "event": "resumed",
+                "time": begin + 1,
+                "committedStep": 2 if attempt else None,
+                "step": 2 * attempt,
+                "path": None,
+                "skipped": skipped,
+            },
         ]
         events += [
             {
@@ -246,7 +253,7 @@ WHOLE: list[dict[str, object]] = [
         "inputSeconds": 0.1,
     },
     {"event": "commit", "step": 5, "seconds": 0.5, "blockedSeconds": 0.1, "bytes": 10, "reason": "Periodic"},
-    {"event": "resumed", "found": 2, "step": 2, "path": "p", "skipped": [{"path": "p", "reason": "damaged"}]},
+    {"event": "resumed", "committedStep": 2, "step": 2, "path": "p", "skipped": [{"path": "p", "reason": "damaged"}]},
     {"event": "evaluation", "step": 5, "metrics": {"accuracy": 0.5}},
     {"event": "fingerprint", "framework": "torch", "version": "2", "python": "3", "devices": ["cpu"], "host": "here"},
     {"event": "measurement", "what": "training", "seconds": 2.0, "ownSeconds": 1.0, "peakBytes": 1000},

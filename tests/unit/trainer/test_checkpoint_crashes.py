@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from muster_contract.errors import PeerLost
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, files, select
 
@@ -75,7 +76,7 @@ class Attempts(RuleBasedStateMachine):
         path = store.begin(step)
         (path / "weights").write_bytes(content)
         listing = store.flush(path, ["weights"], path)
-        manifest = Manifest(step, 0, 0, step, 1, "DDP", store.fence.attempt, {}, {}, "Periodic", "now", listing)
+        manifest = Manifest(step, 0, 0, step, 1, "DDP", store.fence.attempt, {}, {}, CommitReason.PERIODIC, "now", listing)
         store.commit(path, manifest)
         self.good[step, store.fence] = content
         try:

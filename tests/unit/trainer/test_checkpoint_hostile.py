@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, read_verified
@@ -48,7 +49,7 @@ def save(directory: Path, step: int) -> Path:
     path = made.begin(step)
     (path / "weights").write_text(f"weights of {step}")
     listing = made.flush(path, ["weights"], path)
-    made.commit(path, Manifest(step, 0, 0, step, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, "Periodic", "now", listing))
+    made.commit(path, Manifest(step, 0, 0, step, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, CommitReason.PERIODIC, "now", listing))
     return path
 
 
@@ -193,7 +194,8 @@ def test_any_bad_content_of_a_manifest_raises_a_value_error(content: bytes) -> N
 
 VALID = json.loads(
     replace(
-        Manifest(1, 0, 0, 1, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, "Final", "now"), files={"w": {"bytes": 1, "sha256": "0" * 64}}
+        Manifest(1, 0, 0, 1, 1, "DDP", 0, {"torch": "2"}, {"seed": 1}, CommitReason.FINAL, "now"),
+        files={"w": {"bytes": 1, "sha256": "0" * 64}},
     ).to_bytes()
 )
 

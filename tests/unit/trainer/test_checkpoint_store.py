@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import check_identity
@@ -33,7 +34,7 @@ def manifest(step: int, **identity: object) -> Manifest:
         attempt=0,
         versions={},
         identity=identity,
-        reason="Periodic",
+        reason=CommitReason.PERIODIC,
         createdAt="2026-11-21T11:16:14+00:00",
     )
 

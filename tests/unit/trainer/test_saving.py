@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError
-from muster_contract.events import Event, PhaseEvent, encode_event
+from muster_contract.events import CommitReason, Event, PhaseEvent, encode_event
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import read_verified
@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 PATIENCE = 30
 FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
-MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, "Periodic", "now")
+MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, CommitReason.PERIODIC, "now")
 
 
 @dataclass
@@ -109,7 +109,7 @@ class TwoRanks:
     def begin(self, step: int) -> list[Any]:
         return self.all(lambda saver: saver.begin(replace(MANIFEST, step=step)))
 
-    def save(self, step: int, reason: str = "Stop") -> list[Any]:
+    def save(self, step: int, reason: CommitReason = CommitReason.STOP) -> list[Any]:
         return self.all(lambda saver: saver.save(replace(MANIFEST, step=step, reason=reason)))
 
     def let_write(self, *ranks: int) -> None:
@@ -252,7 +252,7 @@ def test_the_time_to_write_all_parts_is_estimated_from_the_part_of_this_rank(wor
 
 
 def rescue(world: TwoRanks, step: int) -> None:
-    world.savers[0].rescue(replace(MANIFEST, step=step, reason="PeerLost"))
+    world.savers[0].rescue(replace(MANIFEST, step=step, reason=CommitReason.PEER_LOST))
 
 
 def test_rank_0_saves_its_state_alone_when_its_peers_are_gone(world: TwoRanks) -> None:

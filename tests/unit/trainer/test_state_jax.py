@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.events import CommitReason
 from muster_trainer.checkpoint import Manifest, files
 from muster_trainer.jax import state
 
@@ -33,7 +34,7 @@ def saved(directory: Path, tree: Any, *, world: int = 1, entries: Any = None) ->
     held = [details for _, details in written] if entries is None else entries
     names = [name for names, _ in written for name in names] + parts[0].finish(held)
     listing = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
-    (directory / "manifest.json").write_bytes(Manifest(1, 0, 0, 1, 1, "JAX", 0, {}, {}, "Final", "now", listing).to_bytes())
+    (directory / "manifest.json").write_bytes(Manifest(1, 0, 0, 1, 1, "JAX", 0, {}, {}, CommitReason.FINAL, "now", listing).to_bytes())
     return directory
 
 

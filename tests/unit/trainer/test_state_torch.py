@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.events import CommitReason
 from muster_trainer.checkpoint import Manifest, files
 from muster_trainer.pytorch import export, state
 from muster_trainer.training.engine import Part
@@ -39,7 +40,7 @@ def write(directory: Path, part: Part) -> None:
 def listing(names: list[str], directory: Path) -> None:
     """Writes the manifest of a checkpoint with these files, as a commit does."""
     listed = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
-    manifest = Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, "Periodic", "now", listed)
+    manifest = Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, CommitReason.PERIODIC, "now", listed)
     (directory / "manifest.json").write_bytes(manifest.to_bytes())
 
 

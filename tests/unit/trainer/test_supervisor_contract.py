@@ -50,6 +50,9 @@ def test_the_documented_example_is_read() -> None:
         ({"checkpoint": {"directory": "/c", "keep": "3"}}, r"checkpoint\.keep"),
         ({"checkpoint": {"directory": "/c", "async": "yes"}}, r"checkpoint\.async: true or false"),
         ({"graceSeconds": -1}, r"MUSTER_TRAINER\.graceSeconds"),
+        ({"options": {"gradientCompression": "Zip"}}, r"MUSTER_TRAINER\.options\.gradientCompression"),
+        ({"options": {"mesh": {"data": 0}}}, r"MUSTER_TRAINER\.options\.mesh\.data"),
+        ({"options": {"pipeline": {"schedule": "Zigzag"}}}, r"MUSTER_TRAINER\.options\.pipeline\.schedule"),
     ],
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], message: str) -> None:

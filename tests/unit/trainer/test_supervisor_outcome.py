@@ -72,10 +72,8 @@ def test_a_contract_code_of_another_program_is_an_application_failure(code: int)
     end = ended(code, uses_contract=False)
     assert meaning(end) == 10
     assert outcome(end, own=True).code == 10
-    assert f"exit code {code}" in outcome(end, own=True).message
     message = outcome(ended(code, uses_contract=False, tail=("curl: the requested URL returned an error",)), own=True).message
-    assert f"exit code {code}" in message
-    assert "the requested URL" in message
+    assert message.endswith("curl: the requested URL returned an error")
 
 
 def test_a_lost_peer_of_another_program_is_read_from_its_output() -> None:

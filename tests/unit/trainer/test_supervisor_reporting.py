@@ -32,7 +32,20 @@ REPORT = Report(job="j", job_uid="u", pod="p", pod_uid="v", role="worker", index
 STARTING, TRAINING = replace(REPORT, phase="Starting"), replace(REPORT, phase="Training")
 KINDS = ("phase", "step", "commit", "resumed", "evaluation", "fingerprint", "pace", "notice", "error")
 FIELDS = (
-    *("phase", "step", "totalSteps", "epoch", "loss", "samples", "seconds", "blockedSeconds", "ownSeconds", "path", "reason", "found"),
+    *(
+        "phase",
+        "step",
+        "totalSteps",
+        "epoch",
+        "loss",
+        "samples",
+        "seconds",
+        "blockedSeconds",
+        "ownSeconds",
+        "path",
+        "reason",
+        "committedStep",
+    ),
     *("skipped", "metrics", "python", "framework", "version", "libraries", "devices", "threads", "message", "time", "rank"),
 )
 numbers = st.sampled_from([0, 1, 7, -1, 10**30, 2**53, 2**53 + 1, 1e300, -1e300, 1e-300, 1e11, 1e12, 0.5])

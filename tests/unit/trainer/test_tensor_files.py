@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.events import CommitReason
 from muster_trainer.checkpoint import Manifest, files
 from muster_trainer.checkpoint.tensor_files import Block, Chunk, Stored, parse_index, write
 from muster_trainer.pytorch import state, tensor_files
@@ -135,7 +136,7 @@ def saved(directory: Path) -> tuple[torch.nn.Module, Path]:
 
 def commit(directory: Path, names: list[str]) -> None:
     listing = {name: {"bytes": files.size(directory / name), "sha256": files.sha256(directory / name)} for name in names}
-    (directory / "manifest.json").write_bytes(Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, "Final", "now", listing).to_bytes())
+    (directory / "manifest.json").write_bytes(Manifest(1, 0, 0, 1, 1, "DDP", 0, {}, {}, CommitReason.FINAL, "now", listing).to_bytes())
 
 
 def load(directory: Path, model: torch.nn.Module) -> None:

@@ -13,8 +13,9 @@ import pytest
 from muster_contract.errors import StorageUnavailable, UserError
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Store
+from muster_trainer.training.resume_point import ResumePoint
 from muster_training.ranks import First, Other, Ranks
-from muster_training.saves import Found, Saved, Saves
+from muster_training.saves import Saved, Saves
 from tests.support.own_loops import own_replica
 from tests.unit.training_library.test_ranks import fresh_address
 
@@ -62,7 +63,7 @@ def test_the_files_of_all_ranks_are_one_checkpoint(storage: str) -> None:
 
     assert len(set(on_all(world(storage), save))) == 1
 
-    def read(saves: Saves, resume: Found) -> dict[str, str]:
+    def read(saves: Saves, resume: ResumePoint) -> dict[str, str]:
         checkpoint = saves.read(resume)
         assert checkpoint is not None
         assert checkpoint.step == 5
@@ -71,9 +72,9 @@ def test_the_files_of_all_ranks_are_one_checkpoint(storage: str) -> None:
 
     expected = {"same.txt": "same", **{f"parts/{rank}.txt": str(rank) for rank in range(WORLD)}}
     again = world(storage, attempt=1)
-    resumes = on_all(again, lambda _, saves: saves.find())
+    resumes = on_all(again, lambda _, saves: saves.resume_point())
     for saves, resume in zip(again, resumes, strict=True):  # one after another: open files of memory:// share their position
-        assert isinstance(resume, Found), resume
+        assert isinstance(resume, ResumePoint), resume
         assert read(saves, resume) == expected
 
 
@@ -89,8 +90,8 @@ def test_ranks_may_write_into_one_folder(storage: str) -> None:
 
     assert on_all(world(storage), save) == [None] * WORLD
     again = world(storage, attempt=1)
-    for saves, resume in zip(again, on_all(again, lambda _, each: each.find()), strict=True):
-        assert isinstance(resume, Found), resume
+    for saves, resume in zip(again, on_all(again, lambda _, each: each.resume_point()), strict=True):
+        assert isinstance(resume, ResumePoint), resume
         checkpoint = saves.read(resume)
         assert checkpoint is not None
         assert (checkpoint / "all.txt").read_text() == "0 1 2"

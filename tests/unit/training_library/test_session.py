@@ -110,7 +110,7 @@ def test_the_next_attempt_reads_the_commit_and_reports_its_resume(tmp_path: Path
     assert (resume.step, (resume / "sub/state.txt").read_text()) == (4, "end")
     muster.report(step=5)
     [resumed] = of(sent, "resumed")
-    assert (resumed["step"], resumed["found"]) == (4, 4)
+    assert (resumed["step"], resumed["committedStep"]) == (4, 4)
 
 
 def test_a_damaged_commit_is_skipped_with_a_notice(tmp_path: Path, enter: Enter) -> None:
@@ -123,7 +123,7 @@ def test_a_damaged_commit_is_skipped_with_a_notice(tmp_path: Path, enter: Enter)
     assert resume is not None
     assert resume.step == 2
     [notice] = of(sent, "notice")
-    assert (notice["reason"], "damaged" in notice["message"]) == ("CheckpointDamaged", True)
+    assert notice["reason"] == "CheckpointDamaged"
 
 
 @pytest.mark.parametrize("reads_commit", [True, False])
@@ -136,7 +136,7 @@ def test_a_program_that_ignores_its_commits_is_reported_as_starting_over(tmp_pat
     muster.report(step=1)
     muster.report(step=2)
     [resumed] = of(sent, "resumed")
-    assert (resumed["step"], resumed["found"]) == (0, 4)
+    assert (resumed["step"], resumed["committedStep"]) == (0, 4)
 
 
 def test_a_program_that_saves_the_resumed_step_has_not_started_over(tmp_path: Path, enter: Enter) -> None:
@@ -146,7 +146,7 @@ def test_a_program_that_saves_the_resumed_step_has_not_started_over(tmp_path: Pa
     muster.latest()
     save(4)
     [resumed] = of(sent, "resumed")
-    assert (resumed["step"], resumed["found"]) == (4, 4)
+    assert (resumed["step"], resumed["committedStep"]) == (4, 4)
 
 
 def test_a_program_with_its_own_checkpoints_reports_no_resume(tmp_path: Path, enter: Enter) -> None:

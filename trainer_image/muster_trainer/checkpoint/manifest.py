@@ -14,6 +14,7 @@ from typing import Any
 
 from muster_contract.checkpoint_layout import MANIFEST, MARKER, Fence, parse_checkpoint_name
 from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.events import CommitReason, commit_reason_of
 from muster_contract.wire import decode, document, fields_of, wire_field
 from muster_trainer.checkpoint import documents, files
 from muster_trainer.checkpoint.objects import Location, ObjectPath
@@ -50,7 +51,7 @@ class Manifest:
     attempt: int = wire_field(minimum=0)
     versions: Mapping[str, str] = wire_field(max_length=_LONGEST_TEXT)
     identity: Mapping[str, Any]
-    reason: str = wire_field(max_length=_LONGEST_TEXT)
+    reason: CommitReason = wire_field(max_length=_LONGEST_TEXT, convert=commit_reason_of)
     createdAt: str = wire_field(max_length=_LONGEST_TEXT)  # noqa: N815
     files: Mapping[str, Mapping[str, Any]] = wire_field(default_factory=dict, max_items=LARGEST_MANIFEST)
     format: int = wire_field(default=FORMAT, minimum=1)

@@ -14,7 +14,7 @@ from typing import Any
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD
-from muster_contract.events import ErrorEvent, Event, Fingerprint, NoticeEvent, PhaseEvent, Step, decode_event, encode_event
+from muster_contract.events import Activity, ErrorEvent, Event, Fingerprint, NoticeEvent, PhaseEvent, Step, decode_event, encode_event
 from muster_contract.notices import NoticeReason
 
 
@@ -54,9 +54,9 @@ class Events:
         document = {**framework, "event": Fingerprint.event, "python": python_version(), "host": socket.gethostname()}
         self.emit(decode_event(document))
 
-    def phase(self, phase: str) -> None:
+    def phase(self, activity: Activity) -> None:
         """Sends what the process does from now on."""
-        self.emit(PhaseEvent(phase=phase))
+        self.emit(PhaseEvent(phase=activity))
 
     def error(self, code: ExitCode, message: str) -> None:
         """Sends why the process ends."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from muster_contract.codes import ExitCode
 from muster_contract.config import Key, number
-from muster_contract.events import CollectiveMeasurement, Event, LinkMeasurement, encode_event
+from muster_contract.events import Activity, CollectiveMeasurement, Event, LinkMeasurement, encode_event
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.measure.measuring import Timing, durations
@@ -67,13 +67,13 @@ class Library(Protocol):
 def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Library], *, environment: Mapping[str, str]) -> ExitCode:
     """Measures the link, then joins the world by `make`, and measures every operation at every size."""
     config = read_config(spec.config, KEYS, others_allowed=False)
-    events.phase("Restoring")
+    events.phase(Activity.RESTORING)
     with Meeting(environment) as meeting:
         for size, timing in meeting.link([0, *config.sizes]).items():
             send(events, LinkMeasurement(bytes=size, **timing.fields()))
     library = make(spec)
     events.fingerprint(library.fingerprint())
-    events.phase("Training")
+    events.phase(Activity.TRAINING)
     for size in config.sizes:
         floats = -(-size // (FLOAT_BYTES * library.world)) * library.world
         for name, call in library.operations(floats).items():

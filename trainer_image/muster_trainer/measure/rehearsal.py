@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from muster_contract.codes import ExitCode
 from muster_contract.config import Key, number
-from muster_contract.events import StepMeasurement
+from muster_contract.events import Activity, StepMeasurement
 from muster_contract.strategy import Framework
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, TrainerSpec
 from muster_trainer.data import Order
@@ -65,7 +65,7 @@ class Rehearsal:
     def measure(self, task: Task, engine: Engine, events: Events, meeting: Meeting) -> ExitCode:
         """Measures a step with each number of samples, the smallest first, because the peak of memory never falls. Stops before a number
         that would take too much time or memory, by an estimate from the previous ones."""
-        events.phase("Training")
+        events.phase(Activity.TRAINING)
         framework = self.spec.strategy.framework
         before, peak, seconds, done = peak_bytes(framework), 0, 0.0, 0
         for samples in self.samples:

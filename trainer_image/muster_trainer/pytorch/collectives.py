@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 
+from muster_contract.options import GradientCompression
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.measure.collectives import Library
 from muster_trainer.pytorch.ddp import POWER_SGD_RANK
@@ -47,8 +48,8 @@ class Collectives(Library):
         self.device = device_of(backend)
         join(backend)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        compression = spec.options.get("gradientCompression") or "None"
-        self.own = "AllReduce" if compression == "None" else f"AllReduce {compression}"
+        compression = spec.options.gradient_compression
+        self.own = "AllReduce" if compression is GradientCompression.NONE else f"AllReduce {compression}"
 
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint(self.device)

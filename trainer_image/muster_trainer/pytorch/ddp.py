@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from muster_contract.errors import BadConfiguration
+from muster_contract.options import GradientCompression
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, restore_buffers
@@ -37,7 +38,7 @@ class DdpModel(ParallelModel):
         super().__init__(context, layout, model, gradient_scale=world_size)
         self._is_primed = world_size <= 2  # a sum of two is the same in any order
         self._clock = _GradientClock(self._ddp)
-        self._compress_gradients(context.spec.options.get("gradientCompression") or "None")
+        self._compress_gradients(context.spec.options.gradient_compression)
 
     def start_step(self, batch: Batch) -> None:
         if not self._is_primed:
@@ -65,21 +66,21 @@ class DdpModel(ParallelModel):
     def gradients_ready_at(self) -> float:
         return self._clock.read()
 
-    def _compress_gradients(self, compression: str) -> None:
+    def _compress_gradients(self, compression: GradientCompression) -> None:
         """Registers the hook of `options.gradientCompression`. PowerSGD: Vogels et al., 2019."""
-        if compression == "None":
+        if compression is GradientCompression.NONE:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the hooks of PyTorch 2.6 make Python 3.13 warn ten times
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-        if compression == "FP16":
+        if compression is GradientCompression.FP16:
             self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif compression == "BF16":
+        elif compression is GradientCompression.BF16:
             try:
                 self._ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
             except TypeError as error:  # raised by a PyTorch that was built without CUDA
                 raise BadConfiguration(f"spec.options.gradientCompression: BF16 is refused here ({error}); write FP16") from error
-        elif compression == "PowerSGD":
+        else:
             policy = self.context.task.config.nanLoss
             if policy != "Stop":
                 raise BadConfiguration(
@@ -89,8 +90,6 @@ class DdpModel(ParallelModel):
             self.refuses = frozenset({"nanLoss: Skip", "nanLoss: Continue"})
             memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_FIRST_STEPS)
             self._ddp.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
-        else:
-            raise BadConfiguration(f"spec.options.gradientCompression: {compression!r} is none of None, FP16, BF16, PowerSGD")
 
 
 class _GradientClock:

@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from muster_contract.errors import BadConfiguration
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch import compat, precision
 from muster_trainer.pytorch.engine import TorchEngine
@@ -38,7 +37,7 @@ class FsdpModel(ParallelModel):
         data, tensor = mesh["data"], mesh["tensor"]
         if tensor.size() > 1:
             cut_matrices(model, context.task, tensor)
-        shards = _shards(context, data, is_tensor_parallel=tensor.size() > 1)
+        shards = _shards(context, data)
         needs_fix = compat.FSDP_NEEDS_FIX_ON_CPU and context.device.type == "cpu"
         if needs_fix:
             compat.fix_fsdp_on_cpu()
@@ -56,16 +55,12 @@ class FsdpModel(ParallelModel):
         return nullcontext()
 
 
-def _shards(context: Context, data: DeviceMesh, *, is_tensor_parallel: bool) -> DeviceMesh:
+def _shards(context: Context, data: DeviceMesh) -> DeviceMesh:
     """The mesh over which parameters are sharded: all data-parallel ranks, or `options.mesh.shard` of them."""
-    size = data.size()
-    shard = int((context.spec.options.get("mesh") or {}).get("shard") or size)
-    if size % shard:
-        raise BadConfiguration(f"spec.options.mesh.shard: {shard} does not divide the {size} data-parallel processes")
-    if shard == size:
+    size, mesh = data.size(), context.spec.options.mesh
+    shard = mesh.shard if mesh else None
+    if shard in (None, size):
         return data
-    if is_tensor_parallel:
-        raise BadConfiguration("spec.options.mesh: shard and tensor cannot be combined; leave one of them out")
     return init_device_mesh(context.device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard"))
 
 

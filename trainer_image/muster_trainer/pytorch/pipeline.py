@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
+from muster_contract.options import PipelineOptions, Schedule
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch import compat
 from muster_trainer.pytorch.compat import tree_map
@@ -27,8 +28,8 @@ from muster_trainer.training.engine import Engine
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
     """The engine of the schedule that the job asks for."""
-    is_pipedream = (spec.options.get("pipeline") or {}).get("schedule") == "PipeDream"
-    return TorchEngine(task, spec, PipeDreamModel if is_pipedream else ScheduledModel)
+    options = spec.options.pipeline or PipelineOptions()
+    return TorchEngine(task, spec, ScheduledModel if options.schedule.is_synchronous else PipeDreamModel)
 
 
 class ScheduledModel(PipelineModel):
@@ -54,7 +55,7 @@ class ScheduledModel(PipelineModel):
         if len(stages) > 1:
             self._schedule: Any = ScheduleInterleaved1F1B(list(stages), **options)
         else:
-            self._schedule = (ScheduleGPipe if self.schedule_name == "GPipe" else Schedule1F1B)(stages[0], **options)
+            self._schedule = (ScheduleGPipe if self.schedule is Schedule.GPIPE else Schedule1F1B)(stages[0], **options)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.context.device)

@@ -16,6 +16,7 @@ from torch import nn
 from muster_contract.errors import BadConfiguration
 from muster_contract.events import PipelineMeasurement, Stage
 from muster_contract.notices import NoticeReason
+from muster_contract.options import Cut, PipelineOptions
 from muster_contract.pipeline import PipelinePlan
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.checkpoint.cuts import saved_cut
@@ -63,9 +64,9 @@ class PipelineModel(ParallelModel):
         self.pipeline_rank, self.pipeline_size = mesh["pipeline"].get_local_rank(), mesh["pipeline"].size()
         self._data_group, self.stage_group = mesh.get_group("data"), mesh.get_group("pipeline")
         ways = mesh["data"].size()
-        self._options = spec.options.get("pipeline") or {}
+        self._options = spec.options.pipeline or PipelineOptions()
         plan = plan_of(spec, ways=ways, processes=self.pipeline_size)
-        self.schedule_name, self.stages, self.micro_batch_count = plan.schedule, plan.stages, plan.micro_batches
+        self.schedule, self.stages, self.micro_batch_count = plan.schedule, plan.stages, plan.micro_batches
         self.rows = spec.batch.global_size // (ways * spec.batch.accumulation_steps)
         self.has_last_stage = self.pipeline_rank == self.pipeline_size - 1
         layout = Layout(ways, mesh["data"].get_local_rank(), gradient_copies=ways, counts_losses=self.has_last_stage)
@@ -97,17 +98,17 @@ class PipelineModel(ParallelModel):
         measured = profile(model, to_device(batch, context.device)[0], title=task.title)
         slots = _SLOTS.get(task.config.optimizer, int(task.config.momentum > 0)) if task.optimizer is None else 2
         pipeline = {"stages": self.stages, "processes": self.pipeline_size, "micro_batches": self.micro_batch_count}
-        costs = Costs(measured.layers, held(self.schedule_name, **pipeline, slots=slots))
-        even, most = self._options.get("cut") == "Even", self._options.get("stageMemoryMiB")
-        cut, limit = (cut_evenly if even else cut_by_cost), most and int(most) * MIB
-        shape = {**pipeline, "rows": len(indices), "schedule": self.schedule_name, "cut": "Even" if even else "Cost", "limit": limit}
+        costs = Costs(measured.layers, held(self.schedule, **pipeline, slots=slots))
+        even, most = self._options.cut is Cut.EVEN, self._options.stage_memory_mib
+        cut, limit = (cut_evenly if even else cut_by_cost), most and most * MIB
+        shape = {**pipeline, "rows": len(indices), "schedule": self.schedule.value, "cut": self._options.cut.value, "limit": limit}
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         world = {"devices": fingerprint(context.device)["devices"], "threads": torch.get_num_threads(), "model": shapes}
         directory = location_of(spec.checkpoint.directory) if spec.checkpoint else None
         whole = {"stages": self.stages, "layers": len(measured.layers)}
-        sizes, is_kept = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
+        sizes, is_inherited = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
         if self.stages > 1:
-            _report_cut(costs, sizes, by="evenly" if even else "by cost", is_kept=is_kept)
+            _report_cut(costs, sizes, by="evenly" if even else "by cost", is_inherited=is_inherited)
         return {"cut": sizes, "profile": measured.to_document()}
 
     # between stages
@@ -155,7 +156,7 @@ class PipelineModel(ParallelModel):
         return buffer
 
 
-def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_kept: bool) -> None:
+def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_inherited: bool) -> None:
     """Reports the layers, milliseconds and memory of each stage to the user."""
     stages: list[Stage] = []
     texts: list[str] = []
@@ -168,16 +169,14 @@ def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_kept: bool) -
         texts.append(f"stage {stage}: {edges}, {1000 * seconds:.2f} ms, {size / MIB:.1f} MiB")
     events = Events.from_environment(os.environ, dist.get_rank())
     layers = tuple(asdict(layer) for layer in costs.layers)
-    events.emit(PipelineMeasurement(cut=by, kept=is_kept, stages=tuple(stages), layers=layers))
-    how = f"cut {by}{' as the run before' if is_kept else ''}"
+    events.emit(PipelineMeasurement(cut=by, inherited=is_inherited, stages=tuple(stages), layers=layers))
+    how = f"cut {by}{' as the run before' if is_inherited else ''}"
     events.notice(NoticeReason.PIPELINE_CUT, f"{len(sizes)} stages, {how}: {'; '.join(texts)} a micro-batch")
 
 
 def plan_of(spec: TrainerSpec, *, ways: int, processes: int) -> PipelinePlan:
     """Stages and micro-batches. Raises BadConfiguration if they do not divide the work, which the default batch size may cause."""
-    options = spec.options.get("pipeline") or {}
-    schedule = str(options.get("schedule") or "GPipe")
-    plan = PipelinePlan.of(schedule=schedule, processes=processes, stages=options.get("stages"), micro_batches=options.get("microBatches"))
+    plan = PipelinePlan.of(spec.options.pipeline or PipelineOptions(), processes=processes)
     if problem := plan.problem(global_size=spec.batch.global_size, parts=ways * spec.batch.accumulation_steps):
         raise BadConfiguration(f"{FIELD}.{problem[0]}: {problem[1]}")
     return plan

@@ -41,7 +41,7 @@ class RpcModel(ParallelModel):
         if roles[0] != "chief" or not self.workers or not self.servers:
             raise BadConfiguration(f"RPC needs a chief, which is rank 0, a worker and a ps; the ranks are {', '.join(roles)}")
         _refuse_buffers(model, title=context.task.title)
-        self.is_synchronous = bool(context.spec.options.get("synchronous"))
+        self.is_synchronous = bool(context.spec.options.synchronous)
         shares = self.workers if self.is_synchronous else []
         position = shares.index(context.rank) if context.rank in shares else 0
         layout = Layout(len(shares) or 1, position, gradient_copies=1, counts_losses=context.rank == 0)

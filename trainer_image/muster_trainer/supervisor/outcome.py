@@ -35,12 +35,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
-from muster_contract.events import ErrorEvent
+from muster_contract.events import CommitReason, ErrorEvent
 from muster_trainer.supervisor.misfit import misfit
 from muster_trainer.supervisor.output_tail import LONGEST_LINE, NEVER, Reading, read_tail
-from muster_trainer.supervisor.signals import signal_name
 
 _LIBRARY_ERRORS = (BadConfiguration, CheckpointDamaged, StorageUnavailable)
 _LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
@@ -95,7 +94,9 @@ class Outcome:
     culprit: End | None
 
 
-def judge(ends: Sequence[End], *, stop_requested: bool, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool) -> Outcome:
+def judge(
+    ends: Sequence[End], *, stop_requested: bool, overdue: bool, own_program: bool, commits: frozenset[CommitReason], saved: bool
+) -> Outcome:
     """The outcome of all ends, in the order in which the processes ended.
 
     `commits` are the reasons of the commits since the stop was requested, and of all with reason `Stop` or `Final`. `overdue`: processes
@@ -107,25 +108,25 @@ def judge(ends: Sequence[End], *, stop_requested: bool, overdue: bool, own_progr
         culprit = next((end for end in failures if meaning(end) != ExitCode.PEER_LOST), failures[0])
         return Outcome(meaning(culprit), describe(culprit), culprit)
     codes = {end.code for end in ends}
-    if stop_requested or "Stop" in commits or codes & set(STOPPED):
+    if stop_requested or CommitReason.STOP in commits or codes & set(STOPPED):
         return _stopped(ends, codes, overdue=overdue, own_program=own_program, commits=commits, saved=saved)
     return Outcome(ExitCode.COMPLETED, "completed", None)
 
 
 def _stopped(
-    ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[str], saved: bool
+    ends: Sequence[End], codes: set[int | None], *, overdue: bool, own_program: bool, commits: frozenset[CommitReason], saved: bool
 ) -> Outcome:
     odd = next((end for end in ends if end.code not in (ExitCode.COMPLETED, ExitCode.PREEMPTED)), None)
-    if "Stop" in commits:
+    if CommitReason.STOP in commits:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
-    if odd is not None and (saved or "Final" in commits):
+    if odd is not None and (saved or CommitReason.FINAL in commits):
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and no step is lost", None)
     if ExitCode.PREEMPTED in codes and odd is None:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, with nothing left to save", None)
     if odd is not None:
         why = "killed when the grace period was over" if overdue else describe(odd)
         return Outcome(ExitCode.PREEMPTED_NOT_SAVED, f"asked to stop, and did not save: {why}", odd)
-    if not own_program or "Final" in commits:
+    if not own_program or CommitReason.FINAL in commits:
         return Outcome(ExitCode.COMPLETED, "completed", None)
     if commits:
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)

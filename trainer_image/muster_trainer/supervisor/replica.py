@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 
-from muster_contract.codes import ExitCode
+from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
-from muster_contract.events import Commit, Evaluation, Event, Pace, Save, Step
+from muster_contract.events import Activity, Commit, CommitReason, Evaluation, Event, Pace, Save, Step
 from muster_contract.notices import Notice, NoticeReason
-from muster_contract.reports import LastWords, ProcessReport, Report, Stack
+from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
@@ -32,7 +32,7 @@ from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
-from muster_trainer.supervisor.signals import SignalInbox, signal_name
+from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.status_posts import status_variables
 from muster_trainer.supervisor.succession import Succession
 from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
@@ -49,7 +49,7 @@ HISTORY_SECONDS = 1.0  # how long the end of a replica waits for its history, af
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has taken its stacks
 IDLE_SECONDS = 2.0
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
-BEFORE_STEPS = ("Starting", "Restoring")  # phases of the bundled trainer in which no step is done
+BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
 
 
@@ -212,7 +212,7 @@ class Replica:
         self._starter = starter
         self._listener = listener
         self._state = RunState(first_rank=launches[0].rank)
-        self._commit_reasons: set[str] = set()
+        self._commit_reasons: set[CommitReason] = set()
         """Of commits since the stop request, and of all with reason Stop or Final."""
         self._processes: list[Process] = []
         self._readers: list[EventReader] = []
@@ -435,7 +435,7 @@ class Replica:
         outcome = judge(
             ends,
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.
-            stop_requested=self._stops_seen > 0 or self._state.phase == "Stopping",
+            stop_requested=self._stops_seen > 0 or self._state.phase == Activity.STOPPING,
             overdue=self._ending.killed,
             own_program=self._spec.script is not None or self._spec.command is not None,
             commits=frozenset(self._commit_reasons),
@@ -469,13 +469,15 @@ class Replica:
         return Outcome(ExitCode.PEER_LOST, f"ended because attempt {self._replica.attempt} is over", None)
 
 
-def commit_reasons(event: Event, *, stop_requested: bool) -> set[str]:
+def commit_reasons(event: Event, *, stop_requested: bool) -> set[CommitReason]:
     """The reason of a commit event, if it shows that the program has saved because it ends."""
-    return {event.reason} if isinstance(event, Save) and (stop_requested or event.reason in ("Stop", "Final")) else set()
+    return (
+        {event.reason} if isinstance(event, Save) and (stop_requested or event.reason in (CommitReason.STOP, CommitReason.FINAL)) else set()
+    )
 
 
-def _state(process: Process, idle: float) -> str:
+def _state(process: Process, idle: float) -> ProcessState:
     """The state for the report. Whether it is stopped is looked up only when it has been idle for a while."""
     if not process.running:
-        return "Exited"
-    return "Stopped" if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else "Running"
+        return ProcessState.EXITED
+    return ProcessState.STOPPED if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else ProcessState.RUNNING

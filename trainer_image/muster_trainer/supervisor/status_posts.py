@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_contract.environment import STATUS_TOKEN, STATUS_URL, STATUS_VARIABLES
-from muster_contract.events import MAX_ENTRIES, MAX_SECONDS, Evaluation, Event, PhaseEvent, Step, encode_event
+from muster_contract.events import MAX_ENTRIES, MAX_SECONDS, Activity, Evaluation, Event, PhaseEvent, Step, encode_event
 from muster_contract.wire import LARGEST_INT
 from muster_trainer.checkpoint.documents import shallow
 
@@ -161,7 +161,7 @@ class StatusPosts:
             epoch = figures.get("epoch")
             step = self._total if self._is_whole_training(figures) else None
         if not step:
-            return [PhaseEvent(phase="Training")]
+            return [PhaseEvent(phase=Activity.TRAINING)]
         text = None if loss is None else str(loss)
         left = self._remaining(step, status.get("estimatedRemainingSeconds"), now)
         events: list[Event] = [Step(step=step, total_steps=self._total, epoch=_whole(epoch, cut=True), loss=text, remaining_seconds=left)]

@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from muster_contract.codes import ExitCode, reason_of
+from muster_contract.codes import ExitCode, reason_of, signal_name
 from muster_contract.reports import LastWords, Report
 from muster_contract.run_state import RunState, with_state
 from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.processes import oom_kills
 from muster_trainer.supervisor.reporting import Reporter
-from muster_trainer.supervisor.signals import SignalInbox, signal_name
+from muster_trainer.supervisor.signals import SignalInbox
 
 SILENCE = 300.0  # seconds without a reply after which the replica ends: the operator may be restarted or replaced
 FIRST_REPLY = 10.0  # seconds for the first reply, without which there may be no operator that restarts in place

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from muster_contract.batch import learning_rate_factor
+from muster_contract.options import Loop
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import weighted_share
 from muster_trainer.tasks.module import Task
@@ -48,7 +49,7 @@ class KerasEngine:
             self.model = model.build(task)
             variables = self._trained_variables()
             self.updates = Updates(task, self.model, variables, workers=self.workers, rate=self.learning_rate)
-            step = KerasStep if spec.options.get("loop") == "Fit" else DeviceStep
+            step = KerasStep if spec.options.loop is Loop.FIT else DeviceStep
             self.device_step = step(task, self.model, self.updates, sparse=self.sparse_gradients)
         self.random_state = model.RandomState(self.model, seed=task.config.seed, rank=self.rank)
         self.state = State(self.model, self.updates.optimizer, workers=self.workers, io_device=io_device)

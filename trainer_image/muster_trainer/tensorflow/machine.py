@@ -28,10 +28,10 @@ def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
     compat.join_tracing_threads_at_once()
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
-    logical = spec.options.get("logicalDevices")
+    logical = spec.options.logical_devices
     if logical is not None:
         tf.config.set_logical_device_configuration(
-            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * int(logical)
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * logical
         )
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -60,7 +60,7 @@ def central_storage(spec: TrainerSpec) -> Membership:
 def _devices(spec: TrainerSpec) -> list[str]:
     """The devices that the job names, else all accelerators, else all CPUs. Raises BadConfiguration if one does not exist."""
     existing = [":".join(device.name.split(":")[-2:]) for device in tf.config.list_logical_devices()]
-    named = spec.options.get("devices")
+    named = spec.options.devices
     if named is None:
         return [name for name in existing if name.startswith("GPU")] or [name for name in existing if name.startswith("CPU")]
     for name in named:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from muster_contract.errors import BadConfiguration
+from muster_contract.options import Loop
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for, within
@@ -28,7 +29,7 @@ from muster_trainer.tensorflow import partitions
 from muster_trainer.tensorflow.engine import KerasEngine
 from muster_trainer.tensorflow.input import Reading, StepSamples
 from muster_trainer.tensorflow.workers import SUM
-from muster_trainer.tensorflow.world import Membership, cannot_listen, cluster_task, peers, refuse_logical_devices
+from muster_trainer.tensorflow.world import Membership, cannot_listen, cluster_task, peers
 from muster_trainer.training.engine import Engine, Part, StepOutcome
 
 CONNECT_SECONDS = 120.0
@@ -207,12 +208,11 @@ def connect(spec: TrainerSpec) -> Membership:
         raise BadConfiguration(
             f"ParameterServer needs a chief, a worker and a ps; TF_CONFIG has {', '.join(cluster)} and makes this a {role}"
         )
-    refuse_logical_devices(spec)
     members = {f"{name} {index}": address for name in ("ps", "worker") for index, address in enumerate(cluster[name])}
     wait_for(members, START_SECONDS)
 
     # Keras' train_step computes no gradients for parts of a variable.
-    partitioner = None if spec.options.get("loop") == "Fit" else partitions.partitioner(len(cluster["ps"]))
+    partitioner = None if spec.options.loop is Loop.FIT else partitions.partitioner(len(cluster["ps"]))
 
     def make() -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

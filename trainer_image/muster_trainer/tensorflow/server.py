@@ -12,6 +12,7 @@ import tensorflow as tf
 from muster_contract.codes import ExitCode
 from muster_contract.environment import NAMES
 from muster_contract.errors import BadConfiguration
+from muster_contract.events import Activity
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.stopping import StopRequest
@@ -71,13 +72,13 @@ def hosts() -> list[str]:
 def _begin(events: Events, stop: StopRequest) -> None:
     stop.training = True
     events.fingerprint(fingerprint())
-    events.phase("Training")
+    events.phase(Activity.TRAINING)
 
 
 def _serve_on(coordinator: str, spec: TrainerSpec, events: Events) -> ExitCode:
     """Serves after a stop request, until the coordinator ends or the grace period is almost over. Usually the whole job stops, and the
     coordinator cannot save without its servers."""
-    events.phase("Stopping")
+    events.phase(Activity.STOPPING)
     limit = time.monotonic() + spec.grace_seconds - _SPARE_SECONDS
     while time.monotonic() < limit and listens(coordinator):
         time.sleep(_LOOK_SECONDS)

@@ -100,7 +100,6 @@ def join(spec: TrainerSpec) -> Membership:
         raise BadConfiguration(f"spec.communication: {communication!r} is none of {choices} for MultiWorkerMirrored")
     if communication == "NCCL" and not tf.config.list_physical_devices("GPU"):
         raise BadConfiguration("spec.communication: NCCL needs GPUs, and there are none; write Ring or Auto")
-    refuse_logical_devices(spec)
     index, workers = worker_index()
     if workers > 1:
         compat.configure_coordination(
@@ -115,14 +114,6 @@ def join(spec: TrainerSpec) -> Membership:
             return Membership(index, workers, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
         except tf.errors.UnknownError as error:
             raise cannot_listen(error, cluster_task().cluster["worker"][index]) from error
-
-
-def refuse_logical_devices(spec: TrainerSpec) -> None:
-    """Raises BadConfiguration for `logicalDevices`. Strategies over several machines use only the first CPU."""
-    if spec.options.get("logicalDevices"):
-        raise BadConfiguration(
-            "spec.options.logicalDevices: tf.distribute takes the GPUs of a worker, or its CPU as one; leave it out, or use Mirrored"
-        )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from muster_contract.codes import ExitCode
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, StorageUnavailable
-from muster_contract.events import Evaluation
+from muster_contract.events import Activity, CommitReason, Evaluation
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.checkpoint import Commit
@@ -84,14 +84,14 @@ class Evaluator:
                 self.events.notice(NoticeReason.EVALUATION_SKIPPED, f"the evaluator skips {commit.path.name}: {error}")
             return False
         assert self.task.test is not None
-        self.events.phase("Evaluating")
+        self.events.phase(Activity.EVALUATING)
         began = time.monotonic()
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
         self.events.emit(Evaluation(step=commit.step, metrics=metrics, seconds=time.monotonic() - began))
         self._summarize(commit.step, {f"test/{name}": value for name, value in metrics.items()})
         shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self.events.say(f"test set at step {commit.step}: {shown}")
-        return manifest.reason == "Final"
+        return manifest.reason is CommitReason.FINAL
 
     def _summarize(self, step: int, scalars: dict[str, float]) -> None:
         if self.summaries is None:

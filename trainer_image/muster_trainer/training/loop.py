@@ -12,7 +12,7 @@ from typing import Any
 from muster_contract.codes import ExitCode
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError, UserError
-from muster_contract.events import Evaluation, Resumed, Skipped, Step
+from muster_contract.events import Activity, CommitReason, Evaluation, Step
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
@@ -29,6 +29,7 @@ from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
+from muster_trainer.training.resume_point import agree_on_resume_point
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
 
@@ -81,7 +82,7 @@ class Training:
         first = self._resume()
         self.summaries = self._summaries(first)
         self.stop.training = True
-        self.events.phase("Training")
+        self.events.phase(Activity.TRAINING)
         self.engine.expect(self.order, range(first, self.total))
         self.done = first
         if self.unmeasured and first < self.total and self._evaluation_due(first):
@@ -100,7 +101,7 @@ class Training:
             if self._evaluation_due(done):
                 self._evaluate(done)
         if self.saver:
-            self.saver.save(self._manifest(self.total, "Final"))
+            self.saver.save(self._manifest(self.total, CommitReason.FINAL))
         self._evaluate(self.total)
         self._export()
         self.summaries.close()
@@ -111,43 +112,33 @@ class Training:
 
     def _resume(self) -> int:
         """Agrees on the checkpoint with all ranks, restores it, and gives the steps done."""
-        self.events.phase("Restoring")
-        chosen = agree(self.engine, self._choose)
-        self.unmeasured = chosen.pop("unmeasured", False)
-        for path, reason in chosen["skipped"]:
-            message = f"checkpoint {path} is passed over: {reason}"
-            if self.engine.rank == 0:
+        self.events.phase(Activity.RESTORING)
+        point = agree_on_resume_point(self.engine, self._choose)
+        # A save at a stop leaves out the evaluation that is due after the step.
+        self.unmeasured = point.reason is not None and point.reason.is_urgent
+        if self.engine.rank == 0:
+            for message in point.warnings:
                 self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
                 self.events.complain(message)
-        if chosen["path"] is not None:
+        if point.location is not None:
             assert self.saver is not None
-            self.saver.step, self.saver.path = chosen["step"], location_of(chosen["path"])
-            with read_back(self.saver.path) as folder:
+            self.saver.step, self.saver.path = point.step, point.location
+            with read_back(point.location) as folder:
                 self.engine.load(folder)
         if self.engine.rank == 0:
-            skipped = tuple(Skipped(path=path, reason=reason) for path, reason in chosen["skipped"])
-            resumed = {name: chosen[name] for name in ("found", "step", "path")}
-            self.events.emit(Resumed(**resumed, skipped=skipped, rescues=self.engine.rescues))
-            start = f"resumed from {chosen['path']}" if chosen["path"] else "starting at step 0"
+            self.events.emit(point.event(rescues=self.engine.rescues))
+            start = f"resumed from {point.path}" if point.path else "starting at step 0"
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
-        step: int = chosen["step"]
-        return step
+        return point.step
 
-    def _choose(self) -> dict[str, Any]:
+    def _choose(self) -> Selection | None:
         if self.saver is None or self.spec.checkpoint is None:
-            return {"found": None, "step": 0, "path": None, "skipped": []}
-        selection: Selection = select(self.spec.checkpoint, self.saver.store.fence)
+            return None
+        selection = select(self.spec.checkpoint, self.saver.store.fence)
         if selection.manifest and selection.commit:
             check_identity(selection.manifest, self._identity, selection.commit.path)
         self.saver.store.register(selection)
-        return {
-            "found": selection.newest,
-            "step": selection.step,
-            "path": str(selection.commit.path) if selection.commit else None,
-            "skipped": [(str(path), reason) for path, reason in selection.skipped],
-            # A save at a stop leaves out the evaluation that is due after the step.
-            "unmeasured": selection.manifest is not None and selection.manifest.reason in ("Stop", "PeerLost"),
-        }
+        return selection
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -236,9 +227,9 @@ class Training:
         if self.saver is None or self.spec.checkpoint is None:
             return
         save = self.saver.begin if self.spec.checkpoint.asynchronous else self.saver.save
-        save(self._manifest(done, "Periodic"))
+        save(self._manifest(done, CommitReason.PERIODIC))
 
-    def _manifest(self, done: int, reason: str) -> Manifest:
+    def _manifest(self, done: int, reason: CommitReason) -> Manifest:
         fingerprint = self.engine.fingerprint()
         return Manifest(
             step=done,
@@ -255,13 +246,13 @@ class Training:
         )
 
     def _stop(self, done: int) -> ExitCode:
-        self.events.phase("Stopping")
+        self.events.phase(Activity.STOPPING)
         self.summaries.close()
         if self.saver is None:
             self._not_saved(f"asked to stop at step {done}; it is not saved, since the job has no checkpoint storage")
             return ExitCode.PREEMPTED_NOT_SAVED
         try:
-            self.saver.save(self._manifest(done, "Stop"))
+            self.saver.save(self._manifest(done, CommitReason.STOP))
         except StorageUnavailable as error:
             self._not_saved(f"asked to stop at step {done}, and could not save: {error}")
             return ExitCode.PREEMPTED_NOT_SAVED
@@ -276,9 +267,9 @@ class Training:
             return
         if saver.seconds > min(RESCUE_SECONDS, time.monotonic() - saver.reached):
             return
-        self.events.phase("Stopping")
+        self.events.phase(Activity.STOPPING)
         try:
-            saver.rescue(self._manifest(self.done, "PeerLost"))
+            saver.rescue(self._manifest(self.done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
@@ -304,7 +295,7 @@ class Training:
     def _evaluate(self, done: int) -> None:
         if self.task.test is None:
             return
-        self.events.phase("Evaluating")
+        self.events.phase(Activity.EVALUATING)
         began = time.monotonic()
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
         if self.stalenesses:
@@ -315,7 +306,7 @@ class Training:
             shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             self.events.say(f"test set at step {done}: {shown}")
         if done < self.total:
-            self.events.phase("Training")
+            self.events.phase(Activity.TRAINING)
 
     def _export(self) -> None:
         """Rank 0 exports while the others wait, so that all ranks raise its error."""
@@ -324,7 +315,7 @@ class Training:
             return
         batches = batches_in_order(export.samples, self.spec.batch.global_size)
         trained = {} if self.task.test is None else self.engine.evaluate(batches)
-        self.events.phase("Saving")
+        self.events.phase(Activity.SAVING)
         devices = "cpu" if set(self.engine.fingerprint()["devices"]) == {"cpu"} else "gpu"
         messages = agree(self.engine, lambda: export.write(path, step=self.total, trained=trained, devices=devices))
         for message in messages:

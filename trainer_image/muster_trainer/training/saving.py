@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_contract.errors import StorageUnavailable
-from muster_contract.events import Commit
+from muster_contract.events import Activity, Commit, CommitReason
 from muster_trainer.checkpoint import Manifest, Store, files
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.host.events import Events
@@ -79,7 +79,7 @@ class Saver:
 
         A rank without memory for a copy waits until its part is written. The others then wait for it in the next step.
         """
-        with self._blocking("Saving", "Training"):
+        with self._blocking(Activity.SAVING, Activity.TRAINING):
             self._land()
             flight = self._take_off(manifest, room=spare_bytes())
             if not flight.part.copied:
@@ -90,8 +90,9 @@ class Saver:
 
         If the save in flight has failed, this one shows whether the storage still fails.
         """
-        stopping = manifest.reason == "Stop"
-        with self._blocking("Stopping" if stopping else "Saving", "Stopping" if stopping else "Training"):
+        is_stopping = manifest.reason is CommitReason.STOP
+        during, after = (Activity.STOPPING, Activity.STOPPING) if is_stopping else (Activity.SAVING, Activity.TRAINING)
+        with self._blocking(during, after):
             with suppress(StorageUnavailable):
                 self._land()
             if self.step != manifest.step:
@@ -168,7 +169,7 @@ class Saver:
             self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
 
     @contextmanager
-    def _blocking(self, during: str | None = None, after: str | None = None) -> Iterator[None]:
+    def _blocking(self, during: Activity | None = None, after: Activity | None = None) -> Iterator[None]:
         """Training waits inside. Sends the phases `during` and `after`, if given."""
         self._since = time.monotonic()
         if during:
@@ -196,7 +197,7 @@ class Saver:
             listing |= written
         self.seconds = self._own_seconds * sum(bool(written) for written, _ in parts)
         commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
-        if flight.manifest.reason not in ("Stop", "PeerLost"):  # the process must end soon
+        if not flight.manifest.reason.is_urgent:
             self.store.retain(commit)
         return size
 

@@ -13,7 +13,7 @@ from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
 from muster_contract.reports import LastWords
 
 LONGEST_MESSAGE = 2048
@@ -45,6 +45,10 @@ class Cause:
     replica: str
     time: datetime
     stall: Stall | None = None
+    exit_code: int | None = None
+    """Exit code of the process that failed first, or of the container."""
+    signal: str | None = None
+    """Name of the signal that ended this process."""
 
     @property
     def precedence(self) -> tuple[int, datetime, str]:
@@ -125,7 +129,16 @@ def _recorded(record: AttemptRecord) -> Cause:
     assert record.failure_class is not None
     assert record.reason is not None
     assert record.failed_time is not None
-    return Cause(record.failure_class, record.reason, record.message, record.replica or "", record.failed_time, record.stall)
+    return Cause(
+        failure_class=record.failure_class,
+        reason=record.reason,
+        message=record.message,
+        replica=record.replica or "",
+        time=record.failed_time,
+        stall=record.stall,
+        exit_code=record.exit_code,
+        signal=record.signal,
+    )
 
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
@@ -174,15 +187,23 @@ def _cause_of_deletion(view: ReplicaView, *, stopped: bool) -> Cause | None:
 
 def _own_end(view: ReplicaView) -> Cause:
     words = last_words(view)
+    code = words.code if words and words.code else view.exit_code
+    killed_by = signal_name(code - SIGNAL_BASE) if code and code > SIGNAL_BASE else None
+    signal = words.signal or killed_by if words else killed_by
+    exit_code = words.exit_code if words else view.exit_code
+    return replace(_own_cause(view, words, code), exit_code=None if signal else exit_code, signal=signal)
+
+
+def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> Cause:
     message = words.message if words and words.message else view.message
     if view.oom_killed:
         remedy = f"raise resources.limits.memory of its container in spec.roles.{view.role}.template"
         text = f"the container ran out of memory: {remedy}" + (f" ({message})" if message else "")
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
     if words and words.code in _FAILURES:
-        code = ExitCode(words.code)
-        return _cause(view, _FAILURES[code], Reason(code.reason), message=message or code.reason)
-    return _exited(view, words.code if words and words.code else view.exit_code, message)
+        known = ExitCode(words.code)
+        return _cause(view, _FAILURES[known], Reason(known.reason), message=message or known.reason)
+    return _exited(view, code, message)
 
 
 def _exited(view: ReplicaView, code: int | None, message: str) -> Cause:

@@ -19,7 +19,8 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import LONGEST_MESSAGE, Cause
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster_contract.reports import STOPPED, Report, Stack
+from muster_contract.events import Activity
+from muster_contract.reports import ProcessState, Report, Stack
 
 _HALTED = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 _RANKS_NAMED = 8
@@ -61,7 +62,7 @@ def _stopped_stepping(stepping: list[tuple[ReplicaView, Report]], facts: Facts) 
     if view.reported is None or view.reported - last < timedelta(seconds=limit):
         return None
     step = max(_step(report) for _, report in stepping)
-    return _cause(view, last, Stall(step=step, seconds=limit, activity=newest.phase or "Training"))
+    return _cause(view, last, Stall(step=step, seconds=limit, activity=newest.phase or Activity.TRAINING))
 
 
 def _never_stepped(status: TrainingJobStatus, facts: Facts, *, view: ReplicaView, report: Report) -> Cause | None:
@@ -82,13 +83,14 @@ def _last_moved(view: ReplicaView, report: Report, facts: Facts) -> datetime:
 
 def _shortened(limit: float, reports: Iterable[Report], facts: Facts) -> float:
     """The limit in seconds. It is shorter if one of the processes is stopped."""
-    stopped = any(process.state == STOPPED for report in reports for process in report.processes)
+    stopped = any(process.state is ProcessState.STOPPED for report in reports for process in report.processes)
     return min(limit, facts.policy.stopped_seconds) if stopped else limit
 
 
 def _allowed(limits: Hang, report: Report) -> int:
     """Seconds for what it does now."""
-    return {"Saving": limits.save_seconds, "Evaluating": limits.evaluation_seconds}.get(report.phase or "", limits.step_seconds)
+    special: dict[str | None, int] = {Activity.SAVING: limits.save_seconds, Activity.EVALUATING: limits.evaluation_seconds}
+    return special.get(report.phase, limits.step_seconds)
 
 
 def _cause(view: ReplicaView, since: datetime, stall: Stall) -> Cause:

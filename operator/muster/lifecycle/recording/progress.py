@@ -51,7 +51,7 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
     record = replace(
         record,
         step_resumed=resumed.step,
-        step_found=record.step_found if resumed.found is None else resumed.found,
+        step_committed=record.step_committed if resumed.committed_step is None else resumed.committed_step,
         step_skipped=_skipped_step(status, facts, resumed),
         steps_lost=max(0, done - resumed.step),
     )
@@ -71,7 +71,7 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
 def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> int | None:
     """The step of the newest commit, if the attempt should have resumed there and did not. To skip a damaged commit and report that is
     right; to begin at step 0 is not."""
-    committed = max(status.checkpoint.step if status.checkpoint else 0, resumed.found or 0)
+    committed = max(status.checkpoint.step if status.checkpoint else 0, resumed.committed_step or 0)
     if committed == 0 or facts.spec.checkpoint.resume == _NEVER:
         return None
     regressed = resumed.step == 0 or (resumed.step < committed and not resumed.skipped)

@@ -22,7 +22,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     failed = before if before and before.failure_class else None
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
-    record = AttemptRecord(attempt=number, start_time=facts.stamp, step_found=commit)
+    record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
     if status.progress and in_place.goes_on(status, facts):
         record = replace(record, step_resumed=status.progress.step, steps_lost=0)
     return replace(
@@ -123,6 +123,8 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
         replica=cause.replica,
         failed_time=cause.time,
         stall=cause.stall,
+        exit_code=cause.exit_code,
+        signal=cause.signal,
     )
 
 

@@ -1,10 +1,11 @@
-"""From one state of a job to the next. Each subject has its own module; this one has their order."""
+"""From one state of a job to the next, with the actions on the way. Each subject has its own module; this one has their order."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from muster.api.status import Reason, TrainingJobStatus
+from muster.lifecycle.actions import Action
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
@@ -13,9 +14,28 @@ from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.recording import with_reports
 from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
 from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes
+from muster.lifecycle.transition.pods import actions
 
 
-def transition(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
+@dataclass(frozen=True)
+class Transition:
+    """The next state of a job, and the actions to carry out once the status is written."""
+
+    status: TrainingJobStatus
+    state: State
+    facts: Facts
+    """The facts, with each replica in the attempt that it has from now on: a new world may have taken replicas over."""
+    actions: tuple[Action, ...]
+
+
+def transition(status: TrainingJobStatus, facts: Facts) -> Transition:
+    """Moves the job to its next state."""
+    status, state = _next(status, facts)
+    facts = facts.in_world_of(status)
+    return Transition(status, state, facts, actions(status, state, facts))
+
+
+def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
     """The next status and the state that it is in. An attempt ends before another begins, and a failure is settled before a job is given
     up for it."""
     state = _state(status, facts)

@@ -1,0 +1,56 @@
+"""Where training resumes. Rank 0 decides it for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster_contract.events import MAX_SKIPPED, CommitReason, Resumed, Skipped
+from muster_contract.wire import decode, document, encode, wire_field
+from muster_trainer.checkpoint import Selection
+from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.training.agreement import Ranks, agree
+
+
+@document
+class ResumePoint:
+    """The step after which training continues, and the checkpoint that is restored. Without a checkpoint, the step is 0 unless the
+    program restores one of its own."""
+
+    step: int = wire_field(default=0, minimum=0)
+    path: str | None = wire_field(default=None)
+    committed_step: int | None = wire_field(default=None, minimum=0)
+    """Step of the newest commit, whether it verifies or not."""
+    skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED)
+    """Newer checkpoints that do not verify."""
+    reason: CommitReason | None = wire_field(default=None)
+    """Why the checkpoint was saved."""
+
+    @property
+    def location(self) -> Location | None:
+        return None if self.path is None else location_of(self.path)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A message for each checkpoint that is skipped."""
+        return [f"checkpoint {each.path} is passed over: {each.reason}" for each in self.skipped]
+
+    def event(self, *, rescues: bool = False) -> Resumed:
+        """`rescues`: whether rank 0 can save alone when its peers are lost."""
+        return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped, rescues=rescues)
+
+
+def agree_on_resume_point(ranks: Ranks, choose: Callable[[], Selection | None]) -> ResumePoint:
+    """What rank 0 chooses, on every rank. `choose` returns None if the job has no checkpoint storage."""
+    return decode(ResumePoint, agree(ranks, lambda: encode(_resume_point(choose()))))
+
+
+def _resume_point(selection: Selection | None) -> ResumePoint:
+    if selection is None:
+        return ResumePoint()
+    return ResumePoint(
+        step=selection.step,
+        path=str(selection.commit.path) if selection.commit else None,
+        committed_step=selection.newest,
+        skipped=tuple(Skipped(path=str(path), reason=reason) for path, reason in selection.skipped[:MAX_SKIPPED]),
+        reason=selection.manifest.reason if selection.manifest else None,
+    )
