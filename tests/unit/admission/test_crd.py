@@ -208,6 +208,8 @@ def test_a_job_that_the_types_write_fits_the_schema():
         ("suspend", "yes"),
         ("batch", {"globalSize": 0}),
         ("checkpoint", {"keep": 1}),
+        ("checkpoint", {"everySeconds": 0}),
+        ("checkpoint", {"everySeconds": "auto"}),
         ("foo", 1),
         ("trainer", {"command": "x"}),
     ],
@@ -227,14 +229,14 @@ def violations(value: Any, node: dict[str, Any], path: str = "") -> Iterator[str
         return
     checks = {
         "enum": lambda limit: value in limit,
-        "minimum": lambda limit: value >= limit,
-        "maximum": lambda limit: value <= limit,
+        "minimum": lambda limit: isinstance(value, str) or value >= limit,
+        "maximum": lambda limit: isinstance(value, str) or value <= limit,
         "minLength": lambda limit: len(value) >= limit,
         "maxLength": lambda limit: not isinstance(value, str) or len(value) <= limit,
         "minItems": lambda limit: len(value) >= limit,
         "maxItems": lambda limit: len(value) <= limit,
         "maxProperties": lambda limit: len(value) <= limit,
-        "pattern": lambda limit: re.search(limit, value),
+        "pattern": lambda limit: not isinstance(value, str) or re.search(limit, value),
         "required": lambda limit: set(limit) <= set(value),
     }
     yield from (f"{path}: breaks {name} {node[name]}" for name, holds in checks.items() if name in node and not holds(node[name]))
