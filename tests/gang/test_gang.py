@@ -80,19 +80,20 @@ def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs)
     assert len(placed(jobs, "large")) == NODES + 1
 
 
-def test_an_elastic_job_starts_with_its_fewest_replicas(jobs: Jobs) -> None:
+def test_an_elastic_job_is_placed_with_its_fewest_replicas(jobs: Jobs) -> None:
     jobs.submit(gang_job("other", 2))
     jobs.reaches("other", "Running")
-    jobs.submit(gang_job("elastic", 4, elastic={"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 1}))
-    status = jobs.reaches("elastic", "Running")
-    assert (len(placed(jobs, "elastic")), status["replicas"]) == (3, 3)
+    jobs.submit(gang_job("elastic", 4, elastic={"minReplicas": 3, "maxReplicas": 4}, batch={"globalSize": 12}))
+    wait_until(lambda: condition(jobs.status("elastic"), "GangScheduled").get("status") == "True", "the gang is placed")
+    assert (len(jobs.pods("elastic")), len(placed(jobs, "elastic"))) == (4, 3)
     assert pod_group(jobs, "elastic")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
 
 
 def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
     roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
-    jobs.submit({**job("digits", roles=roles), "spec": {**job("digits", roles=roles)["spec"], "strategy": "MultiWorkerMirrored"}})
+    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
     wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
+    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
     groups = {pod["metadata"]["labels"]["muster.dev/role"]: pod["spec"].get("schedulingGroup") for pod in jobs.pods("digits")}
     assert groups == {"worker": {"podGroupName": "digits"}, "evaluator": None}
 
@@ -104,7 +105,7 @@ def test_a_job_of_higher_priority_preempts_another_which_goes_on_afterwards(jobs
     jobs.reaches("high", "Running")
     assert {pod["spec"]["priorityClassName"] for pod in jobs.pods("high")} == {"high"}
     low = waits(jobs, "low")
-    assert low["restarts"] == {**low["restarts"], "preemption": 1, "total": 1}
+    assert (len(low["restarts"]["preemption"]), low["restarts"]["total"]) == (1, 1)
     end(jobs, "high")
     jobs.reaches("low", "Running", attempt=1)
 
