@@ -88,8 +88,8 @@ class Outcome:
     worlds: set[tuple[str, int]] = field(default_factory=set)
     half: dict[tuple[str, int], float] = field(default_factory=dict)
     longest: float = 0.0
-    waiting: tuple[str, ...] = ()
-    """Jobs that fit and had not ended at the standstill."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Jobs that fit and had not ended at the standstill, with what they say."""
 
 
 class Trial:
@@ -118,22 +118,23 @@ class Trial:
         if self.plan.lost_node is not None:
             yield self.plan.lost, "lost", f"{self.namespace}-node-{self.plan.lost_node}"
 
-    def step(self, phases: Mapping[str, str], pods: Sequence[Object]) -> bool:
-        """Returns whether the trial is over. `phases` are those of its jobs."""
+    def step(self, statuses: Mapping[str, Object], pods: Sequence[Object]) -> bool:
+        """Returns whether the trial is over. `statuses` are those of its jobs."""
         now = time.monotonic()
         self._play(now)
         for each in self.plan.jobs:
             self._look_at(each, [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name], now)
+        phases = {name: status.get("phase", "Pending") for name, status in statuses.items()}
         state = (tuple(sorted(phases.items())), tuple(sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)))
         if state != self._last:
             self._last, self._changed = state, now
         if self._to_come:
             return False
-        self.outcome.waiting = tuple(
-            each.name
+        self.outcome.waiting = {
+            each.name: f"{phases.get(each.name)}: {statuses.get(each.name, {}).get('message')}"
             for each in self.plan.jobs
             if each.name not in self._deleted and each.workers <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
-        )
+        }
         stands_still = now - self._changed > STANDSTILL_SECONDS or now - self._begun > LONGEST_TRIAL_SECONDS
         return not self.outcome.waiting or stands_still
 
@@ -195,19 +196,19 @@ def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at
         jobs = cluster.admin.items("/apis/muster.dev/v1alpha1/trainingjobs")
         pods = cluster.admin.items("/api/v1/pods", labelSelector="muster.dev/job-name")
         for trial in list(running):
-            phases = {each["metadata"]["name"]: phase_of(each) for each in jobs if each["metadata"]["namespace"] == trial.namespace}
+            statuses = {
+                each["metadata"]["name"]: each.get("status") or {} for each in jobs if each["metadata"]["namespace"] == trial.namespace
+            }
             with suppress(ApiError):  # what it asks for may have gone since
-                if trial.step(phases, [pod for pod in pods if pod["metadata"]["namespace"] == trial.namespace]):
+                if trial.step(statuses, [pod for pod in pods if pod["metadata"]["namespace"] == trial.namespace]):
                     trial.clear()
                     running.remove(trial)
                     outcomes.append(trial.outcome)
+                    if trial.outcome.mode != "Never" and trial.outcome.waiting:
+                        say(f"{trial.plan}: {trial.outcome}")
                     if len(outcomes) % 20 == 0:
                         say(f"{len(outcomes)} of {len(seeds) * len(MODES)} trials; {summary(outcomes)}")
     return outcomes
-
-
-def phase_of(manifest: Object) -> str:
-    return str((manifest.get("status") or {}).get("phase", "Pending"))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
