@@ -220,19 +220,18 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    rows = [("", *MODES)]
     by_mode = [[each for each in outcomes if each.mode == mode] for mode in MODES]
-    rows.append(("trials", *(str(len(each)) for each in by_mode)))
-    rows.append(("worlds that got all of their nodes", *(str(sum(len(one.worlds) for one in each)) for each in by_mode)))
-    what = f"worlds with only a part of their nodes for more than {CYCLE_SECONDS:.0f} s"
-    rows.append((what, *(str(sum(len(one.half) for one in each)) for each in by_mode)))
-    rows.append(
-        ("longest time with only a part of the nodes, s", *(f"{max((one.longest for one in each), default=0):.1f}" for each in by_mode))
-    )
-    rows.append(
-        ("trials that came to a standstill with a job that fits", *(str(sum(bool(one.waiting) for one in each)) for each in by_mode))
-    )
-    return "\n".join(f"{what:<58}{first:>10}{second:>10}" for what, first, second in rows)
+    rows = {
+        "": MODES,
+        "trials": [len(each) for each in by_mode],
+        "worlds that got all of their nodes": [sum(len(one.worlds) for one in each) for each in by_mode],
+        f"worlds with only a part of their nodes for more than {CYCLE_SECONDS:.0f} s": [
+            sum(len(one.half) for one in each) for each in by_mode
+        ],
+        "longest time with only a part of the nodes, s": [f"{max((one.longest for one in each), default=0):.1f}" for each in by_mode],
+        "trials that came to a standstill with a job that fits": [sum(bool(one.waiting) for one in each) for each in by_mode],
+    }
+    return "\n".join(f"{what:<58}" + "".join(f"{value:>10}" for value in values) for what, values in rows.items())
 
 
 def main() -> None:

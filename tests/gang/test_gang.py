@@ -149,6 +149,15 @@ def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(
     end(jobs, "first")
 
 
+def test_a_packed_world_is_placed_on_one_rack_where_it_fits(jobs: Jobs) -> None:
+    racks = {f"{rack}-{number}": rack for rack in ("a", "b", "c") for number in range(3)}
+    for node, rack in racks.items():
+        add_node(jobs.api, node, cpu=2, labels={"rack": rack, "pool": "racks"})
+    jobs.submit(gang_job("digits", 3, scheduling={"topology": {"pack": "rack"}}, template={"nodeSelector": {"pool": "racks"}}))
+    jobs.reaches("digits", "Running")
+    assert len({racks[pod["spec"]["nodeName"]] for pod in jobs.pods("digits")}) == 1
+
+
 def _is_gone(jobs: Jobs, name: str) -> bool:
     try:
         pod_group(jobs, name)
