@@ -34,8 +34,8 @@ LABEL = "bench/trial"
 CYCLE_SECONDS = 5.0
 """A world whose pods get their nodes within this time counts as placed at once. One scheduling cycle decides for all pods of a gang, but
 the API server takes the bindings one after the other, and this machine may be busy."""
-STANDSTILL_SECONDS = 20.0
-"""After this time without any change, nothing will change any more. The scheduler tries again after a second at most."""
+STANDSTILL_SECONDS, STANDSTILL_LOOKS = 20.0, 10
+"""After this time and so many looks without any change, nothing will change any more. The scheduler tries again after a second at most."""
 LONGEST_TRIAL_SECONDS = 300.0
 EVENTS_WITHIN_SECONDS = 5.0
 
@@ -109,6 +109,7 @@ class Trial:
         self._half_since: dict[tuple[str, int], float] = {}
         self._whole_since: dict[tuple[str, int], float] = {}
         self._last: object = None
+        self._looks = 0
 
     def _events(self) -> Iterator[tuple[float, str, str]]:
         for each in self.plan.jobs:
@@ -126,8 +127,9 @@ class Trial:
             self._look_at(each, [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name], now)
         phases = {name: status.get("phase", "Pending") for name, status in statuses.items()}
         state = (tuple(sorted(phases.items())), tuple(sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)))
+        self._looks += 1
         if state != self._last:
-            self._last, self._changed = state, now
+            self._last, self._changed, self._looks = state, now, 0
         if self._to_come:
             return False
         self.outcome.waiting = {
@@ -135,7 +137,8 @@ class Trial:
             for each in self.plan.jobs
             if each.name not in self._deleted and each.workers <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
         }
-        stands_still = now - self._changed > STANDSTILL_SECONDS or now - self._begun > LONGEST_TRIAL_SECONDS
+        is_quiet = now - self._changed > STANDSTILL_SECONDS and self._looks > STANDSTILL_LOOKS
+        stands_still = is_quiet or now - self._begun > LONGEST_TRIAL_SECONDS
         return not self.outcome.waiting or stands_still
 
     def _play(self, now: float) -> None:
