@@ -118,7 +118,7 @@ def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nod
         assert (label, annotation) == (("digits", None) if group == COSCHEDULING else (None, "digits"))
         assert pod["spec"]["schedulerName"] == ("scheduler-plugins-scheduler" if group == COSCHEDULING else "volcano")
         kubelet.set_status(pod, {"conditions": [unscheduled]})
-    expected = "attempt 0 waits for nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available"
+    expected = f"attempt 0 waits for nodes for 2 pods at once (PodGroup digits of {group}): Unschedulable: 0/3 nodes are available"
     wait_until(lambda: jobs.status("digits").get("message") == expected, "the status says what the job waits for")
     status = jobs.status("digits")
     assert (status["phase"], status["gangScheduler"]) == ("Pending", group)

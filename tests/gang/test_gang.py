@@ -59,7 +59,7 @@ def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs:
     jobs.submit(gang_job("second", 3))
     second = waits(jobs, "second")
     assert (second["phase"], condition(second, "GangScheduled")["reason"]) == ("Pending", "WaitingForGang")
-    assert "waits for nodes for 3 pods at once (PodGroup second)" in second["message"]
+    assert "waits for nodes for 3 pods at once (PodGroup second of scheduling.k8s.io)" in second["message"]
     assert "free CPU" in second["message"]
     since = condition(second, "GangScheduled")["lastTransitionTime"]
     operator.kill()

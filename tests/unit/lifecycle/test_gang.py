@@ -49,7 +49,7 @@ def test_a_gang_is_the_smallest_world_that_can_train(
 def test_the_status_of_a_waiting_gang_has_the_reason_and_the_time() -> None:
     story = waiting_story()
     assert story.condition("GangScheduled") == ("False", "WaitingForGang")
-    message = "nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
+    message = "nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
     assert story.status.message == f"attempt 0 waits for {message}"
     condition = next(each for each in story.status.conditions if each.type == "GangScheduled")
     assert (condition.message, condition.last_transition_time) == (message, at(1))
