@@ -65,6 +65,12 @@ chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTE
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
+gang-test: $(READY) ## jobs on the scheduler of Kubernetes, with gang scheduling and simulated nodes
+	$(BIN)/pytest tests/gang
+
+gang-trials: $(READY) ## random contention for nodes, with and without gang scheduling: OPTIONS="--trials 1000 --seed 17"
+	$(BIN)/python -m bench.gang_trials $(OPTIONS)
+
 ui-test: $(READY) ## the web page in Debian's chromium, which must be installed: PICTURES=folder saves pictures of the pages
 	MUSTER_UI_PICTURES=$(PICTURES) $(BIN)/pytest tests/ui
 
@@ -122,4 +128,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test gang-trials ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean

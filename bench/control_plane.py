@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
-import local_cluster
 from bench.jobs import ENDS, NODES, PODS_PER_JOB, bench_job
+from tests.support.api_server import fake_nodes
 from tests.support.api_server.api import JOBS, Api, Object
 from tests.support.api_server.cluster import Cluster, running
 from tests.support.api_server.jobs import attempt_of
@@ -51,29 +50,11 @@ def say(text: object) -> None:
 @contextmanager
 def kwok(cluster: Cluster, folder: Path, kubeconfig: Path, *, start_milliseconds: int = START_MILLISECONDS) -> Iterator[None]:
     """Fake nodes that run every pod so many milliseconds after it was made, and end those labelled ENDS after two seconds more."""
-    programs = local_cluster.Programs(local_cluster.Places.default())
-    programs.ensure(["kwok"])
-    stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
-    documents = [yaml.safe_load((stages / name).read_text()) for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")]
-    documents.append(yaml.safe_load((stages / "pod/fast/pod-delete.yaml").read_text()))
-    ending = yaml.safe_load((stages / "pod/fast/pod-complete.yaml").read_text())
-    documents[1]["spec"]["delay"] = {"durationMilliseconds": start_milliseconds}
-    selector = ending["spec"]["selector"]
-    selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
-    selector["matchLabels"] = {ENDS: "true"}
-    ending["spec"]["delay"] = {"durationMilliseconds": 2000}
-    (folder / "stages.yaml").write_text(yaml.safe_dump_all([*documents, ending]))
     for number in range(NODES):
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"fake-{number}"}}
         cluster.admin.apply(f"/api/v1/nodes/fake-{number}", node)
-    command = [str(programs.path("kwok")), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
-    with (folder / "kwok.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with fake_nodes.kwok(folder, kubeconfig, start_milliseconds=start_milliseconds, ends=ENDS):
         yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def submit(api: Api, namespace: str, manifests: list[Object]) -> None:

@@ -1,7 +1,7 @@
 """etcd and kube-apiserver alone, on loopback: enough for everything that admission decides, ready in seconds, gone without a trace.
 
-No controller, scheduler or node runs. The caller is cluster-admin by a token; the certificate is one that the API server makes for itself,
-and the kubeconfig trusts that one only.
+The scheduler and the controller manager run only where a caller wants them; no node does. The caller is cluster-admin by a token; the
+certificate is one that the API server makes for itself, and the kubeconfig trusts that one only.
 """
 
 import ctypes
@@ -20,22 +20,33 @@ from .errors import ClusterError
 from .places import Places
 from .ports import free_ports
 from .process import run
-from .programs import API_SERVER_PROGRAMS, Programs
+from .programs import API_SERVER_PROGRAMS, CONTROL_PROGRAMS, Programs
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 30.0
 PR_SET_PDEATHSIG = 1
+_CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "podgroup-protection-controller")
 
 
 @contextmanager
-def api_server(places: Places, *, arguments: Sequence[str] = ()) -> Iterator[Path]:
-    """A running API server; yields the path of its kubeconfig. `arguments` are added to kube-apiserver's own.
+def api_server(
+    places: Places, *, arguments: Sequence[str] = (), feature_gates: Sequence[str] = (), controllers: bool = False
+) -> Iterator[Path]:
+    """A running API server; yields the path of its kubeconfig.
+
+    Args:
+        places: where its programs are, or are built.
+        arguments: added to kube-apiserver's own.
+        feature_gates: those to enable, in every program of Kubernetes.
+        controllers: whether kube-scheduler and kube-controller-manager run too. The latter collects garbage, and removes namespaces and
+            PodGroups. Nothing watches over nodes: who adds a node removes its taint.
 
     Raises:
         ClusterError: it did not become ready; the message has the end of its log.
     """
     programs = Programs(places)
-    programs.ensure(API_SERVER_PROGRAMS)
+    programs.ensure([*API_SERVER_PROGRAMS, *(CONTROL_PROGRAMS if controllers else ())])
+    gates = [f"--feature-gates={','.join(f'{gate}=true' for gate in feature_gates)}"] if feature_gates else []
     with tempfile.TemporaryDirectory(prefix="muster-apiserver-") as name, ExitStack() as stack:
         folder = Path(name)
         etcd_client, etcd_peer, port = free_ports(3)
@@ -53,14 +64,36 @@ def api_server(places: Places, *, arguments: Sequence[str] = ()) -> Iterator[Pat
             *["--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", f"--cert-dir={folder / 'certificates'}"],
             *["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", f"--token-auth-file={folder / 'tokens.csv'}"],
             *[f"--service-account-signing-key-file={folder / 'account.key'}", f"--service-account-key-file={folder / 'account.key'}"],
-            *["--service-account-issuer=https://kubernetes.default.svc", "--profiling=false", *arguments],
+            *["--service-account-issuer=https://kubernetes.default.svc", "--profiling=false", *gates, *arguments],
         ]
         stack.enter_context(_running(etcd, folder / "etcd.log"))
         process = stack.enter_context(_running(server, folder / "apiserver.log"))
         kubeconfig = folder / "kubeconfig"
         _write_kubeconfig(kubeconfig, port=port, token=token, certificate=folder / "certificates" / "apiserver.crt")
         _wait_until_ready(process, kubeconfig, kubectl=programs.path("kubectl"), log=folder / "apiserver.log")
+        if controllers:
+            for name, command in _controllers(programs, folder, kubeconfig).items():
+                stack.enter_context(_running([*command, *gates], folder / f"{name}.log"))
         yield kubeconfig
+
+
+def _controllers(programs: Programs, folder: Path, kubeconfig: Path) -> dict[str, list[str]]:
+    """The commands of the scheduler, which tries pods again after a second at most, and of the controller manager."""
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
+        "leaderElection": {"leaderElect": False},
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 1,
+    }
+    (folder / "scheduler.yaml").write_text(json.dumps(configuration))
+    manager = [
+        *[str(programs.path("kube-controller-manager")), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0"],
+        *[f"--controllers={','.join(_CONTROLLERS)}", "--kube-api-qps=1000", "--kube-api-burst=1000"],
+    ]
+    scheduler = [str(programs.path("kube-scheduler")), f"--config={folder / 'scheduler.yaml'}", "--secure-port=0"]
+    return {"kube-controller-manager": manager, "kube-scheduler": scheduler}
 
 
 @contextmanager

@@ -58,6 +58,7 @@ SOURCES = (
     Source("pause", {"pause": "muster.test/pause"}, "a few seconds"),
 )
 API_SERVER_PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
+CONTROL_PROGRAMS = ("kube-scheduler", "kube-controller-manager")
 
 
 class Programs:

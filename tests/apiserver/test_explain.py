@@ -164,6 +164,10 @@ INJECTIONS: dict[str, Injection] = {
     "GangWaits": unscheduled(
         "pre-filter pod digits-worker-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 2"
     ),
+    "GangDiffers": unscheduled(
+        "all pods in a single pod group should have the same priority as the pod group's priority, got 1000 and 0", "SchedulerError"
+    ),
+    "GangPreempts": unscheduled("minCount (2) cannot be satisfied: 1 scheduled, 0 remaining, pod group preemption: ongoing preemption"),
     "VolumeCount": unscheduled(f"{NODES}4 node(s) exceed max volume count{END}"),
     "NodesUnderPressure": unscheduled(f"{NODES}4 node(s) had untolerated taint {{node.kubernetes.io/disk-pressure: }}{END}"),
     "DiskTaken": unscheduled(f"{NODES}4 Insufficient ephemeral-storage{END}"),

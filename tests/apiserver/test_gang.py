@@ -1,6 +1,6 @@
 """Gang scheduling on a real API server: the PodGroup of a job, its members, and what a job says that waits.
 
-No scheduler runs. The PodGroups are those of coscheduling and Volcano, because the API server of the test cluster does not have its own.
+No scheduler runs. The PodGroups are those of coscheduling and Volcano. tests/gang has those of Kubernetes, with its scheduler.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def definition(group: str) -> Object:
 def pod_groups(cluster: Cluster) -> Iterator[None]:
     """The API server serves the PodGroups of both schedulers, and the operator may use them. The chart's default does not allow that."""
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", "pod-groups-of-tests"
-    rules = [{"apiGroups": [COSCHEDULING, VOLCANO], "resources": ["podgroups"], "verbs": ["get", "create", "update"]}]
+    rules = [{"apiGroups": [COSCHEDULING, VOLCANO], "resources": ["podgroups"], "verbs": ["get", "create", "update", "delete"]}]
     for group in VERSIONS:
         cluster.admin.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(group))
     cluster.admin.create(f"{rbac}/clusterroles", {"metadata": {"name": name}, "rules": rules})
@@ -117,7 +117,7 @@ def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nod
         assert (label, annotation) == (("digits", None) if group == COSCHEDULING else (None, "digits"))
         assert pod["spec"]["schedulerName"] == ("scheduler-plugins-scheduler" if group == COSCHEDULING else "volcano")
         kubelet.set_status(pod, {"conditions": [unscheduled]})
-    expected = "attempt 0 waits for nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available"
+    expected = f"attempt 0 waits for nodes for 2 pods at once (PodGroup digits of {group}): Unschedulable: 0/3 nodes are available"
     wait_until(lambda: jobs.status("digits").get("message") == expected, "the status says what the job waits for")
     status = jobs.status("digits")
     assert (status["phase"], status["gangScheduler"]) == ("Pending", group)
@@ -127,14 +127,14 @@ def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nod
     assert condition(jobs.reaches("digits", "Running"), "GangScheduled")["status"] == "True"
 
 
-def test_the_count_follows_a_job_that_is_changed_while_it_is_suspended(group: str, jobs: Jobs) -> None:
-    jobs.submit(job("digits", workers=2))
+def test_the_pod_group_follows_a_job_that_is_changed_while_it_is_suspended(group: str, jobs: Jobs) -> None:
+    jobs.submit(job("digits", workers=2, scheduling={"queue": "research"}))
     wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
     jobs.patch("digits", {"spec": {"suspend": True}})
     jobs.reaches("digits", "Suspended")
-    jobs.patch("digits", {"spec": {"suspend": False, "roles": {"worker": {"replicas": 3}}}})
+    jobs.patch("digits", {"spec": {"suspend": False, "roles": {"worker": {"replicas": 3}}, "scheduling": {"queue": "urgent"}}})
     wait_until(lambda: len(jobs.pods("digits")) == 3, "three pods exist")
-    assert pod_group(jobs, group)["spec"]["minMember"] == 3
+    assert pod_group(jobs, group)["spec"] == {"minMember": 3, **({"queue": "urgent"} if group == VOLCANO else {})}
 
 
 def test_a_job_that_wants_no_gang_gets_none(group: str, jobs: Jobs) -> None:

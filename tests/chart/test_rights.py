@@ -19,7 +19,7 @@ JOBS = {
     ("", "persistentvolumeclaims"): {"get"},
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
     ("", "events"): {"create", "patch"},
-    ("scheduling.k8s.io", "podgroups"): {"get", "create", "update"},
+    ("scheduling.k8s.io", "podgroups"): {"get", "create", "update", "delete"},
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 PRESETS = {("muster.dev", "trainingpresets"): {"get", "list", "watch"}}

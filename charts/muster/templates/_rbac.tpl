@@ -21,8 +21,8 @@
   verbs: [get, list, watch, create, delete]
 {{- with .Values.gangScheduling.apiGroups }}
 - apiGroups: {{ toJson . }}
-  resources: [podgroups]
-  verbs: [get, create, update]
+  resources: [podgroups] # delete: one that is left from an earlier spec, because most of its fields cannot change
+  verbs: [get, create, update, delete]
 {{- end }}
 - apiGroups: [""]
   resources: [events]

@@ -39,6 +39,7 @@ JOB_NAME = rf"[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?"
 """A DNS label as a Service needs it, which may not begin with a digit (RFC 1035)."""
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 IMAGE = r"[!-~]+"
 IMAGE_MESSAGE = "must be the name of an image, without spaces"
@@ -152,6 +153,7 @@ def _checkpoint_rules() -> Iterator[Rule]:
     )
     for field, kind in (("queue", "queue"), ("priorityClassName", "PriorityClass")):
         yield _name_rule(f"scheduling.{field}", f"|{DNS_SUBDOMAIN}", f"the name of a {kind}: lower-case letters, digits, '-' and '.'")
+    yield _name_rule("scheduling.topology.pack", rf"({DNS_SUBDOMAIN}/)?{LABEL_NAME}", "a label of nodes, such as kubernetes.io/hostname")
 
 
 def _name_rule(path: str, pattern: str, what: str) -> Rule:

@@ -414,6 +414,16 @@ class Recovery(ApiModel):
     hang: Hang = Field(default_factory=Hang, description="How long the training may make no progress before it is restarted.")
 
 
+class Topology(ApiModel):
+    """Where the pods of the world should be."""
+
+    pack: str = Field(
+        max_length=317,
+        description="Label of nodes. The pods of the world prefer nodes on which it has the same value, such as kubernetes.io/hostname, "
+        "topology.kubernetes.io/zone, or the label of a rack. It is a preference: a world that does not fit there is placed all the same.",
+    )
+
+
 class Scheduling(ApiModel):
     gang: GangMode = Field(
         default=GangMode.AUTO,
@@ -425,6 +435,7 @@ class Scheduling(ApiModel):
         default="", max_length=253, description="Queue of the job's PodGroup, if Volcano schedules the pods. Otherwise it has no effect."
     )
     priority_class_name: str = Field(default="", max_length=253, description="PriorityClass of the pods.")
+    topology: Topology | None = Field(default=None, description="Which nodes the pods of the world prefer.")
 
 
 class TrainingJobSpec(ApiModel):

@@ -83,6 +83,9 @@ class Cluster(Protocol):
     async def read(self, manifest: Object) -> Object:
         """The object of this kind and name as it is now."""
 
+    async def delete(self, existing: Object) -> None:
+        """Requests the deletion of this object, which is not a pod. Raises NotFoundError if it is gone."""
+
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         """Requests the deletion of the pod with this uid. Raises NotFoundError if the pod is gone."""
 

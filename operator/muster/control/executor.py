@@ -21,9 +21,10 @@ from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteRep
 from muster.lifecycle.facts import gang
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
-from muster.render.gang import SCHEDULERS, pod_group, with_count
+from muster.render.gang import SCHEDULERS, is_outdated, pod_group, priority_class_of, with_count
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
+from muster.strategies.registry import strategy_of
 
 AT_ONCE = 48
 """Concurrent requests for all jobs. More would only wait at the API server. Namespaces take turns when there are more."""
@@ -68,9 +69,9 @@ class Executor:
             return Created(0, left=0)
         plans = plans_of(job)  # once for all pods, because the cost grows with the number of replicas
         await self._ensure_objects(job, plans)
-        await self._ensure_pod_group(job)
+        group = await self._ensure_pod_group(admitted)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
-        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans)))
+        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group)))
         return Created(len(batch), left=len(creations) - len(batch))
 
     async def _all(
@@ -118,20 +119,32 @@ class Executor:
                 identity = {name: existing["metadata"][name] for name in ("uid", "resourceVersion")}  # no other object of this name
                 await self._cluster.replace({**manifest, "metadata": {**manifest["metadata"], **identity}})
 
-    async def _ensure_pod_group(self, job: TrainingJob) -> None:
-        """Creates the job's PodGroup, or updates its count, which depends on the world. It exists before the pods that name it."""
+    async def _ensure_pod_group(self, admitted: Admitted) -> Object | None:
+        """Creates the job's PodGroup, or updates its count, which depends on the world. It exists before the pods that name it.
+
+        A PodGroup of an earlier spec is replaced when it has no members. Until then it stays, because its members may run.
+        """
+        job = admitted.job
         scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
         if scheduler is None:
-            return
+            return None
         count = gang.size(job.spec, job.status)
+        wanted = pod_group(job, scheduler, count=count, priority_class=priority_class_of(job, admitted.defaults))
         try:
-            existing = await self._ensure(job, pod_group(job, scheduler, count))
+            existing = await self._ensure(job, wanted)
         except NotFoundError:
             message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job, so that it goes without"
             raise RefusedError(message) from None
+        strategy, is_leaving = strategy_of(job.spec.strategy), "deletionTimestamp" in existing["metadata"]
+        views = [child.view for child in self._store.children(job.key)]
+        has_members = any(strategy.is_in_world(view.role) and not view.phase.ended for view in views)
+        if (is_leaving or is_outdated(existing, wanted)) and not has_members:
+            if not is_leaving:
+                with suppress(NotFoundError):
+                    await self._cluster.delete(existing)
+            raise ConflictError(f"PodGroup {job.metadata.name} of an earlier spec is not gone yet")
         updated = with_count(existing, scheduler, count)
-        if updated != existing:
-            await self._cluster.replace(updated)
+        return existing if updated == existing else await self._cluster.replace(updated)
 
     async def _ensure(self, job: TrainingJob, manifest: Object) -> Object:
         try:
@@ -145,7 +158,7 @@ class Executor:
             raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
         return existing
 
-    async def _create(self, admitted: Admitted, action: CreateReplica, plans: Plans) -> None:
+    async def _create(self, admitted: Admitted, action: CreateReplica, plans: Plans, group: Object | None) -> None:
         job = admitted.job
         manifest = render_replica(
             job,
@@ -158,6 +171,7 @@ class Executor:
             standby=action.standby,
             defaults=admitted.defaults,
             plans=plans,
+            priority_class=group["spec"].get("priorityClassName", "") if group else None,
         )
         if self._dependencies.tracing is not None:
             _add_variables(manifest, self._dependencies.tracing.variables(job))

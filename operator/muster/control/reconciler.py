@@ -91,7 +91,12 @@ class Reconciler:
         return self._later(decision, created=created, written=written)
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
-        return decide(admitted.job, observed, self._dependencies.now(), problems=admitted.problems, policy=self._dependencies.policy)
+        """The gang scheduler is chosen first, because it decides which pods are created."""
+        job, children = admitted.job, self._dependencies.store.children(admitted.job.key)
+        has_pods = any(child.owner == job.metadata.uid for child in children)
+        scheduler = self._dependencies.gangs.scheduler_of(job, has_pods=has_pods)
+        job = job.with_status(replace(job.status, gang_scheduler=scheduler))
+        return decide(job, observed, self._dependencies.now(), problems=admitted.problems, policy=self._dependencies.policy)
 
     def _with_gang(self, admitted: Admitted) -> Admitted:
         """Adds a problem if the job requires a gang scheduler and the cluster has none."""
@@ -183,13 +188,11 @@ class Reconciler:
     # writing
 
     def _pinned(self, admitted: Admitted, status: TrainingJobStatus) -> TrainingJobStatus:
-        """The status with the job's gang scheduler, and with the trainer image of the job's admission. A newer default of the installation
-        or of the preset does not change the image."""
+        """The status with the trainer image of the job's admission. A newer default of the installation or of the preset does not change
+        it. A job that is not admitted has neither an image nor a gang scheduler."""
         job = admitted.job
         if status.admitted_time is None:
-            return status
-        has_pods = any(child.owner == job.metadata.uid for child in self._dependencies.store.children(job.key))
-        status = replace(status, gang_scheduler=self._dependencies.gangs.scheduler_of(job, has_pods=has_pods))
+            return replace(status, gang_scheduler=job.status.gang_scheduler)
         if status.image and not job.spec.trainer.image:
             return status
         default = admitted.images.trainers[strategy_of(job.spec.strategy).framework.name]

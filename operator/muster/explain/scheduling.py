@@ -69,8 +69,21 @@ SCHEDULING: tuple[Cause, ...] = rows(
     Kind.SCHEDULING,
     [Source.SCHEDULING, Source.STARTUP, Source.STATE],
     (
+        "GangDiffers",
+        r"all pods in a single pod group should have the same (?P<what>\.spec\.schedulerName|priority|preemption policy)",
+        "the pods and their PodGroup do not have the same {what}, so the scheduler places none of them",
+        "give all roles the same in roles.*.template, and name the priority class in scheduling.priorityClassName; "
+        "if the job does that, an admission webhook or policy of the cluster changes its pods",
+    ),
+    (
+        "GangPreempts",
+        r"pod ?group preemption: (?:found a placement|ongoing preemption)",
+        "pods of lower priority give way to the job",
+        "wait: they may save until their grace period is over",
+    ),
+    (
         "GangWaits",
-        r"pod ?group|gang|minMember of group",
+        r"pod ?group|gang|minMember of group|minCount \(",
         "the scheduler starts all pods together or none, and waits for the rest: {message}",
         "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
     ),

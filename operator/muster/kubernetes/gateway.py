@@ -142,6 +142,10 @@ class Gateway:
     async def replace(self, manifest: Object) -> Object:
         return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}", manifest)
 
+    async def delete(self, existing: Object) -> None:
+        options = {"preconditions": {"uid": existing["metadata"]["uid"]}}
+        await self._write("DELETE", f"{_folder(existing)}/{existing['metadata']['name']}", options)
+
     # everything
 
     async def list_all(self) -> Listing:

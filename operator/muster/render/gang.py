@@ -5,13 +5,18 @@ Each scheduler is one description. Nothing else in Muster depends on which one i
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muster.api.constants import FORM_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
+from muster.render.defaults import JobDefaults
 from muster.render.pods import labels_of, owner_of
+from muster.strategies.registry import strategy_of
 
 PLURAL = "podgroups"
 
@@ -24,37 +29,38 @@ class GangScheduler:
         group: API group of its PodGroup. It identifies the scheduler, in the configuration and in the status of a job.
         version: API version of its PodGroup.
         minimum: path, in the spec of the PodGroup, of the number of pods that it places together or not at all.
-        spec: the rest of the spec of a job's PodGroup.
+        spec: the rest of the spec of a job's PodGroup, whose priority class is the second argument.
         label: label with which a pod names its PodGroup.
         annotation: annotation with which a pod names its PodGroup.
         field: path, in the spec of a pod, of the name of its PodGroup.
         scheduler_name: `schedulerName` of pods whose template names none. Empty: the cluster's default scheduler.
+        same_priority: whether it places no pod whose priority class is not that of its PodGroup.
     """
 
     group: str
     version: str
     minimum: tuple[str, ...]
-    spec: Callable[[TrainingJob], dict[str, Any]]
+    spec: Callable[[TrainingJob, str], dict[str, Any]]
     label: str = ""
     annotation: str = ""
     field: tuple[str, ...] = ()
     scheduler_name: str = ""
+    same_priority: bool = False
 
 
-def _native(job: TrainingJob) -> dict[str, Any]:
+def _native(job: TrainingJob, priority_class: str) -> dict[str, Any]:
     """An elastic job goes on without a pod that is preempted. Others restart, so preempting a part of them would free too little."""
     mode = "single" if job.spec.elastic else "all"
-    return {"disruptionMode": {mode: {}}, **_priority(job)}
+    return {"disruptionMode": {mode: {}}, **_priority(priority_class)}
 
 
-def _volcano(job: TrainingJob) -> dict[str, Any]:
+def _volcano(job: TrainingJob, priority_class: str) -> dict[str, Any]:
     queue = job.spec.scheduling.queue
-    return {**({"queue": queue} if queue else {}), **_priority(job)}
+    return {**({"queue": queue} if queue else {}), **_priority(priority_class)}
 
 
-def _priority(job: TrainingJob) -> dict[str, Any]:
-    name = job.spec.scheduling.priority_class_name
-    return {"priorityClassName": name} if name else {}
+def _priority(priority_class: str) -> dict[str, Any]:
+    return {"priorityClassName": priority_class} if priority_class else {}
 
 
 _SCHEDULERS = (
@@ -64,12 +70,13 @@ _SCHEDULERS = (
         minimum=("schedulingPolicy", "gang", "minCount"),
         spec=_native,
         field=("schedulingGroup", "podGroupName"),
+        same_priority=True,
     ),
     GangScheduler(
         group="scheduling.x-k8s.io",
         version="v1alpha1",
         minimum=("minMember",),
-        spec=lambda job: {},
+        spec=lambda job, priority_class: {},
         label="scheduling.x-k8s.io/pod-group",
         scheduler_name="scheduler-plugins-scheduler",
     ),
@@ -91,16 +98,36 @@ def chosen(mode: GangMode, served: Sequence[str]) -> GangScheduler | None:
     return SCHEDULERS[served[0]] if served and mode is not GangMode.NEVER else None
 
 
-def pod_group(job: TrainingJob, scheduler: GangScheduler, count: int) -> dict[str, Any]:
+def priority_class_of(job: TrainingJob, defaults: Sequence[JobDefaults]) -> str:
+    """The priority class of the job's PodGroup: that of the job, or else the one that the templates give to its first replica. Empty: the
+    cluster's default. Templates of other replicas may say something else, but a PodGroup has one priority."""
+    if job.spec.scheduling.priority_class_name:
+        return job.spec.scheduling.priority_class_name
+    strategy = strategy_of(job.spec.strategy)
+    name = next(replica.role for replica in strategy.plan(job.spec).replicas if strategy.is_in_world(replica.role))
+    role = job.spec.roles.get(name)
+    templates = [*(template for each in defaults for _, template in each.templates_of(name)), role.template if role else {}]
+    given = [template.get("spec") or {} for template in templates]
+    return next((str(spec["priorityClassName"] or "") for spec in reversed(given) if "priorityClassName" in spec), "")
+
+
+def pod_group(job: TrainingJob, scheduler: GangScheduler, *, count: int, priority_class: str) -> dict[str, Any]:
     """The manifest of the job's PodGroup. The scheduler places `count` pods at once or none."""
-    owner = owner_of(job)
-    metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace, "labels": labels_of(job)}
+    owner, spec = owner_of(job), scheduler.spec(job, priority_class)
+    labels = {**labels_of(job), FORM_LABEL: hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]}
+    metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace, "labels": labels}
     return {
         "apiVersion": f"{scheduler.group}/{scheduler.version}",
         "kind": "PodGroup",
         "metadata": {**metadata, **({"ownerReferences": [owner]} if owner else {})},
-        "spec": _merged(scheduler.spec(job), scheduler.minimum, count),
+        "spec": _merged(spec, scheduler.minimum, count),
     }
+
+
+def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether the PodGroup differs from the wanted one in more than its count. Schedulers allow no change of the rest. The API server adds
+    fields, so the digests of what Muster wrote are compared."""
+    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])
 
 
 def with_count(group: dict[str, Any], scheduler: GangScheduler, count: int) -> dict[str, Any]:
@@ -108,8 +135,8 @@ def with_count(group: dict[str, Any], scheduler: GangScheduler, count: int) -> d
     return {**group, "spec": _merged(group.get("spec") or {}, scheduler.minimum, count)}
 
 
-def joined(pod: dict[str, Any], scheduler: GangScheduler, name: str) -> dict[str, Any]:
-    """The pod as a member of the PodGroup `name`. A `schedulerName` of its template stays."""
+def joined(pod: dict[str, Any], scheduler: GangScheduler, name: str, *, priority_class: str) -> dict[str, Any]:
+    """The pod as a member of the PodGroup `name`, which has this priority class. A `schedulerName` of its template stays."""
     metadata, spec = pod["metadata"], pod["spec"]
     if scheduler.label:
         metadata = {**metadata, "labels": {**metadata["labels"], scheduler.label: name}}
@@ -119,6 +146,9 @@ def joined(pod: dict[str, Any], scheduler: GangScheduler, name: str) -> dict[str
         spec = _merged(spec, scheduler.field, name)
     if scheduler.scheduler_name:
         spec = {"schedulerName": scheduler.scheduler_name, **spec}
+    if scheduler.same_priority:
+        others = {key: value for key, value in spec.items() if key != "priorityClassName"}
+        spec = {**others, **_priority(priority_class)}
     return {**pod, "metadata": metadata, "spec": spec}
 
 

@@ -14,7 +14,7 @@ from muster.api.status import World as WorldStatus
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
-from muster.render.gang import SCHEDULERS, joined
+from muster.render.gang import SCHEDULERS, joined, priority_class_of
 from muster.render.images import Images
 from muster.render.objects import render_objects
 from muster.render.pods import labels_of, owner_of, pod_of
@@ -69,9 +69,11 @@ def render_replica(
     defaults: Sequence[JobDefaults] = (),
     standby: bool = False,
     plans: Plans | None = None,
+    priority_class: str | None = None,
 ) -> Manifest:
     """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
 
+    `priority_class` is that of the PodGroup. None: the PodGroup has yet to be created.
     `defaults` have pod templates and images that the job's own override. Pass `plans` when you render many replicas, because their cost
     grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
     merged.
@@ -92,7 +94,11 @@ def render_replica(
         standby=standby,
     )
     scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
-    return joined(pod, scheduler, job.metadata.name) if scheduler and strategy.is_in_world(role) else pod
+    if scheduler is None or not strategy.is_in_world(role):
+        return pod
+    if priority_class is None:
+        priority_class = priority_class_of(job, defaults)
+    return joined(pod, scheduler, job.metadata.name, priority_class=priority_class)
 
 
 def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, addresses: Addresses) -> dict[str, str]:

@@ -156,7 +156,9 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    return _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
+    pod = _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
+    topology = job.spec.scheduling.topology
+    return _packed(pod, job, topology.pack) if topology and strategy.is_in_world(replica.role) else pod
 
 
 def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
@@ -196,6 +198,16 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
     others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
     wishes = [*(node_affinity.get(_WISHES) or []), {"weight": 100, "preference": others}]
     return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _WISHES: wishes}}}}
+
+
+def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
+    """The pod with a preference for nodes that have the same value of this label as those of the job's other pods. It is only a preference:
+    a scheduler chooses the first pod's node before it knows where all of them fit, so a rule could keep the job from starting."""
+    affinity = pod["spec"].get("affinity") or {}
+    pod_affinity = affinity.get("podAffinity") or {}
+    others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
+    wishes = [*(pod_affinity.get(_WISHES) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, _WISHES: wishes}}}}
 
 
 def _literal(text: str) -> str:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -181,12 +181,15 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
-    """A cluster with the chart in it; its audit log is in `folder`."""
+def running(
+    folder: Path, *, arguments: Sequence[str] = (), feature_gates: Sequence[str] = (), controllers: bool = False
+) -> Iterator[Cluster]:
+    """A cluster with the chart in it; its audit log is in `folder`. The rest is for `local_cluster.api_server`."""
     policy, log = folder / "audit-policy.yaml", folder / "audit.log"
     policy.write_text(_AUDITED)
     audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
-    with local_cluster.api_server(local_cluster.Places.default(), arguments=audit) as kubeconfig:
+    places, arguments = local_cluster.Places.default(), [*audit, *arguments]
+    with local_cluster.api_server(places, arguments=arguments, feature_gates=feature_gates, controllers=controllers) as kubeconfig:
         cluster = Cluster(kubeconfig, log)
         cluster.install()
         try:

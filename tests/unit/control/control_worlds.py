@@ -80,6 +80,9 @@ class MemoryCluster:
     async def read(self, manifest: Object) -> Object:
         return self._get(*self._key(manifest))
 
+    async def delete(self, existing: Object) -> None:
+        self._delete(*self._key(existing), uid=existing["metadata"]["uid"])
+
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         self._delete("Pod", namespace, name, uid=uid)
 

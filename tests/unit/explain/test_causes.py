@@ -20,6 +20,8 @@ NODES = "0/5 nodes are available: "
 END = ". preemption: 0/5 nodes are available: 5 Preemption is not helpful for scheduling."
 PULL = 'failed to pull and unpack image "registry.example.com/own:1": '
 
+GROUP = "pod group is unschedulable, minCount (4) cannot be satisfied: 2 scheduled, 1 remaining, "
+SAME = "all pods in a single pod group should have the same "
 TABLE: list[tuple[str, Source, str, str]] = [
     ("BeingDeleted", T, "BeingDeleted", ": finalizers keep it: example.com/theirs"),
     ("ManagedByOther", T, "ManagedByOther", "kueue.x-k8s.io/multikueue"),
@@ -100,6 +102,13 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ),
     ("VolumeCount", S, "Unschedulable", NODES + "5 node(s) exceed max volume count" + END),
     ("GangWaits", S, "Unschedulable", "pod group is not ready, 2 Pending, 4 minAvailable; Pending: 2 Unschedulable"),
+    ("GangWaits", S, "Unschedulable", "minCount (4) cannot be satisfied: 2 scheduled, 1 remaining"),
+    ("GangWaits", S, "Unschedulable", GROUP + "pod group preemption: No preemption victims found for incoming preemptor"),
+    ("GangPreempts", S, "Unschedulable", GROUP + "pod group preemption: found a placement for podgroup, preempting 4 victims"),
+    ("GangPreempts", S, "Unschedulable", GROUP + "pod group preemption: ongoing preemption on nominated nodes"),
+    ("GangDiffers", S, "SchedulerError", SAME + "priority as the pod group's priority, got 1000 and 0"),
+    ("GangDiffers", S, "SchedulerError", SAME + '.spec.schedulerName set, got: "a" and "b"'),
+    ("GangDiffers", S, "SchedulerError", SAME + "preemption policy, got Never and PreemptLowerPriority"),
     ("QueueWaits", S, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"),
     ("SchedulerAbsent", T, "SchedulerAbsent", "volcano has done nothing for 30 s"),
     ("NoNodes", S, "Unschedulable", "no nodes available to schedule pods"),
@@ -196,6 +205,12 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodeDiskFull", A, "Evicted", "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi"),
     ("NodeMemoryFull", A, "Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi"),
     ("PreemptedByScheduler", A, "Disrupted", "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod"),
+    (
+        "PreemptedByScheduler",
+        A,
+        "Disrupted",
+        "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority podgroup",
+    ),
     ("NodeTainted", A, "Disrupted", "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint"),
     ("Drained", A, "Disrupted", "EvictionByEvictionAPI: Eviction API: evicting"),
     ("NodeLost", A, "NodeLost", "digits-worker-1 did not end within its grace period, because its node does not answer"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from muster.api.status import Member, Phase, TrainingJobStatus, World
+from muster.lifecycle.actions import CreateReplica
 from muster.lifecycle.facts import gang
 from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, running
 
@@ -48,7 +49,7 @@ def test_a_gang_is_the_smallest_world_that_can_train(
 def test_the_status_of_a_waiting_gang_has_the_reason_and_the_time() -> None:
     story = waiting_story()
     assert story.condition("GangScheduled") == ("False", "WaitingForGang")
-    message = "nodes for 2 pods at once (PodGroup digits): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
+    message = "nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
     assert story.status.message == f"attempt 0 waits for {message}"
     condition = next(each for each in story.status.conditions if each.type == "GangScheduled")
     assert (condition.message, condition.last_transition_time) == (message, at(1))
@@ -86,3 +87,13 @@ def test_a_job_without_a_gang_scheduler_has_no_gang_condition() -> None:
     story.see(seconds=0)
     story.see(*running(**UNSCHEDULABLE), seconds=1)
     assert "GangScheduled" not in {each.type for each in story.status.conditions}
+
+
+def test_an_evaluator_is_created_when_the_gang_has_nodes_because_it_could_take_one() -> None:
+    story = Story(job(strategy="MultiWorkerMirrored", roles={"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}))
+    story.job = story.job.with_status(replace(story.job.status, gang_scheduler="scheduling.k8s.io"))
+    story.see(seconds=0)
+    assert {each.role for each in story.see(seconds=1).actions if isinstance(each, CreateReplica)} == {"worker"}
+    assert not [each for each in story.see(*running(**UNSCHEDULABLE), seconds=2).actions if isinstance(each, CreateReplica)]
+    story.see(*running(node="node-0"), seconds=3)
+    assert [each.role for each in story.see(*running(node="node-0"), seconds=4).actions if isinstance(each, CreateReplica)] == ["evaluator"]

@@ -10,7 +10,8 @@ import pytest
 from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
 from muster.render.addresses import ClusterAddresses
-from muster.render.gang import SCHEDULERS, chosen, pod_group, with_count
+from muster.render.defaults import JobDefaults
+from muster.render.gang import SCHEDULERS, chosen, is_outdated, pod_group, priority_class_of, with_count
 from muster.render.manifests import render_replica
 from tests.support.golden_jobs import IMAGES, UID, job_of
 
@@ -23,9 +24,9 @@ def in_gang(group: str | None, **spec: Any) -> TrainingJob:
     return job.with_status(replace(job.status, gang_scheduler=group))
 
 
-def pod(job: TrainingJob, role: str = "worker") -> dict[str, Any]:
+def pod(job: TrainingJob, role: str = "worker", **options: Any) -> dict[str, Any]:
     addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
-    return render_replica(job, role, index=0, attempt=0, addresses=addresses, images=IMAGES)
+    return render_replica(job, role, index=0, attempt=0, addresses=addresses, images=IMAGES, **options)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,8 @@ def pod(job: TrainingJob, role: str = "worker") -> dict[str, Any]:
     ],
 )
 def test_each_scheduler_gets_its_own_kind_of_pod_group(group: str, spec: dict[str, Any], version: str, expected: dict[str, Any]) -> None:
-    manifest = pod_group(in_gang(group, **spec), SCHEDULERS[group], 3)
+    job = in_gang(group, **spec)
+    manifest = pod_group(job, SCHEDULERS[group], count=3, priority_class=priority_class_of(job, ()))
     assert (manifest["apiVersion"], manifest["kind"], manifest["spec"]) == (f"{group}/{version}", "PodGroup", expected)
     assert manifest["metadata"]["name"] == "job"
     [owner] = manifest["metadata"]["ownerReferences"]
@@ -88,6 +90,45 @@ def test_a_pod_names_its_pod_group_as_its_scheduler_expects(
 def test_the_scheduler_name_of_a_template_is_not_changed() -> None:
     roles = {"worker": {"replicas": 2, "template": {"spec": {"schedulerName": "mine"}}}}
     assert pod(in_gang(COSCHEDULING, roles=roles))["spec"]["schedulerName"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "default", "template", "expected"),
+    [
+        ({"priorityClassName": "high"}, "low", "low", "high"),
+        ({}, "low", "high", "high"),
+        ({}, "low", None, "low"),
+        ({}, None, None, ""),
+    ],
+)
+def test_a_pod_group_and_its_pods_have_one_priority_class(
+    scheduling: dict[str, str], default: str | None, template: str | None, expected: str
+) -> None:
+    def naming(name: str | None) -> dict[str, Any]:
+        return {"spec": {"priorityClassName": name}} if name else {}
+
+    roles = {"chief": {"template": naming(template)}, "worker": {"replicas": 2, "template": naming("other")}}
+    job = in_gang(NATIVE, strategy="ParameterServer", roles={**roles, "ps": {"replicas": 1}}, scheduling=scheduling)
+    defaults = (JobDefaults(template=naming(default)),)
+    assert priority_class_of(job, defaults) == expected
+    for role in (*roles, "ps"):
+        assert pod(job, role, defaults=defaults)["spec"].get("priorityClassName", "") == expected
+        assert pod(job, role, defaults=defaults, priority_class="earlier")["spec"]["priorityClassName"] == "earlier"
+    worker = pod(job.with_status(replace(job.status, gang_scheduler=COSCHEDULING)), defaults=defaults)
+    assert worker["spec"]["priorityClassName"] == "other"
+
+
+def test_a_pod_group_is_outdated_if_more_than_its_count_differs() -> None:
+    def group(count: int = 3, **spec: Any) -> dict[str, Any]:
+        job = in_gang(NATIVE, **spec)
+        return pod_group(job, SCHEDULERS[NATIVE], count=count, priority_class=priority_class_of(job, ()))
+
+    existing = group()
+    existing["spec"]["priority"] = 0  # by admission
+    assert not is_outdated(existing, group(count=2))
+    assert is_outdated(existing, group(scheduling={"priorityClassName": "high"}))
+    assert is_outdated(existing, group(elastic={"minReplicas": 2, "maxReplicas": 3}))
+    assert is_outdated({"metadata": {}}, group())
 
 
 def test_an_evaluator_is_not_a_member_of_the_gang() -> None:

@@ -506,3 +506,17 @@ def test_a_world_is_planned_once_until_the_spec_or_the_world_changes() -> None:
     assert plans_of(job.with_status(replace(job.status, phase=Phase.RUNNING))) is first
     larger = job_of(ddp(roles={"worker": {"replicas": 4}}))
     assert [plans_of(larger).world.size, plans_of(job).world.size] == [4, 3]
+
+
+@pytest.mark.parametrize("own", [None, {"podAffinity": None}, {"podAffinity": {WISHES: ["mine"]}, "nodeAffinity": {WISHES: ["a"]}}])
+def test_a_packed_world_prefers_nodes_with_one_value_of_a_label(own: dict[str, Any] | None) -> None:
+    roles = {"worker": {"replicas": 2, "template": {"spec": {"affinity": own}}}, "evaluator": {"replicas": 1}}
+    spec = {"strategy": "MultiWorkerMirrored", "trainer": {"task": "digits"}, "roles": roles}
+    pods = manifests_of(job_of({**spec, "scheduling": {"topology": {"pack": "example.com/rack"}}}))[1:]
+    for pod in pods[:2]:
+        wishes = pod["spec"]["affinity"]["podAffinity"][WISHES]
+        selector = {"matchLabels": {"muster.dev/job-uid": pod["metadata"]["labels"]["muster.dev/job-uid"]}}
+        assert wishes[-1] == {"weight": 100, "podAffinityTerm": {"topologyKey": "example.com/rack", "labelSelector": selector}}
+        assert wishes[:-1] == (["mine"] if own and own.get("podAffinity") else [])
+        assert pod["spec"]["affinity"].get("nodeAffinity") == (own or {}).get("nodeAffinity")
+    assert "affinity" not in pods[2]["spec"]

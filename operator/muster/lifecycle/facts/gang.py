@@ -27,5 +27,5 @@ def is_waiting(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def sentence(status: TrainingJobStatus, facts: Facts) -> str:
-    """What the gang waits for."""
-    return f"nodes for {size(facts.spec, status)} pods at once (PodGroup {facts.job.metadata.name})"
+    """What the gang waits for, and whose PodGroup it is."""
+    return f"nodes for {size(facts.spec, status)} pods at once (PodGroup {facts.job.metadata.name} of {status.gang_scheduler})"

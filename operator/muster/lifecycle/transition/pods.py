@@ -35,9 +35,12 @@ def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
 
 
 def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
-    """Members that have no replica now."""
+    """Members that have no replica now, and should have one. An evaluator comes after its gang has nodes, because it could take one that
+    the gang needs."""
     present = {view.replica for view in facts.replicas_of(status.attempt)}
     members = status.world.members if status.world else ()
+    if gang.is_waiting(status, facts):
+        members = tuple(member for member in members if facts.strategy.is_in_world(member.role))
     return [member for member in members if not member.succeeded and member.replica not in present]
 
 

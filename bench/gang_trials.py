@@ -1,0 +1,259 @@
+"""Random contention for a few nodes, with and without gang scheduling: `make gang-trials OPTIONS="--trials 1000"`.
+
+The control plane of Kubernetes with its scheduler, kwok's nodes, and the operator as a process under the chart's rights. Each trial has
+nodes and a namespace of its own, and runs twice, with the same random choices: with `scheduling.gang` Required, and with Never. Many trials
+run at the same time on one control plane. Jobs arrive, jobs are deleted, and nodes are lost. A world whose pods all run trains for a while
+and ends. One that lacks a pod does not train, as in real life.
+
+Fails if a gang was placed in part, or if a trial with gangs came to a standstill although a job fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.control_plane import say
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.fake_nodes import add_node, remove_node, scheduling
+from tests.support.api_server.jobs import Jobs, attempt_of, job
+from tests.support.api_server.kubelet import Kubelet
+from tests.support.api_server.operators import OperatorProcess, operating
+
+MODES = ("Required", "Never")
+LABEL = "bench/trial"
+CYCLE_SECONDS = 5.0
+"""A world whose pods get their nodes within this time counts as placed at once. One scheduling cycle decides for all pods of a gang, but
+the API server takes the bindings one after the other, and this machine may be busy."""
+STANDSTILL_SECONDS, STANDSTILL_LOOKS = 20.0, 10
+"""After this time and so many looks without any change, nothing will change any more. The scheduler tries again after a second at most."""
+LONGEST_TRIAL_SECONDS = 300.0
+EVENTS_WITHIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job of a trial. Times are seconds since the trial began."""
+
+    name: str
+    workers: int
+    arrives: float
+    trains: float
+    deleted: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The random choices of a trial. Every pod takes one CPU."""
+
+    nodes: tuple[int, ...]
+    """The CPUs of each node."""
+    jobs: tuple[JobPlan, ...]
+    lost_node: int | None
+    lost: float
+
+    @classmethod
+    def of(cls, seed: str) -> Plan:
+        dice = random.Random(seed)
+        nodes = tuple(dice.randint(1, 3) for _ in range(dice.randint(2, 5)))
+        room = sum(nodes)
+        jobs = tuple(
+            JobPlan(
+                name=f"job-{number}",
+                workers=dice.randint(2, max(2, room)),
+                arrives=dice.choice((0.0, dice.uniform(0, EVENTS_WITHIN_SECONDS))),
+                trains=dice.uniform(0.5, 3),
+                deleted=dice.uniform(1, EVENTS_WITHIN_SECONDS) if dice.random() < 0.1 else None,
+            )
+            for number in range(dice.randint(2, 4))
+        )
+        lost_node = dice.randrange(len(nodes)) if dice.random() < 0.25 else None
+        return cls(nodes, jobs, lost_node, dice.uniform(1, EVENTS_WITHIN_SECONDS))
+
+
+@dataclass
+class Outcome:
+    """What was seen in a trial. `half` are worlds that had a part of their nodes for longer than CYCLE_SECONDS, by job and attempt."""
+
+    mode: str
+    worlds: set[tuple[str, int]] = field(default_factory=set)
+    half: dict[tuple[str, int], float] = field(default_factory=dict)
+    longest: float = 0.0
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Jobs that fit and had not ended at the standstill, with what they say."""
+
+
+class Trial:
+    """One trial in progress. `step` is called again and again with the jobs and pods of its namespace."""
+
+    def __init__(self, cluster: Cluster, seed: str, mode: str) -> None:
+        self.plan, self.outcome = Plan.of(seed), Outcome(mode)
+        self._cluster, self._api = cluster, cluster.admin
+        self.namespace = cluster.namespace("trial")
+        self._jobs, self._kubelet = Jobs(self._api, self.namespace), Kubelet(self._api)
+        self._nodes = {f"{self.namespace}-node-{number}": cpu for number, cpu in enumerate(self.plan.nodes)}
+        for name, cpu in self._nodes.items():
+            add_node(self._api, name, cpu=cpu, labels={LABEL: self.namespace})
+        self._begun = self._changed = time.monotonic()
+        self._to_come = list(self._events())
+        self._deleted: set[str] = set()
+        self._half_since: dict[tuple[str, int], float] = {}
+        self._whole_since: dict[tuple[str, int], float] = {}
+        self._last: object = None
+        self._looks = 0
+
+    def _events(self) -> Iterator[tuple[float, str, str]]:
+        for each in self.plan.jobs:
+            yield each.arrives, "arrives", each.name
+            if each.deleted is not None:
+                yield max(each.deleted, each.arrives + 0.1), "deleted", each.name
+        if self.plan.lost_node is not None:
+            yield self.plan.lost, "lost", f"{self.namespace}-node-{self.plan.lost_node}"
+
+    def step(self, statuses: Mapping[str, Object], pods: Sequence[Object]) -> bool:
+        """Returns whether the trial is over. `statuses` are those of its jobs."""
+        now = time.monotonic()
+        self._play(now)
+        for each in self.plan.jobs:
+            self._look_at(each, [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name], now)
+        phases = {name: status.get("phase", "Pending") for name, status in statuses.items()}
+        state = (tuple(sorted(phases.items())), tuple(sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)))
+        self._looks += 1
+        if state != self._last:
+            self._last, self._changed, self._looks = state, now, 0
+        if self._to_come:
+            return False
+        self.outcome.waiting = {
+            each.name: f"{phases.get(each.name)}: {statuses.get(each.name, {}).get('message')}"
+            for each in self.plan.jobs
+            if each.name not in self._deleted and each.workers <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
+        }
+        is_quiet = now - self._changed > STANDSTILL_SECONDS and self._looks > STANDSTILL_LOOKS
+        stands_still = is_quiet or now - self._begun > LONGEST_TRIAL_SECONDS
+        return not self.outcome.waiting or stands_still
+
+    def _play(self, now: float) -> None:
+        """Lets happen what is due."""
+        for event in [each for each in self._to_come if each[0] <= now - self._begun]:
+            self._to_come.remove(event)
+            self._changed = now
+            _, what, name = event
+            if what == "arrives":
+                plan = next(each for each in self.plan.jobs if each.name == name)
+                template = {"spec": {"nodeSelector": {LABEL: self.namespace}}}
+                worker = {"replicas": plan.workers, "resources": {"requests": {"cpu": "1"}}, "template": template}
+                self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}))
+            elif what == "deleted":
+                self._deleted.add(name)
+                self._jobs.delete(name)
+            else:
+                del self._nodes[name]
+                remove_node(self._api, name)
+
+    def _look_at(self, plan: JobPlan, pods: Sequence[Object], now: float) -> None:
+        """Notes whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of one that has trained enough."""
+        attempt = max(map(attempt_of, pods), default=0)
+        world = plan.name, attempt
+        members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
+        placed = [pod for pod in members if pod["spec"].get("nodeName")]
+        if plan.name in self._deleted or any(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in members):
+            self._half_since.pop(world, None)
+        elif len(placed) == plan.workers:
+            self._half_since.pop(world, None)
+            self.outcome.worlds.add(world)
+            if all(pod["status"]["phase"] == "Running" for pod in placed):
+                since = self._whole_since.setdefault(world, now)
+                if now - since > plan.trains:
+                    for pod in placed:
+                        self._kubelet.end(pod, 0)
+        elif world not in self.outcome.worlds:  # later it may lose pods with their node
+            since = self._half_since.setdefault(world, now) if placed else now
+            self.outcome.longest = max(self.outcome.longest, now - since)
+            if now - since > CYCLE_SECONDS:
+                self.outcome.half[world] = now - since
+
+    def clear(self) -> None:
+        self._cluster.empty(self.namespace)
+        for name in self._nodes:
+            remove_node(self._api, name)
+
+
+def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int) -> list[Outcome]:
+    """Runs all trials in both modes."""
+    queue = deque((seed, mode) for seed in seeds for mode in MODES)
+    running: list[Trial] = []
+    outcomes: list[Outcome] = []
+    while queue or running:
+        while queue and len(running) < at_once:
+            running.append(Trial(cluster, *queue.popleft()))
+        assert operator.alive
+        jobs = cluster.admin.items("/apis/muster.dev/v1alpha1/trainingjobs")
+        pods = cluster.admin.items("/api/v1/pods", labelSelector="muster.dev/job-name")
+        for trial in list(running):
+            statuses = {
+                each["metadata"]["name"]: each.get("status") or {} for each in jobs if each["metadata"]["namespace"] == trial.namespace
+            }
+            with suppress(ApiError):  # what it asks for may have gone since
+                if trial.step(statuses, [pod for pod in pods if pod["metadata"]["namespace"] == trial.namespace]):
+                    trial.clear()
+                    running.remove(trial)
+                    outcomes.append(trial.outcome)
+                    if trial.outcome.mode != "Never" and trial.outcome.waiting:
+                        say(f"{trial.plan}: {trial.outcome}")
+                    if len(outcomes) % 20 == 0:
+                        say(f"{len(outcomes)} of {len(seeds) * len(MODES)} trials; {summary(outcomes)}")
+    return outcomes
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    half, stuck = Counter[str](), Counter[str]()
+    for each in outcomes:
+        half[each.mode] += len(each.half)
+        stuck[each.mode] += bool(each.waiting)
+    return ", ".join(f"{mode}: {half[mode]} worlds placed in part, {stuck[mode]} standstills" for mode in MODES)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    by_mode = [[each for each in outcomes if each.mode == mode] for mode in MODES]
+    rows = {
+        "": MODES,
+        "trials": [len(each) for each in by_mode],
+        "worlds that got all of their nodes": [sum(len(one.worlds) for one in each) for each in by_mode],
+        f"worlds with only a part of their nodes for more than {CYCLE_SECONDS:.0f} s": [
+            sum(len(one.half) for one in each) for each in by_mode
+        ],
+        "longest time with only a part of the nodes, s": [f"{max((one.longest for one in each), default=0):.1f}" for each in by_mode],
+        "trials that came to a standstill with a job that fits": [sum(bool(one.waiting) for one in each) for each in by_mode],
+    }
+    return "\n".join(f"{what:<58}" + "".join(f"{value:>10}" for value in values) for what, values in rows.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=100, help="number of trials; each runs in both modes")
+    parser.add_argument("--at-once", type=int, default=16, help="trials that run at the same time")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random choices")
+    options = parser.parse_args()
+    say(f"repeat the random choices with --seed {options.seed}")
+    with tempfile.TemporaryDirectory(prefix="muster-gang-trials-") as name:
+        folder = Path(name)
+        with scheduling(folder) as cluster, operating(cluster, folder / "operator") as operator:
+            seeds = [f"{options.seed}-{number}" for number in range(options.trials)]
+            outcomes = run(cluster, operator, seeds, at_once=options.at_once)
+    print(table(outcomes))
+    wrong = [each for each in outcomes if each.mode == "Required" and (each.half or each.waiting)]
+    if wrong:
+        sys.exit(f"gangs went wrong: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

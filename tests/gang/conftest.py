@@ -1,0 +1,40 @@
+"""A control plane of Kubernetes with gang scheduling, the chart in it, an operator, and kwok's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.fake_nodes import add_node, remove_node, scheduling
+from tests.support.api_server.jobs import Jobs
+from tests.support.api_server.operators import OperatorProcess, operating
+
+NODES = 5
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with scheduling(tmp_path_factory.mktemp("control-plane")) as cluster:
+        for name, value in (("low", 10), ("high", 1000)):
+            cluster.admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, operator: OperatorProcess) -> Iterator[Jobs]:
+    """Jobs in a namespace of their own, and NODES nodes with room for one pod each."""
+    namespace = cluster.namespace("gang")
+    for number in range(NODES):
+        add_node(cluster.admin, f"node-{number}", cpu=2)
+    yield Jobs(cluster.admin, namespace)
+    cluster.empty(namespace)
+    for node in cluster.admin.items("/api/v1/nodes"):
+        remove_node(cluster.admin, node["metadata"]["name"])

@@ -1,0 +1,166 @@
+"""Gang scheduling by the scheduler of Kubernetes: `make gang-test`. Each node has room for one pod of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.gang.conftest import NODES
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.fake_nodes import add_node
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Kubelet
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
+
+POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/{}/podgroups"
+ROOM = {"requests": {"cpu": "2"}}
+
+
+def gang_job(name: str, workers: int, *, template: Object | None = None, **spec: Any) -> Object:
+    worker = {"replicas": workers, "resources": ROOM, **({"template": {"spec": template}} if template else {})}
+    return job(name, roles={"worker": worker}, **spec)
+
+
+def placed(jobs: Jobs, name: str) -> list[Object]:
+    """Its pods that have a node."""
+    return [pod for pod in jobs.pods(name) if pod["spec"].get("nodeName")]
+
+
+def pod_group(jobs: Jobs, name: str) -> Object:
+    return jobs.api.get(f"{POD_GROUPS.format(jobs.namespace)}/{name}")
+
+
+def end(jobs: Jobs, name: str) -> None:
+    """All its pods end well."""
+    for pod in jobs.pods(name):
+        Kubelet(jobs.api).end(pod, 0)
+    jobs.reaches(name, "Succeeded")
+
+
+def waits(jobs: Jobs, name: str) -> Object:
+    """The status once the scheduler has said why it does not place the job. No pod of the job has a node then."""
+
+    def reason() -> bool:
+        gang = condition(jobs.status(name), "GangScheduled")
+        return gang.get("status") == "False" and "Unschedulable" in gang["message"]
+
+    wait_until(reason, f"{name} says what it waits for")
+    assert placed(jobs, name) == []
+    return jobs.status(name)
+
+
+def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs: Jobs, operator: OperatorProcess) -> None:
+    jobs.submit(gang_job("first", 3))
+    first = jobs.reaches("first", "Running")
+    assert (first["gangScheduler"], condition(first, "GangScheduled")["status"]) == ("scheduling.k8s.io", "True")
+    group = pod_group(jobs, "first")
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+    assert condition(group["status"], "PodGroupInitiallyScheduled")["status"] == "True"
+    jobs.submit(gang_job("second", 3))
+    second = waits(jobs, "second")
+    assert (second["phase"], condition(second, "GangScheduled")["reason"]) == ("Pending", "WaitingForGang")
+    assert "waits for nodes for 3 pods at once (PodGroup second of scheduling.k8s.io)" in second["message"]
+    assert "free CPU" in second["message"]
+    since = condition(second, "GangScheduled")["lastTransitionTime"]
+    operator.kill()
+    operator.start().ready()
+    assert condition(waits(jobs, "second"), "GangScheduled")["lastTransitionTime"] == since
+    end(jobs, "first")
+    second = jobs.reaches("second", "Running")
+    assert len(placed(jobs, "second")) == 3
+    assert condition(second, "GangScheduled")["status"] == "True"
+    wait_until(lambda: jobs.status("second").get("goodput", {}).get("queuedSeconds"), "the goodput has the time in the queue")
+
+
+def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs) -> None:
+    jobs.submit(gang_job("large", NODES + 1))
+    waits(jobs, "large")
+    add_node(jobs.api, f"node-{NODES}", cpu=2)
+    jobs.reaches("large", "Running")
+    assert len(placed(jobs, "large")) == NODES + 1
+
+
+def test_an_elastic_job_is_placed_with_its_fewest_replicas(jobs: Jobs) -> None:
+    jobs.submit(gang_job("other", 2))
+    jobs.reaches("other", "Running")
+    jobs.submit(gang_job("elastic", 4, elastic={"minReplicas": 3, "maxReplicas": 4}, batch={"globalSize": 12}))
+    wait_until(lambda: condition(jobs.status("elastic"), "GangScheduled").get("status") == "True", "the gang is placed")
+    assert (len(jobs.pods("elastic")), len(placed(jobs, "elastic"))) == (4, 3)
+    assert pod_group(jobs, "elastic")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+
+
+def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
+    roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
+    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
+    wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
+    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
+    groups = {pod["metadata"]["labels"]["muster.dev/role"]: pod["spec"].get("schedulingGroup") for pod in jobs.pods("digits")}
+    assert groups == {"worker": {"podGroupName": "digits"}, "evaluator": None}
+
+
+def test_a_job_of_higher_priority_preempts_another_which_goes_on_afterwards(jobs: Jobs) -> None:
+    jobs.submit(gang_job("low", 3, scheduling={"priorityClassName": "low"}))
+    jobs.reaches("low", "Running")
+    jobs.submit(gang_job("high", NODES, template={"priorityClassName": "high"}))
+    jobs.reaches("high", "Running")
+    assert {pod["spec"]["priorityClassName"] for pod in jobs.pods("high")} == {"high"}
+    low = waits(jobs, "low")
+    assert (len(low["restarts"]["preemption"]), low["restarts"]["total"]) == (1, 1)
+    end(jobs, "high")
+    jobs.reaches("low", "Running", attempt=1)
+
+
+def test_all_pods_have_the_priority_of_their_pod_group_whatever_their_template_says(jobs: Jobs) -> None:
+    jobs.submit(gang_job("digits", 2, template={"priorityClassName": "low"}, scheduling={"priorityClassName": "high"}))
+    jobs.reaches("digits", "Running")
+    assert pod_group(jobs, "digits")["spec"]["priorityClassName"] == "high"
+    assert {pod["spec"]["priority"] for pod in jobs.pods("digits")} == {1000}
+
+
+def test_a_pod_that_replaces_another_joins_the_pod_group_as_it_is_and_a_resumed_job_gets_a_new_one(jobs: Jobs) -> None:
+    jobs.submit(gang_job("digits", 3))
+    jobs.reaches("digits", "Running")
+    group = pod_group(jobs, "digits")["metadata"]["uid"]
+    jobs.patch("digits", {"spec": {"scheduling": {"priorityClassName": "high"}}})
+    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-1")
+    jobs.reaches("digits", "Running", attempt=1)
+    jobs.patch("digits", {"spec": {"suspend": True}})
+    jobs.reaches("digits", "Suspended")
+    jobs.patch("digits", {"spec": {"suspend": False}})
+    jobs.reaches("digits", "Running")
+    renewed = pod_group(jobs, "digits")
+    assert renewed["metadata"]["uid"] != group
+    assert renewed["spec"]["priorityClassName"] == "high"
+    assert {pod["spec"]["priority"] for pod in jobs.pods("digits")} == {1000}
+
+
+def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(jobs: Jobs) -> None:
+    jobs.submit(gang_job("first", 3))
+    jobs.submit(gang_job("second", NODES + 1))
+    jobs.reaches("first", "Running")
+    waits(jobs, "second")
+    jobs.delete("second")
+    wait_until(lambda: not jobs.pods("second"), "its pods are gone")
+
+    wait_until(lambda: _is_gone(jobs, "second"), "its PodGroup is gone")
+    jobs.api.delete(f"{POD_GROUPS.format(jobs.namespace)}/first")
+    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
+    jobs.reaches("first", "Running", attempt=1)
+    end(jobs, "first")
+
+
+def test_a_packed_world_is_placed_on_one_rack_where_it_fits(jobs: Jobs) -> None:
+    racks = {f"{rack}-{number}": rack for rack in ("a", "b", "c") for number in range(3)}
+    for node, rack in racks.items():
+        add_node(jobs.api, node, cpu=2, labels={"rack": rack, "pool": "racks"})
+    jobs.submit(gang_job("digits", 3, scheduling={"topology": {"pack": "rack"}}, template={"nodeSelector": {"pool": "racks"}}))
+    jobs.reaches("digits", "Running")
+    assert len({racks[pod["spec"]["nodeName"]] for pod in jobs.pods("digits")}) == 1
+
+
+def _is_gone(jobs: Jobs, name: str) -> bool:
+    try:
+        pod_group(jobs, name)
+    except ApiError as error:
+        return error.status == 404
+    return False

@@ -1,0 +1,75 @@
+"""kwok's fake nodes: pods on them run without a container, and can be ended by their status."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import local_cluster
+from tests.support.api_server.api import Api
+from tests.support.api_server.cluster import Cluster, running
+
+_NODES = "/api/v1/nodes"
+
+
+@contextmanager
+def scheduling(folder: Path) -> Iterator[Cluster]:
+    """A cluster with the chart, Kubernetes' own gang scheduler, and kwok. It has no nodes yet."""
+    served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"]
+    with (
+        running(folder, arguments=served, feature_gates=["GenericWorkload"], controllers=True) as cluster,
+        kwok(folder, cluster.kubeconfig),
+    ):
+        yield cluster
+
+
+@contextmanager
+def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: str = "") -> Iterator[None]:
+    """Runs every pod with a node so many milliseconds after it was made, and removes deleted ones. Ends those with the label `ends` well,
+    two seconds after they began to run."""
+    programs = local_cluster.Programs(local_cluster.Places.default())
+    programs.ensure(["kwok"])
+    folder_of_stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
+    initialize, ready, delete, complete = (
+        yaml.safe_load((folder_of_stages / name).read_text())
+        for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml", "pod/fast/pod-delete.yaml", "pod/fast/pod-complete.yaml")
+    )
+    stages: list[Any] = [initialize, ready, delete]
+    if start_milliseconds:
+        ready["spec"]["delay"] = {"durationMilliseconds": start_milliseconds}
+    if ends:
+        selector = complete["spec"]["selector"]
+        selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
+        selector["matchLabels"] = {ends: "true"}
+        complete["spec"]["delay"] = {"durationMilliseconds": 2000}
+        stages.append(complete)
+    (folder / "stages.yaml").write_text(yaml.safe_dump_all(stages))
+    command = [str(programs.path("kwok")), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
+    with (folder / "kwok.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def add_node(api: Api, name: str, *, cpu: int, labels: Mapping[str, str] | None = None) -> None:
+    """A node with so many CPUs, on which the scheduler may place pods."""
+    room = {"cpu": str(cpu), "memory": "64Gi", "pods": "110"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}}
+    api.create(_NODES, {**node, "status": {"capacity": room, "allocatable": room}})
+    api.patch(f"{_NODES}/{name}", {"spec": {"taints": None}})  # not-ready, of admission: no controller watches over nodes
+
+
+def remove_node(api: Api, name: str) -> None:
+    """The node and its pods are gone at once, as when a cloud takes a machine away."""
+    api.delete(f"{_NODES}/{name}")
+    for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}"):
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        api.delete(path, {"gracePeriodSeconds": 0})
