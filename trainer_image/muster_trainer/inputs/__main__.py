@@ -109,7 +109,7 @@ def _fetched(job: Job, progress: Progress) -> tuple[Entry, Listing]:
     listing = job.resolved(job.request.revision)
     if job.request.revision and listing.revision != job.request.revision:
         say(f"input {job.name}: has changed since the job began: from revision {job.request.revision} to {listing.revision}")
-    elif not job.request.revision and not job.remote.fixed:
+    elif not job.request.revision and not job.remote.fixed and job.remote.has_revisions:
         progress.show(InputProgress(job.name, "Waiting", listing.revision, 0, listing.total))
         agreed = progress.agreed(job.name)
         if agreed and agreed != listing.revision:

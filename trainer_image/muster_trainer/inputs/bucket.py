@@ -25,6 +25,7 @@ class Bucket(Remote):
 
     fixed = ""
     folder = ""
+    has_revisions = False
 
     def __init__(self, name: str, source: BucketSource, variables: Mapping[str, str]) -> None:
         self._name = name

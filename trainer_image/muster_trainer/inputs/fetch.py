@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource, InputProgress, InputRequest, amount, parse_source
@@ -17,6 +18,7 @@ from muster_trainer.inputs.cache import Entry
 from muster_trainer.inputs.hub import Hub
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, checked, fault, file_fault
 
+T = TypeVar("T")
 AT_ONCE = 4
 """Files that are fetched at the same time."""
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 15.0
@@ -84,16 +86,12 @@ class Job:
             if problem := fault(entry.partial_files, listing):
                 entry.discard()
                 raise InputUnavailable(f"input {self.name}: {problem}; it is fetched again")
-            if not self.remote.folder and self._has_changed(listing):
+            if not self.remote.has_revisions and self.resolved("").revision != listing.revision:
                 entry.discard()
                 raise InputUnavailable(f"input {self.name}: has changed while it was fetched; it is fetched again")
             entry.finish(listing)
         except OSError as error:
             raise self._local_error(error) from error
-
-    def _has_changed(self, listing: Listing) -> bool:
-        """Whether a source whose revisions cannot be asked for has another one now."""
-        return isinstance(self.remote, Bucket) and self.resolved("").revision != listing.revision
 
     def _make_room(self, entry: Entry, listing: Listing) -> None:
         missing = listing.total - entry.fetched_bytes()
@@ -124,7 +122,7 @@ class Job:
     def _show(self, listing: Listing, fetched: int) -> None:
         self.show(InputProgress(self.name, "Fetching", listing.revision, fetched, listing.total))
 
-    def _patient[T](self, work: Callable[[], T], *, progress: Callable[[], int]) -> T:
+    def _patient(self, work: Callable[[], T], *, progress: Callable[[], int]) -> T:
         """The result of `work`, which is done again with growing delays while only the network is at fault."""
         delay, last, since = SHORTEST_DELAY, progress(), time.monotonic()
         while True:

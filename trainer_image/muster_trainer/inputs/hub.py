@@ -21,6 +21,8 @@ _DENIED = (401, 403)
 class Hub(Remote):
     """A repository. `variables` come from the Secret of the input."""
 
+    has_revisions = True
+
     def __init__(self, name: str, source: HubSource, variables: Mapping[str, str]) -> None:
         self._name = name
         self._source = source
@@ -44,7 +46,7 @@ class Hub(Remote):
         if not _COMMIT.fullmatch(commit):
             raise InputRefused(f"input {self._name}: the hub names no commit, but {commit!r:.80}")
         files = []
-        for each in info.siblings or ():
+        for each in getattr(info, "siblings", None) or ():
             if self.folder and not each.rfilename.startswith(f"{self.folder}/"):
                 continue
             if each.rfilename.startswith(_OF_CLIENT):

@@ -49,6 +49,9 @@ class Remote(Protocol):
     fixed: str
     """The revision, if the source names one that cannot change. Else empty."""
 
+    has_revisions: bool
+    """Whether an older revision can be asked for."""
+
     def listing(self, revision: str) -> Listing:
         """The files at the revision, or at the newest one if it is empty or cannot be asked for."""
 
