@@ -110,6 +110,8 @@ def parse_source(text: str) -> Source:
     kind: Literal["model", "dataset"] = "model"
     if words[0] == "datasets":
         kind, words = "dataset", words[1:]
+    if len(words) < 2 or "@" in words[0]:
+        raise ValueError(f"{INPUT_SOURCE_MESSAGE}, not {text!r:.120}")
     name, _, revision = words[1].partition("@")
     return HubSource(kind, f"{words[0]}/{name}", revision, "/".join(words[2:]))
 

@@ -468,7 +468,7 @@ class TrainingJobSpec(ApiModel):
     communication: Communication = Field(default=Communication.AUTO, description="Communication library or algorithm for gradients.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Where and how often the job saves.")
     inputs: list[JobInput] = Field(
-        default_factory=list,
+        default=[],
         max_length=MAX_INPUTS,
         description="Models and data sets that an init container fetches before the training starts.",
     )

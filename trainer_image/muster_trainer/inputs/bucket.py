@@ -14,10 +14,10 @@ from pathlib import Path
 from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource
 from muster_trainer.checkpoint.objects import ObjectPath, forget_clients
+from muster_trainer.inputs.cache import PART
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile
 
 _DENIED = ("AccessDenied", "Access Denied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "signature", "credentials")
-_PART = ".part"
 
 
 class Bucket(Remote):
@@ -51,7 +51,7 @@ class Bucket(Remote):
             if path.lstat().st_size == file.size:
                 return
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = target.parent / f"{threading.get_ident()}{_PART}"
+        part = target.parent / f"{threading.get_ident()}{PART}"
         (self._root / file.path).download(part)
         part.replace(path)
 

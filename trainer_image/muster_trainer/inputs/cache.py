@@ -1,6 +1,6 @@
 """The cache of inputs: a folder that pods of a node, or runs of a user, may share.
 
-KEY.partial     what is being fetched; a later fetcher continues it
+KEY.partial     what is being fetched; a later fetcher continues it, file by file
 KEY             a complete input: `files`, and COMPLETE, which is written last
 KEY.lock        locked while the input is fetched, so that one process fetches it and the others wait
 
@@ -24,6 +24,10 @@ from muster_contract.errors import InputUnavailable
 from muster_trainer.inputs.remote import Listing, RemoteFile
 
 COMPLETE = "COMPLETE"
+PART = ".part"
+"""The end of the names of unfinished files of a bucket, beside `files`."""
+CLIENT_FOLDER = ".cache/huggingface"
+"""Where the client of a hub writes unfinished files and its notes, below `files`."""
 _POLL_SECONDS = 0.5
 
 
@@ -78,9 +82,12 @@ class Entry:
             yield
 
     def begin(self) -> None:
-        """Makes room for a new fetch: an input that was complete and is damaged goes away."""
+        """Prepares a fetch. Complete files of an earlier one stay. Its unfinished files go, because the clients do not continue them. So
+        does an input that was complete and is damaged."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.partial_files.mkdir(parents=True, exist_ok=True)
+        for path in (*self.partial.glob(f"*{PART}"), *(self.partial_files / CLIENT_FOLDER).rglob("*.incomplete")):
+            path.unlink()
 
     def discard(self) -> None:
         """Removes what was fetched so far."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource, InputProgress, InputRequest, amount, parse_source
 from muster_trainer.inputs.bucket import Bucket
-from muster_trainer.inputs.cache import Entry
+from muster_trainer.inputs.cache import CLIENT_FOLDER, Entry
 from muster_trainer.inputs.hub import Hub
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, checked, fault, file_fault
 
@@ -80,7 +80,7 @@ class Job:
             entry.begin()
             self._make_room(entry, listing)
             self._patient(lambda: self._download(entry, listing), progress=entry.fetched_bytes)
-            shutil.rmtree(entry.partial_files / ".cache" / "huggingface", ignore_errors=True)
+            shutil.rmtree(entry.partial_files / CLIENT_FOLDER, ignore_errors=True)
             if not any(file.path.startswith(".cache/") for file in listing.files):
                 shutil.rmtree(entry.partial_files / ".cache", ignore_errors=True)
             if problem := fault(entry.partial_files, listing):

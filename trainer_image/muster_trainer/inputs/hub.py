@@ -8,13 +8,12 @@ from pathlib import Path
 
 from muster_contract.errors import BadConfiguration, InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import HubSource
+from muster_trainer.inputs.cache import CLIENT_FOLDER
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, setting
 
 SECONDS = 30.0
 """For one answer of the hub."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_OF_CLIENT = ".cache/huggingface/"
-"""Where the client stores what it needs to continue, below the folder of the files."""
 _DENIED = (401, 403)
 
 
@@ -49,7 +48,7 @@ class Hub(Remote):
         for each in getattr(info, "siblings", None) or ():
             if self.folder and not each.rfilename.startswith(f"{self.folder}/"):
                 continue
-            if each.rfilename.startswith(_OF_CLIENT):
+            if each.rfilename.startswith(f"{CLIENT_FOLDER}/"):
                 raise InputRefused(f"input {self._name}: {each.rfilename!r:.120} has a name that the client of the hub uses itself")
             files.append(RemoteFile(each.rfilename, -1 if each.size is None else each.size, _digest(each)))
         return Listing(commit, tuple(files))

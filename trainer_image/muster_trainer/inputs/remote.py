@@ -56,7 +56,7 @@ class Remote(Protocol):
         """The files at the revision, or at the newest one if it is empty or cannot be asked for."""
 
     def fetch(self, file: RemoteFile, listing: Listing, target: Path) -> None:
-        """Writes one file below `target`. Continues what an earlier call left there."""
+        """Writes one file below `target`. A file has its name once it is complete."""
 
     def error(self, error: Exception) -> TrainerError:
         """The cause of an exception of `listing` or `fetch`, in words."""
