@@ -43,8 +43,8 @@ def test_what_a_fetcher_reports_stands_in_the_status_and_gives_all_pods_one_revi
 ) -> None:
     nodes.runs = lambda pod: False
     jobs.submit(job("reads", workers=2, inputs=[{"name": "base", "source": "hf://org/tiny"}]))
-    pods = wait_until(lambda: len(found := jobs.pods("reads")) == 2 and found, "its pods")
-    first, second = sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+    wait_until(lambda: len(jobs.pods("reads")) == 2, "its pods")
+    first, second = sorted(jobs.pods("reads"), key=lambda pod: str(pod["metadata"]["name"]))
     assert [each["name"] for each in first["spec"]["initContainers"]] == ["muster-inputs"]
 
     def inputs(pod: Object, sequence: int, **fields: object) -> Object:
