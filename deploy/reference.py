@@ -24,6 +24,7 @@ from muster.kubernetes.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOS
 from muster_contract.codes import PROCESS_KILLED, SIGNAL_BASE, ExitCode
 from muster_contract.environment import NAMES, PROCESS_VARIABLES, STATUS_VARIABLES, TRACKER_VARIABLES, ReplicaEnvironment
 from muster_contract.events import EVENTS, Event
+from muster_contract.inputs import FETCHER_VARIABLES
 from muster_contract.notices import NoticeReason
 from muster_contract.reports import Reply, Report
 from muster_contract.trainer_spec import TrainerSpec
@@ -74,7 +75,8 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def environment() -> str:
     rows = [(f"`{NAMES[plan.name]}`", plan.doc + _default(plan)) for plan in fields_of(ReplicaEnvironment)]
-    rows += [(f"`{name}`", doc) for name, doc in {**PROCESS_VARIABLES, **STATUS_VARIABLES, **TRACKER_VARIABLES}.items()]
+    others = {**PROCESS_VARIABLES, **STATUS_VARIABLES, **TRACKER_VARIABLES, **FETCHER_VARIABLES}
+    rows += [(f"`{name}`", doc) for name, doc in others.items()]
     return table(("variable", "meaning"), rows)
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 TELEMETRY = "telemetry"
 """The extra that the operator's image has for traces."""
-STORAGE = ("s3", "parquet")
-"""The extras that trainer images have: for checkpoints and data in object stores, and for data in Parquet and Arrow files."""
+STORAGE = ("s3", "parquet", "inputs")
+"""The extras that trainer images have: for checkpoints and data in object stores, for data in Parquet and Arrow files, and for inputs of a
+hub."""
 SUPERVISOR = ("psutil",)
 """What a supervisor needs: trainer images take no more of the operator's packages, so that users' own versions meet none of ours."""
 BASE = "base"

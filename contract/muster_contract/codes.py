@@ -47,6 +47,13 @@ class ExitCode(IntEnum):
     )
     CHECKPOINT_DAMAGED = 30, "A checkpoint that the user named does not verify.", "", FailureClass.APPLICATION
     STORAGE_UNAVAILABLE = 31, "The checkpoint storage is full or cannot be reached.", "", FailureClass.INFRASTRUCTURE
+    INPUT_UNAVAILABLE = 32, "An input cannot be fetched now. It is tried again.", "An input cannot be fetched.", FailureClass.INFRASTRUCTURE
+    INPUT_REFUSED = (
+        33,
+        "An input does not exist, may not be read, or is not what it should be. It is never retried.",
+        "",
+        FailureClass.APPLICATION,
+    )
 
     @property
     def reason(self) -> str:

@@ -45,6 +45,18 @@ class StorageUnavailable(TrainerError):  # noqa: N818
     code = ExitCode.STORAGE_UNAVAILABLE
 
 
+class InputUnavailable(TrainerError):  # noqa: N818
+    """An input cannot be fetched now: the network, the server or the disk is at fault."""
+
+    code = ExitCode.INPUT_UNAVAILABLE
+
+
+class InputRefused(TrainerError):  # noqa: N818
+    """An input does not exist, or may not be read. Trying again changes nothing."""
+
+    code = ExitCode.INPUT_REFUSED
+
+
 def error_of(code: int, message: str) -> TrainerError:
     """The error with this code, which another rank has reported."""
     return next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)(message)

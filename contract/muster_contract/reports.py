@@ -24,6 +24,7 @@ from muster_contract.events import (
     Pace,
     Resumed,
 )
+from muster_contract.inputs import MAX_INPUTS, MAX_REVISION, InputProgress
 from muster_contract.notices import Notice, notice_of
 from muster_contract.wire import LARGEST_INT, document, wire_field
 
@@ -168,6 +169,9 @@ class Report:
         default=None, doc="Of `attempt`. While the supervisor waits for the world of `attempt`, those of the attempt before."
     )
     waiting: bool = wire_field(default=False, doc="Whether no process is left, and the supervisor waits for the next reply with a world.")
+    inputs: tuple[InputProgress, ...] = wire_field(
+        default=(), max_items=MAX_INPUTS, doc="Progress of the inputs. Only the init container that fetches them reports it."
+    )
     in_place: bool = wire_field(default=False, doc="Whether the supervisor can start another attempt in the same pod.")
 
 
@@ -190,6 +194,9 @@ class Reply:
     dump: bool = wire_field(default=False, doc="Whether that attempt hung, so that the supervisor first reports the stacks.")
     end: bool = wire_field(default=False, doc="No attempt follows: the supervisor ends its processes and itself.")
     succeeded: bool = wire_field(default=False, doc="Whether that is because the job has succeeded.")
+    revisions: Mapping[str, str] = wire_field(
+        default_factory=dict, max_items=MAX_INPUTS, max_length=MAX_REVISION, doc="Revision of each input that the job uses, by name."
+    )
     world: Mapping[str, str] | None = wire_field(
         default=None, max_length=MAX_REPLY, doc="The environment to start the processes of `attempt` with."
     )

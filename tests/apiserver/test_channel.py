@@ -38,6 +38,35 @@ def test_what_a_supervisor_says_stands_in_the_status(jobs: Jobs, nodes: Nodes, o
     assert (current["checkpoint"]["step"], current["checkpoint"]["path"]) == (100, "step-00000100")
 
 
+def test_what_a_fetcher_reports_stands_in_the_status_and_gives_all_pods_one_revision(
+    jobs: Jobs, nodes: Nodes, operator: OperatorProcess
+) -> None:
+    nodes.runs = lambda pod: False
+    jobs.submit(job("reads", workers=2, inputs=[{"name": "base", "source": "hf://org/tiny"}]))
+    wait_until(lambda: len(jobs.pods("reads")) == 2, "its pods")
+    first, second = sorted(jobs.pods("reads"), key=lambda pod: str(pod["metadata"]["name"]))
+    assert [each["name"] for each in first["spec"]["initContainers"]] == ["muster-inputs"]
+
+    def inputs(pod: Object, sequence: int, **fields: object) -> Object:
+        return report(pod, sequence, inputs=[{"name": "base", "totalBytes": 8_000_000_000, **fields}])
+
+    assert tell(operator, token(jobs, first), inputs(first, 1, revision="c1"))[0] == 200
+    wait_until(lambda: (jobs.status("reads").get("inputs") or [{}])[0].get("revision") == "c1", "the revision of the job")
+    _, reply = tell(operator, token(jobs, second), inputs(second, 1, revision="c2"))
+    assert reply["revisions"] == {"base": "c1"}
+    tell(operator, token(jobs, first), inputs(first, 2, revision="c1", phase="Ready", bytes=8_000_000_000))
+    tell(operator, token(jobs, second), inputs(second, 2, revision="c1", phase="Fetching", bytes=3_100_000_000))
+    status = wait_until(
+        lambda: (found := jobs.status("reads")).get("inputs", [{}])[0].get("bytes") == 3_100_000_000 and found, "the bytes of the slowest"
+    )
+    [found] = status["inputs"]
+    assert (found["phase"], found["ready"], found["replicas"], found["totalBytes"]) == ("Fetching", 1, 2, 8_000_000_000)
+    assert "3.1 GB of 8.0 GB" in status["message"]
+    for pod in (first, second):
+        Kubelet(jobs.api).run(pod)
+    assert jobs.reaches("reads", "Running")["inputs"][0]["phase"] == "Ready"
+
+
 def test_a_job_that_starts_over_though_a_commit_exists_says_so(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     tell(operator, token(jobs, pod), report(pod, progress=progress(120), checkpoint={"step": 100, "path": "step-00000100"}))

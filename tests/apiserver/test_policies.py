@@ -131,6 +131,10 @@ BEYOND: dict[str, tuple[Object, str]] = {
     "a service account by its old name": (templated("x", serviceAccount="powerful"), "service account powerful"),
     "a token": (templated("x", automountServiceAccountToken=True), "spec.roles: a template"),
     "a Secret for checkpoints": (secretly("x"), "get Secret s3"),
+    "a Secret for an input": (
+        job("x", inputs=[{"name": "base", "source": "hf://org/tiny", "secretRef": {"name": "hub"}}]),
+        "spec.inputs: ",
+    ),
     "a Secret as a volume": (templated("x", volumes=[{"name": "v", "secret": {"secretName": "db"}}]), "spec.roles: a template"),
     "a Secret in a variable": (
         templated("x", containers=[{"name": "trainer", "env": [{"name": "A", **FROM_SECRET}]}]),

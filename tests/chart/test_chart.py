@@ -87,6 +87,18 @@ def test_images_have_the_charts_version_unless_values_name_registry_tag_or_diges
     assert config(other)["supervisor"]["image"] == "init:2"
 
 
+def test_the_cache_of_inputs_reaches_the_configuration_and_the_policy_for_the_operator(render: Render) -> None:
+    assert "inputs" not in config(render())
+    path = "/var/lib/muster/inputs"
+    manifests = render({"inputs": {"nodeCache": {"hostPath": path}}, "jobPolicy": {"templates": "Restricted"}})
+    assert config(manifests)["inputs"] == {"nodeCache": path}
+    assert Configuration.model_validate(config(manifests)).defaults().node_cache == path
+    policy = only(manifests, "ValidatingAdmissionPolicy", "-operator")
+    expressions = [" ".join(each["expression"].split()) for each in policy["spec"]["validations"]]
+    exception = f"!has(volume.hostPath) || (volume.name == 'muster-node-cache' && volume.hostPath.path == '{path}')))"
+    assert [exception in each for each in expressions].count(True) == 1
+
+
 def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_written(render: Render) -> None:
     values = VARIANTS["GPU nodes"]["jobDefaults"]
     defaults = config(render(VARIANTS["GPU nodes"]))["jobDefaults"]

@@ -9,6 +9,10 @@ controller: {{ .Values.controllerName }}
 supervisor:
   image: {{ include "muster.image" (dict "image" (ternary .Values.supervisor.image .Values.operator.image (not (empty .Values.supervisor.image.repository))) "root" $) | quote }}
   pullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.inputs.nodeCache.hostPath }}
+inputs:
+  nodeCache: {{ . | quote }}
+{{- end }}
 namespaces: {{ toJson .Values.watchNamespaces }}
 workers: {{ .Values.operator.workers }}
 resyncSeconds: {{ .Values.operator.resyncSeconds }}

@@ -20,6 +20,7 @@ HELD: Mapping[str, str] = {
     "trainer": "",
     "options": "",
     "batch": "",
+    "inputs": "",
     "communication": "",
     "checkpoint.storage": "",
     "checkpoint.name": "",

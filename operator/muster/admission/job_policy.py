@@ -109,6 +109,9 @@ def _spec_volume_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[
         yield from _kind_problems(policy, "persistentVolumeClaim", "spec.checkpoint.storage.persistentVolumeClaim")
     if storage is not None and storage.secret_ref is not None:
         yield from _kind_problems(policy, "secret", "spec.checkpoint.storage.secretRef")
+    for index, each in enumerate(spec.inputs):
+        if each.secret_ref is not None:
+            yield from _kind_problems(policy, "secret", f"spec.inputs[{index}].secretRef")
     if spec.trainer.code is not None:
         yield from _kind_problems(policy, "configMap", "spec.trainer.code.configMap")
 

@@ -31,6 +31,7 @@ from muster.api.problems import Problem
 from muster.api.spec import DISABLED_NEEDS_COMMAND, ROLE_NAME, ROLE_NAME_MESSAGE, Communication, Input, Options
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import RoleRule, Strategy
+from muster_contract.inputs import INPUT_NAME, INPUT_NAME_MESSAGE, INPUT_SOURCE, INPUT_SOURCE_MESSAGE
 
 PROGRAMS = ("task", "module", "script", "command")
 MAX_NAME_LENGTH = 44
@@ -94,6 +95,7 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
         Rule(SPEC, "roles", every("roles", matches(ROLE_NAME)), f"a name must be {ROLE_NAME_MESSAGE}"),
         *_trainer_rules(),
         *_checkpoint_rules(),
+        *_input_rules(),
         _name_rule("managedBy", rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "domain/name, such as muster.dev/operator"),
     ]
     for field, reason in POD_FIELDS.items():
@@ -137,6 +139,13 @@ def _trainer_rules() -> Iterator[Rule]:
     module_message = "must be a Python module, such as my_pkg.model; a file goes into script"
     yield Rule((*TRAINER, "module"), "", matches(MODULE) & ~matches(r".*\.py"), module_message, shows_value=True)
     yield _name_rule("trainer.code.configMap.name", DNS_SUBDOMAIN, "the name of a ConfigMap")
+
+
+def _input_rules() -> Iterator[Rule]:
+    one = ("spec", "inputs", "*")
+    yield Rule(one, "name", matches(INPUT_NAME, "name"), f"must be {INPUT_NAME_MESSAGE}", shows_value=True)
+    yield Rule(one, "source", matches(INPUT_SOURCE, "source"), INPUT_SOURCE_MESSAGE, shows_value=True)
+    yield Rule((*one, "secretRef", "name"), "", matches(DNS_SUBDOMAIN), "must be the name of a Secret", shows_value=True)
 
 
 def _checkpoint_rules() -> Iterator[Rule]:

@@ -22,6 +22,7 @@ from muster.strategies.base import Strategy, host_in_cluster, processes_of
 from muster.strategies.faults import StrategyFaultError
 from muster.strategies.registry import REFUSED, STRATEGIES, reserved_for
 from muster_contract.config import wrong_values
+from muster_contract.inputs import INPUT_SOURCE, parse_source
 
 MAX_PROCESSES = 65_536
 MAX_VARIABLE = 131_072
@@ -50,6 +51,7 @@ def _problems(job: TrainingJob, strategy: Strategy) -> list[Problem]:
         *_bounds_problems(spec),
         *_program_problems(spec.trainer),
         *_config_problems(spec.trainer),
+        *_input_problems(strategy, spec),
         *(problem for name, role in spec.roles.items() for problem in template_problems(name, role.template)),
         *_device_problems(strategy, spec),
         *_size_problems(strategy, spec),
@@ -97,6 +99,28 @@ def _config_problems(trainer: Trainer) -> Iterator[Problem]:
     if trainer.task is not None or trainer.module is not None:
         for name, message in wrong_values(trainer.config):
             yield Problem(f"spec.trainer.config.{name}", message)
+
+
+def _input_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
+    names: set[str] = set()
+    for index, each in enumerate(spec.inputs):
+        path = f"spec.inputs[{index}]"
+        if each.name in names:
+            yield Problem(f"{path}.name", f"must be the only input called {each.name!r:.80}; give it another name")
+        names.add(each.name)
+        if re.fullmatch(INPUT_SOURCE, each.source) and (fault := _source_fault(each.source)):
+            yield Problem(f"{path}.source", fault)
+        for role in each.roles or ():
+            if role not in strategy.roles:
+                yield Problem(f"{path}.roles", not_one_of(list(strategy.roles), role))
+
+
+def _source_fault(source: str) -> str:
+    try:
+        parse_source(source)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _device_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from muster.api.base import ApiModel
 from muster.api.quantity import Quantity
 from muster_contract import options
 from muster_contract.batch import LearningRateScaling
+from muster_contract.inputs import MAX_INPUTS, MAX_SOURCE
 from muster_contract.options import MAX_DEVICE_NAME, MAX_REPLICAS
 from muster_contract.wire import decode, fields_of
 
@@ -348,6 +349,30 @@ class Checkpoint(ApiModel):
     )
 
 
+class JobInput(ApiModel):
+    """A model or data set that is fetched before the training starts, into a folder that the trainer can read."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=32,
+        description="Name of the input, such as base-model. The trainer finds it in the folder that MUSTER_INPUT_BASE_MODEL names, which "
+        "is /inputs/base-model in a pod.",
+    )
+    source: str = Field(
+        min_length=1,
+        max_length=MAX_SOURCE,
+        description="Where the input is: hf://[datasets/]org/name[@revision][/folder] or s3://bucket[/prefix].",
+    )
+    secret_ref: SecretReference | None = Field(
+        default=None,
+        description="Credentials for the source. Each key is a variable: HF_TOKEN and HF_ENDPOINT, or AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL. Only the init container gets them.",
+    )
+    roles: list[RoleKey] | None = Field(
+        default=None, min_length=1, max_length=MAX_ROLES, description="Roles whose pods get the input. Default: all."
+    )
+
+
 class Elastic(ApiModel):
     """Limits between which a job may change its number of workers."""
 
@@ -464,6 +489,11 @@ class TrainingJobSpec(ApiModel):
     batch: Batch = Field(default_factory=Batch, description="The batch of a step.")
     communication: Communication = Field(default=Communication.AUTO, description="Communication library or algorithm for gradients.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Where and how often the job saves.")
+    inputs: list[JobInput] = Field(
+        default=[],
+        max_length=MAX_INPUTS,
+        description="Models and data sets that an init container fetches before the training starts.",
+    )
     elastic: Elastic | None = Field(
         default=None, description="Limits of the number of workers, for strategies that support it. Without it the number is fixed."
     )

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
 from muster_contract.codes import FailureClass as FailureClass
+from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
 from muster_contract.notices import NoticeReason, notice_of
 
 ATTEMPTS_KEPT = 10
@@ -84,6 +85,8 @@ class Reason(StrEnum):
     PREEMPTED_NOT_SAVED = "PreemptedNotSaved"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
+    INPUT_UNAVAILABLE = "InputUnavailable"
+    INPUT_REFUSED = "InputRefused"
     PROCESS_KILLED = "ProcessKilled"
     OUT_OF_MEMORY = "OutOfMemory"
     DISRUPTED = "Disrupted"
@@ -386,6 +389,30 @@ class AvoidedNode(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputStatus(StatusPart):
+    """An input, over all replicas of the current attempt that need it."""
+
+    name: str
+    """Name of the input."""
+    source: str
+    """Source of the input."""
+    phase: Literal["Waiting", "Fetching", "Ready"] = "Waiting"
+    """Waiting: no replica has begun. Fetching: some replica has begun. Ready: all replicas have it."""
+    revision: Annotated[str, Field(max_length=MAX_REVISION)] = ""
+    """The commit of the repository, or a digest of the listing of the bucket. Later replicas and attempts fetch the same."""
+    bytes: Count = 0
+    """Bytes that the replica with the fewest has in its cache."""
+    total_bytes: Count | None = None
+    """Bytes of the input. Absent while they are not known."""
+    ready: Count = 0
+    """Number of replicas that have the input."""
+    replicas: Count = 0
+    """Number of replicas that need the input."""
+    updated_at: Moment | None = None
+    """When one of these figures last changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Straggler(StatusPart):
     """A rank that works longer in each step than the other ranks."""
 
@@ -493,6 +520,8 @@ class TrainingJobStatus(StatusPart):
     """Label selector of the worker pods, for the scale subresource."""
     roles: tuple[RoleStatus, ...] = ()
     """Numbers of replicas by role."""
+    inputs: Annotated[tuple[InputStatus, ...], Field(max_length=MAX_INPUTS)] = ()
+    """Progress of the inputs."""
     progress: Progress | None = None
     """Progress of the training."""
     checkpoint: CheckpointStatus | None = None

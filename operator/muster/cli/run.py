@@ -43,7 +43,8 @@ def run(
     \b
     Exit codes: 0 succeeded, 10 the training code failed, 11 cannot run as written,
     20 failed too often, 21 stopped with no step lost, 22 stopped with steps lost,
-    30 a named checkpoint is damaged, 31 storage is full or cannot be reached.
+    30 a named checkpoint is damaged, 31 storage is full or cannot be reached,
+    32 an input cannot be fetched now, 33 an input does not exist or may not be read.
     """
     from muster.local.errors import RunError
     from muster.local.session import RunRequest, run_file

@@ -175,7 +175,11 @@ class Reconciler:
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:
         received = self._dependencies.reports.of(view.uid)
-        return replace(view, report=received.report, reported=received.time) if received else view
+        if received is None:
+            return view
+        if received.report.inputs:  # its fetcher's: nothing trains yet
+            return replace(view, inputs=received.report.inputs)
+        return replace(view, report=received.report, reported=received.time)
 
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, which must be

@@ -25,6 +25,7 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -
         dump=ended is not None and ended.reason is Reason.HANG,
         end=status.phase.final or (has_failed_without_successor(status) and not report.waiting),
         succeeded=status.phase is Phase.SUCCEEDED,
+        revisions={each.name: each.revision for each in status.inputs if each.revision} if report.inputs else {},
     )
     member = member_to_start(status, uid) if _ready(report, attempt) else None
     if member is None:

@@ -27,10 +27,11 @@ class Reports:
         """Records the report, and returns whether it is the newest of its pod. An older one is dropped, because reports may arrive out of
         order.
 
-        A newer report has a higher attempt, or the same attempt and a higher sequence number.
+        A newer report has a higher attempt, or the same attempt and a higher sequence number. A report of the fetcher is older than any of
+        the supervisor.
         """
         newest = self._newest.get(pod_uid)
-        if newest is not None and (report.attempt, report.sequence) <= (newest.report.attempt, newest.report.sequence):
+        if newest is not None and _order(report) <= _order(newest.report):
             return False
         self._newest[pod_uid] = Received(report, now)
         (self._waiting.add if report.waiting else self._waiting.discard)(pod_uid)
@@ -52,3 +53,7 @@ class Reports:
 
     def __len__(self) -> int:
         return len(self._newest)
+
+
+def _order(report: Report) -> tuple[bool, int, int]:
+    return not report.inputs, report.attempt, report.sequence

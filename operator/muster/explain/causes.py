@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.explain.accepting import NOT_ACCEPTED, REFUSED
 from muster.explain.cause import Cause
-from muster.explain.failing import GIVEN_UP, PROGRAM, STORAGE, TAKEN_AWAY
+from muster.explain.failing import GIVEN_UP, INPUTS, PROGRAM, STORAGE, TAKEN_AWAY
 from muster.explain.running import RISKS, SLOW, STATES
 from muster.explain.scheduling import SCHEDULING
 from muster.explain.starting import STARTING
@@ -15,6 +15,7 @@ CAUSES: tuple[Cause, ...] = (
     *SCHEDULING,
     *STARTING,
     *TAKEN_AWAY,
+    *INPUTS,
     *STORAGE,
     *PROGRAM,
     *GIVEN_UP,

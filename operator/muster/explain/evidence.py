@@ -11,6 +11,7 @@ from typing import Any
 from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
 from muster.explain.snapshot import Object, Snapshot
+from muster_contract.inputs import FETCHER
 
 _ENDS_OF_PROCESSES = ("ProcessKilled", "UserError")
 _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
@@ -145,7 +146,7 @@ def _of_pending(pod: Object) -> Iterator[Evidence]:
             yield Evidence(Source.STARTING, waiting["reason"], f"{waiting.get('message') or ''} {last}".strip(), label)
     for container in status.get("initContainerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):
+        if ended.get("exitCode") and container.get("name") != FETCHER:  # the record of the attempt has its error
             yield Evidence(Source.STARTING, "InitContainerFailed", _exit(container, ended), label)
 
 
@@ -173,7 +174,7 @@ def _of_ended(pod: Object) -> Iterator[Evidence]:
         yield Evidence(Source.CONTAINER, str(status["reason"]), str(status.get("message") or ""), label)
     for container in _containers(status):
         ended = (container.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode") and container.get("name") != TRAINER_CONTAINER:
+        if ended.get("exitCode") and container.get("name") not in (TRAINER_CONTAINER, FETCHER):
             yield Evidence(Source.CONTAINER, str(ended.get("reason") or "Error"), _exit(container, ended), label)
 
 

@@ -86,6 +86,7 @@ def filled(template: str, values: dict[str, str]) -> str:
 
 _GENERIC = {
     "Starting": None,
+    "InputsFetched": (Kind.STARTING,),
     "ContainersStart": (Kind.STARTING,),
     "Unschedulable": (Kind.SCHEDULING,),
     "ClaimUnbound": (Kind.SCHEDULING,),

@@ -104,6 +104,41 @@ STORAGE: tuple[Cause, ...] = rows(
     ),
 )
 
+INPUTS: tuple[Cause, ...] = rows(
+    Kind.FAILED,
+    [Source.ATTEMPT],
+    (
+        "InputNotFound",
+        r"^InputRefused: input (?P<name>\S+): (?P<what>.*(?:does not exist|has no revision|there are no files|is one object).*)",
+        "the input {name} is not there: {what}",
+        "correct its source in spec.inputs; for a private repository name a Secret with HF_TOKEN in its secretRef",
+    ),
+    (
+        "InputForbidden",
+        r"^InputRefused: input (?P<name>\S+): (?P<what>.*(?:refuses access|access to .* must be granted).*)",
+        "the input {name} may not be read: {what}",
+        "correct the Secret in its secretRef (HF_TOKEN, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), and what its owner may read",
+    ),
+    (
+        "InputRefused",
+        r"^InputRefused: (?P<what>.*)",
+        "an input cannot be used: {what}",
+        "correct the source in spec.inputs, or what is stored there",
+    ),
+    (
+        "InputDiskFull",
+        r"^InputUnavailable: input (?P<name>\S+): (?P<what>.*the disk is full.*)",
+        "the disk is too small for the input {name}: {what}",
+        "free the disk of the node or its cache of inputs, use larger disks, or fetch only a folder of the source",
+    ),
+    (
+        "InputUnreachable",
+        r"^InputUnavailable: (?P<what>.*)",
+        "an input cannot be fetched: {what}",
+        "check HF_ENDPOINT or AWS_ENDPOINT_URL, the proxy variables of the trainer, and the network to the source; the job tries again",
+    ),
+)
+
 PROGRAM: tuple[Cause, ...] = rows(
     Kind.FAILED,
     [Source.ATTEMPT, Source.CONTAINER],

@@ -25,6 +25,7 @@ from muster.explain.evidence import (
 )
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.environment import NAMES
+from muster_contract.inputs import amount as shown_bytes
 
 OPERATOR_SECONDS = 20.0
 SCHEDULER_SECONDS = 20.0
@@ -233,10 +234,22 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
     elif held_until is not None and held_until > snapshot.now:
         yield _state("HeldBack", f"{held_until:%H:%M:%S} UTC")
     elif phase not in FINAL_PHASES and not snapshot.job["spec"].get("suspend"):
+        yield from _inputs(status)
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
         yield _state("Starting", str(status.get("message") or "the operator has not looked at it yet"))
+
+
+def _inputs(status: dict[str, Any]) -> Iterator[Evidence]:
+    """The first input that replicas fetch."""
+    for each in status.get("inputs") or ():
+        if each.get("phase") == "Fetching":
+            total = f" of {shown_bytes(int(each['totalBytes']))}" if each.get("totalBytes") is not None else ""
+            done = f"{shown_bytes(int(each.get('bytes') or 0))}{total} on the slowest replica"
+            replicas = f"{each.get('ready', 0)} of {each.get('replicas', 0)} replicas have it"
+            yield _state("InputsFetched", f"{done}, and {replicas}", f"input {each.get('name')}")
+            return
 
 
 def _policies(snapshot: Snapshot) -> Iterator[Evidence]:

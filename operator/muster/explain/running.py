@@ -83,6 +83,12 @@ STATES: tuple[Cause, ...] = rows(
     ),
     ("Running", r"^Running", "the job runs{message}", "nothing"),
     (
+        "InputsFetched",
+        r"^InputsFetched",
+        "{subject} is being fetched: {message}",
+        "wait; see kubectl logs -c muster-inputs of a pod if it does not go on; a cache of the nodes makes later starts faster",
+    ),
+    (
         "ContainersStart",
         r"^ContainersStart",
         "the pods have nodes, and their containers start: {message}",

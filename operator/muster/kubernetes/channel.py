@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,7 +88,7 @@ class ClusterChannel:
         attempt = int(status.get("attempt", 0))
         if report.attempt > attempt + 1 and status.get("attempts"):  # somebody cleared the status if it has none
             raise RefusedReportError(400, "attempt", f"attempt: {report.attempt} has not begun, the job is at attempt {attempt}")
-        if report.attempt == attempt and not report.waiting and not _is_over(status):
+        if report.attempt == attempt and not report.waiting and not report.inputs and not _is_over(status):
             return Reply(attempt=attempt, grace_seconds=0.0)  # the common case: the job need not be parsed
         job = self._admit(obj)
         return reply_to(job, uid, report, addresses_of(job, attempt))
@@ -129,6 +130,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
         report.resumed,
         report.last_words,
         report.notices,
+        tuple(replace(each, bytes=0) for each in report.inputs),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -53,6 +54,15 @@ class GangScheduling(ApiModel):
     )
 
 
+class Inputs(ApiModel):
+    node_cache: str | None = Field(
+        default=None,
+        pattern=r"^/.*[^/]$",
+        max_length=1024,
+        description="Folder of every node in which the pods of a namespace share inputs. Without it, each pod has its own copy.",
+    )
+
+
 class Supervisor(ApiModel):
     image: str | None = Field(default=None, description="Image that adds the supervisor to the images of users.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(default=None, description="Pull policy of that image.")
@@ -66,6 +76,7 @@ class Configuration(ApiModel):
         default=CONTROLLER, min_length=1, max_length=253, description="The operator manages only jobs with this `spec.managedBy`."
     )
     supervisor: Supervisor = Field(default_factory=Supervisor, description="Supervisor of jobs with their own images.")
+    inputs: Inputs = Field(default_factory=Inputs, description="Where inputs of jobs are stored.")
     namespaces: list[str] = Field(default_factory=list, description="Namespaces whose jobs the operator manages. An empty list means all.")
     workers: int = Field(default=32, ge=1, le=1000, description="Number of jobs that are reconciled concurrently.")
     resync_seconds: float = Field(default=300, ge=1, description="Seconds between two lists of all objects.")
@@ -86,7 +97,7 @@ class Configuration(ApiModel):
         return Images({**ours.trainers, **self.images}, supervisor.image or ours.supervisor, supervisor.pull_policy)
 
     def defaults(self) -> JobDefaults:
-        return JobDefaults.of(self.job_defaults)
+        return replace(JobDefaults.of(self.job_defaults), node_cache=self.inputs.node_cache)
 
 
 class OperatorPod(ApiModel):

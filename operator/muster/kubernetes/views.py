@@ -19,6 +19,7 @@ from muster.control.cluster import Child, Object, owner_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
+from muster_contract.inputs import FETCHER
 from muster_contract.reports import LastWords
 from muster_contract.text import printable
 from muster_contract.wire import WireError, parse
@@ -60,7 +61,8 @@ def claim_of(claim: Object) -> ClaimView:
 def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaView:
     metadata, status = pod["metadata"], pod.get("status") or {}
     state = _trainer_state(status)
-    ended: Mapping[str, Any] = state.get("terminated") or {}
+    failed_fetch = _failed_fetch(status)
+    ended: Mapping[str, Any] = state.get("terminated") or failed_fetch
     disruption = _condition(status, "DisruptionTarget", holds="True")
     words = _last_words(ended.get("message"))
     phase = _phase(status, state)
@@ -79,6 +81,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         due=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         exit_code=ended.get("exitCode"),
         last_words=words,
+        fetch_failed=bool(failed_fetch),
         disruption=disruption.get("reason") or "DisruptionTarget" if disruption else None,
         reason=printable(reason),
         message=printable(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
@@ -157,6 +160,15 @@ def _failed_init(status: Mapping[str, Any]) -> str:
         if ended.get("exitCode"):
             return f"init container {each.get('name')} ended with {ended['exitCode']}: {ended.get('message') or ended.get('reason', '')}"
     return ""
+
+
+def _failed_fetch(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the fetcher of the inputs ended, if that has failed the pod. Else an empty mapping."""
+    if status.get("phase") != "Failed":
+        return {}
+    named = (each for each in status.get("initContainerStatuses") or () if each.get("name") == FETCHER)
+    ended: Mapping[str, Any] = next(((each.get("state") or {}).get("terminated") or {} for each in named), {})
+    return ended if ended.get("exitCode") else {}
 
 
 def _trainer_state(status: Mapping[str, Any]) -> Mapping[str, Any]:

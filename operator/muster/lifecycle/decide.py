@@ -16,6 +16,7 @@ from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import booked_until, with_goodput
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
+from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.recording import with_late_last_step
 from muster.lifecycle.state import Ended, State
@@ -82,6 +83,7 @@ def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_wr
             elastic.wake_time(status, facts),
             attempts.settles_at(status, facts),
             deadline.due(status, facts),
+            due_write(status, facts),
             nodes.due(status),
             next_write,
         ]

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from muster.api.spec import RoleName
+from muster_contract.inputs import InputProgress
 from muster_contract.reports import LastWords, Report
 
 Replica = tuple[str, int]
@@ -48,6 +49,10 @@ class ReplicaView:
     last_words: LastWords | None = None
     report: Report | None = None
     """The newest report of its supervisor."""
+    inputs: tuple[InputProgress, ...] = ()
+    """What its fetcher reports. Empty once its supervisor reports."""
+    fetch_failed: bool = False
+    """Whether its fetcher failed, so that its trainer container never ran. `last_words` are then those of the fetcher."""
     reported: datetime | None = None
     """When that report came."""
     disruption: str | None = None

@@ -23,3 +23,11 @@ class StorageError(RunError):
     """A disk is full or not writable."""
 
     code = ExitCode.STORAGE_UNAVAILABLE
+
+
+class InputError(RunError):
+    """An input cannot be fetched. `code` says whether trying again may help."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = ExitCode(code) if code in set(ExitCode) else ExitCode.INPUT_UNAVAILABLE

@@ -12,6 +12,7 @@ from muster.api.constants import TRAINER_CONTAINER
 from muster.local.errors import ConfigurationError
 from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import NAMES, expanded
+from muster_contract.inputs import FETCHER
 
 CONTAINER_ONLY = ("HOME", "USER", NAMES["code"])
 """Variables that only a container needs, because it has neither the user's account nor the user's files."""
@@ -102,6 +103,7 @@ def _fields(pod: Mapping[str, Any], local: Mapping[str, str]) -> dict[str, str]:
 def _other_containers(pod: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[str]:
     spec = pod["spec"]
     others = [each["name"] for each in (*(spec.get("initContainers") or ()), *spec["containers"]) if each["name"] != trainer["name"]]
+    others = [name for name in others if name != FETCHER]  # `muster run` fetches the inputs itself
     return [f"the container {name} does not run here; only the trainer does" for name in others]
 
 

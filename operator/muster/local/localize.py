@@ -115,6 +115,9 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
         lines.append(
             f"checkpoint.storage.secretRef: {storage.secret_ref.name} is on a cluster; set its variables (AWS_ACCESS_KEY_ID, ...) here"
         )
+    for each in job.spec.inputs:
+        if each.secret_ref is not None:
+            lines.append(f"input {each.name}: secretRef: {each.secret_ref.name} is on a cluster; set its variables (HF_TOKEN, ...) here")
     if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
         lines.append("trainer.supervisor is Disabled, so steps and checkpoints of the job are not shown")
     if job.spec.suspend:

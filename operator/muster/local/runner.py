@@ -35,6 +35,7 @@ from muster.local.display import Display
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.follow import LogFollower
 from muster.local.guard import Guard
+from muster.local.inputs import Fetcher
 from muster.local.launch import Host, Launch, launch_of
 from muster.local.localize import code_folder, localized, working_directory
 from muster.local.outcome import exit_code, last_failure, stop_code
@@ -42,12 +43,13 @@ from muster.local.ports import LoopbackAddresses, PortRange, ReservedPorts, addr
 from muster.local.processes import Identity, ProcessTable, Replica
 from muster.local.rundir import RunDirectory
 from muster.local.sweep import RUN_MARK, sweep
-from muster.render.environment import Coordinator
+from muster.render.environment import Coordinator, inputs_of
 from muster.render.images import default_images
 from muster.render.manifests import plans_of, render_replica, world_plan
 from muster.strategies.registry import strategy_of
 from muster_contract.codes import ExitCode
 from muster_contract.environment import variables
+from muster_contract.inputs import input_variables
 from muster_contract.reports import Reply, Report
 
 POLICY = Policy(
@@ -114,6 +116,14 @@ class Runner:
         self._written_processes: list[dict[str, Any]] = []
         self._ignored: set[str] = set()  # sentences that were already shown
         self._follower = LogFollower()
+        self._inputs = directory.path.absolute() / "inputs"
+        self._fetcher = Fetcher(
+            self._inputs,
+            directory.path / "inputs.log",
+            self._mark,
+            show=lambda status: display.show(self._job.with_status(status)),
+            say=display.line,
+        )
 
     async def run(self) -> ExitCode:
         """Runs the job to its end, and returns the exit code. It leaves no process behind, even after an error."""
@@ -122,6 +132,7 @@ class Runner:
             logs = asyncio.create_task(self._show_logs())
             try:
                 with _signals(self._stop, self._kill):
+                    await self._fetch_inputs()
                     return await self._until_ended()
             finally:
                 logs.cancel()
@@ -131,6 +142,14 @@ class Runner:
                 self._display.close()
                 with suppress(StorageError):  # the error that ended the run is more important
                     self._write_processes()
+
+    async def _fetch_inputs(self) -> None:
+        """Fetches the inputs before the world starts. A request to stop ends the fetch, and then the run."""
+        if not self._job.spec.inputs:
+            return
+        status = await self._fetcher.fetch(self._job)
+        self._directory.write_status(status)
+        self._job = self._job.with_status(status)
 
     async def _until_ended(self) -> ExitCode:
         while True:
@@ -221,6 +240,7 @@ class Runner:
             ),
             RUN_MARK: self._mark,
             **loopback.LAUNCHER,
+            **input_variables((each.name for each in inputs_of(self._job.spec, identity.role)), str(self._inputs)),
         }
         size = self._job.status.world.size if self._job.status.world else 1
         launch = launch_of(pod, self._host, local=local, processes=size)
@@ -327,12 +347,14 @@ class Runner:
         """Handles the first request to stop. The world may save."""
         if self._stopping is None:
             self._stopping = self._table.running
+            self._fetcher.stop()
             self._display.line("stopping: the replicas save and end; press Ctrl-C again to end them at once")
             self._changed.set()
 
     def _kill(self) -> None:
         """Handles the second Ctrl-C. The run ends at once."""
         self._killed.set()
+        self._fetcher.stop()
         self._changed.set()
 
     def _write_processes(self) -> None:

@@ -19,7 +19,8 @@ Template = Mapping[str, Any]
 @dataclass(frozen=True)
 class JobDefaults:
     """`template` is a pod template for every replica, and `templates` and `resources` are for single roles. The job's own come first.
-    `storage` is for checkpoints. `images` are trainer images by framework. `preset` is the name of the preset; empty: the installation's.
+    `storage` is for checkpoints. `images` are trainer images by framework. `node_cache` is a folder of the nodes in which the pods of a
+    namespace share inputs; only an installation has one. `preset` is the name of the preset; empty: the installation's.
     """
 
     template: Template = field(default_factory=dict)
@@ -27,6 +28,7 @@ class JobDefaults:
     templates: Mapping[RoleName, Template] = field(default_factory=dict)
     resources: Mapping[RoleName, Resources] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
+    node_cache: str | None = None
     preset: str = ""
 
     @classmethod

@@ -9,12 +9,13 @@ from math import floor
 
 from muster.api import grace
 from muster.api.job import TrainingJob
-from muster.api.spec import TrainingJobSpec
+from muster.api.spec import JobInput, RoleName, TrainingJobSpec
 from muster.render.trainer import checkpoint_directory, trainer_spec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
 from muster_contract.checkpoint_layout import TENSORBOARD
 from muster_contract.environment import variables
+from muster_contract.inputs import input_variables
 
 NOT_APPLIED_UID = "00000000-0000-0000-0000-000000000000"
 NOT_APPLIED_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -93,7 +94,13 @@ def environment_of(
         world = _of_attempt(replica, attempt)
     else:
         world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=attempt, addresses=addresses)
-    return {**env, **world, **_defaults(job, replica)}
+    inputs = input_variables(each.name for each in inputs_of(job.spec, replica.role))
+    return {**env, **inputs, **world, **_defaults(job, replica)}
+
+
+def inputs_of(spec: TrainingJobSpec, role: RoleName) -> list[JobInput]:
+    """The inputs that the pods of a role get."""
+    return [each for each in spec.inputs if each.roles is None or role in each.roles]
 
 
 def world_environment(

@@ -38,16 +38,19 @@ from muster.render.environment import (
 from muster.render.filling import fill
 from muster.render.form import form_of
 from muster.render.images import Images
+from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
-from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, image_of
+from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of
 from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy
 from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import NAMES
+from muster_contract.inputs import FETCHER
 
 SECONDS_AFTER_GRACE = 15
 """Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
 
 SUPERVISOR_CONTAINER = "muster-supervisor"
+_OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 _WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
@@ -132,6 +135,7 @@ def pod_of(
         image=image_of(job, images.trainers[strategy.framework.name]),
         supervised=job.spec.trainer.supervised,
         supervisor=_supervisor(job, images),
+        inputs=fetcher_of(job, replica.role, image=fetcher_image(job, images.trainers[strategy.framework.name])),
         command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
         environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
@@ -156,7 +160,9 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    pod = _avoiding(_with_like_resources(pod), [node.name for node in job.status.avoided_nodes])
+    node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
+    pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
+    pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
     topology = job.spec.scheduling.topology
     return _packed(pod, job, topology.pack) if topology and strategy.is_in_world(replica.role) else pod
 
@@ -175,16 +181,16 @@ def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
 
 
 def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with the trainer's resources, without devices, for the init container too. So the pod needs no more resources than before,
+    """The pod with the trainer's resources, without devices, for its init containers too. So the pod needs no more resources than before,
     keeps its QoS class, and fits the same quota."""
-    ours = next((each for each in pod["spec"].get("initContainers", ()) if each["name"] == SUPERVISOR_CONTAINER), None)
-    if ours is None or "resources" in ours:
+    containers = [each for each in pod["spec"].get("initContainers", ()) if each["name"] in _OUR_CONTAINERS and "resources" not in each]
+    if not containers:
         return pod
     trainer = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
     parts = {part: (trainer.get("resources") or {}).get(part) or {} for part in ("limits", "requests")}
     alike = {part: {name: amount for name, amount in amounts.items() if name in _NO_DEVICES} for part, amounts in parts.items()}
-    if any(alike.values()):
-        ours["resources"] = {part: amounts for part, amounts in alike.items() if amounts}
+    for ours in containers if any(alike.values()) else ():
+        ours["resources"] = {part: dict(amounts) for part, amounts in alike.items() if amounts}
     return pod
 
 

@@ -38,6 +38,11 @@ def image_of(job: TrainingJob, default: str) -> str:
     return job.status.image or job.spec.trainer.image or default
 
 
+def fetcher_image(job: TrainingJob, default: str) -> str:
+    """The image of the init container that fetches inputs: the trainer's, or the installation's if the trainer has an image of the user."""
+    return default if job.spec.trainer.image is not None else image_of(job, default)
+
+
 def command_of(trainer: Trainer) -> list[str]:
     """The container's command. Raises InvalidJobError if the job has no supervisor and no command."""
     if trainer.supervised:

@@ -52,6 +52,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "low",
     ),
     "one of a template": ({"priorityClasses": ["low"]}, pod(priorityClassName="vip"), f"{POD}.priorityClassName", "low"),
+    "the Secret of an input": (
+        {"volumes": ["emptyDir"]},
+        {"inputs": [{"name": "base", "source": "hf://org/tiny", "secretRef": {"name": "hub"}}]},
+        "spec.inputs[0].secretRef",
+        "emptyDir",
+    ),
     "a volume": (
         {"volumes": ["emptyDir", "persistentVolumeClaim"]},
         pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/"}}]),

@@ -269,3 +269,18 @@ def test_the_limit_of_a_variable_equals_the_limit_of_linux() -> None:
 
 def test_a_world_of_pytorch_has_no_limit_of_addresses() -> None:
     assert messages(job({"roles": {"worker": {"replicas": 4096}}, "batch": {"globalSize": 8192}}, namespace="n" * 63)) == []
+
+
+def test_inputs_have_different_names_plain_folders_and_roles_of_the_strategy():
+    def inputs(*entries: dict) -> list[str]:
+        return messages(job({"inputs": list(entries)}))
+
+    base = {"name": "base", "source": "hf://org/tiny"}
+    assert inputs(base, {**base, "name": "other", "roles": ["worker"]}) == []
+    assert inputs(base, base) == ["spec.inputs[1].name: must be the only input called 'base'; give it another name"]
+    [fault] = inputs({**base, "source": "hf://org/tiny/../other"})
+    assert fault.startswith("spec.inputs[0].source: must have plain names of folders")
+    [fault] = inputs({**base, "source": "hf://datasets/rows"})
+    assert fault.startswith("spec.inputs[0].source: must be hf://")
+    [fault] = inputs({**base, "roles": ["ps"]})
+    assert fault.startswith("spec.inputs[0].roles: ")

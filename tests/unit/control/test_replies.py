@@ -7,6 +7,7 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.control.replies import reply_to
 from muster.render.addresses import addresses_of
+from muster_contract.inputs import InputProgress
 from muster_contract.reports import LastWords, Reply, Report
 
 WORLD = {
@@ -81,3 +82,9 @@ def test_stacks_are_requested_from_a_world_that_hung() -> None:
 def test_a_replica_beyond_the_size_of_its_role_gets_no_world() -> None:
     members = [{"role": "worker", "index": 7, "uid": "b"}]
     assert reply_for(status={"world": {**WORLD, "members": members}}).world is None
+
+
+def test_a_fetcher_gets_the_revisions_that_the_job_uses() -> None:
+    status = {"inputs": [{"name": "base", "source": "hf://org/tiny", "revision": "c1"}, {"name": "rows", "source": "s3://bucket"}]}
+    assert reply_for(status=status, inputs=(InputProgress("base"),)).revisions == {"base": "c1"}
+    assert reply_for(status=status).revisions == {}

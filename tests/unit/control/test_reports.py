@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.control.reports import Reports
+from muster_contract.inputs import InputProgress
 from muster_contract.reports import Report
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -50,3 +51,10 @@ def test_a_removed_pod_does_not_count_as_waiting() -> None:
     reports.record("0", report(waiting=True), NOW)
     reports.forget("0")
     assert (reports.waiting, len(reports)) == (0, 0)
+
+
+def test_any_report_of_a_supervisor_is_newer_than_those_of_the_fetcher() -> None:
+    reports, inputs = Reports(), (InputProgress("base"),)
+    assert reports.record("uid", report(sequence=40, inputs=inputs), NOW)
+    assert reports.record("uid", report(sequence=1), NOW)
+    assert not reports.record("uid", report(sequence=41, inputs=inputs), NOW)

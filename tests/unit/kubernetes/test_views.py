@@ -159,3 +159,25 @@ def test_text_of_a_container_is_escaped_and_on_one_line() -> None:
 def test_last_words_with_numbers_out_of_bounds_are_ignored(fields: dict[str, Any]) -> None:
     ended = view(trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": "boom", **fields})}))
     assert (ended.last_words, ended.exit_code) == (None, 10)
+
+
+def fetcher(code: int, message: str) -> dict[str, Any]:
+    ended = {"exitCode": code, "finishedAt": "2026-11-21T12:00:09Z", "message": message}
+    return {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": "muster-inputs", "state": {"terminated": ended}}],
+        **trainer(waiting={"reason": "PodInitializing"}),
+    }
+
+
+def test_the_end_of_a_failed_fetcher_is_that_of_its_replica() -> None:
+    words = {"code": 33, "reason": "InputRefused", "message": "input base: model org/none does not exist", "attempt": 2}
+    failed = view(fetcher(33, json.dumps(words)))
+    assert (failed.phase, failed.exit_code, failed.fetch_failed, failed.lingers) == (ReplicaPhase.FAILED, 33, True, False)
+    assert failed.last_words is not None
+    assert failed.last_words.message == words["message"]
+    assert failed.finished == datetime(2026, 11, 21, 12, 0, 9, tzinfo=UTC)
+    killed = view(fetcher(137, ""))
+    assert (killed.phase, killed.fetch_failed, killed.last_words) == (ReplicaPhase.FAILED, True, None)
+    done = {**fetcher(0, ""), "phase": "Pending"}
+    assert (view(done).phase, view(done).fetch_failed) == (ReplicaPhase.PENDING, False)

@@ -69,6 +69,20 @@ class ObjectPath:
         names = {path.rstrip("/").rpartition("/")[2] for path in paths}
         return [self / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
+    def files(self) -> list[tuple[str, int, str]]:
+        """Every object below: its path from here, its size in bytes, and a text that differs where the content does. The path of this
+        object itself is empty. Raises FileNotFoundError if there is no such bucket."""
+        root = self.uri.partition("://")[2]
+        with self._store() as store:
+            found = store.find(self.uri, detail=True)
+            if not found and "/" not in root:
+                store.ls(self.uri)  # which fails for a bucket that does not exist
+        return [
+            (path.removeprefix(root).removeprefix("/"), int(info["size"]), str(info.get("ETag") or info.get("LastModified")))
+            for path, info in found.items()
+            if info["type"] == "file" and not path.endswith("/")
+        ]
+
     def exists(self) -> bool:
         with self._store() as store:
             return bool(store.exists(self.uri))
@@ -163,6 +177,11 @@ def _file_system(protocol: str) -> Any:
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
         raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error
+
+
+def forget_clients() -> None:
+    """Makes later operations use the environment as it is then."""
+    _file_system.cache_clear()
 
 
 os.register_at_fork(after_in_child=_file_system.cache_clear)  # its connections and its thread belong to the parent

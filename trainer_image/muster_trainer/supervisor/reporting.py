@@ -6,7 +6,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -52,6 +52,8 @@ class Reporter:
         """The newest reply. None as well while the operator cannot restart in place."""
         self.replied: float | None = None
         """When the newest reply came, in monotonic seconds."""
+        self.revisions: Mapping[str, str] = {}
+        """The revisions of inputs in the newest reply."""
         self._update = threading.Condition()
         self._report: Report | None = None
         self._changed = False
@@ -115,6 +117,7 @@ class Reporter:
             return LEAST_GAP
         self._failing = False
         self.replied = time.monotonic()
+        self.revisions = reply.revisions
         self.interval = max(LEAST_GAP, reply.interval_seconds)
         newest = replace(reply, interval_seconds=0.0) if reply.grace_seconds is not None else None
         if newest != self.reply:
@@ -209,7 +212,8 @@ def _retry_seconds(value: str | None) -> float:
 
 
 def _milestones(report: Report) -> Report:
-    """The report without what is not posted at once: the pace of ranks, and steps after the first one. Otherwise each of a thousand
-    replicas would report with every step."""
+    """The report without what is not posted at once: the pace of ranks, steps after the first one, and bytes of inputs. Otherwise each of a
+    thousand replicas would report with every step."""
     progress = Progress() if report.progress else None
-    return replace(report, ranks=(), idle_seconds=None, saved_seconds=0.0, progress=progress)
+    inputs = tuple(replace(each, bytes=0) for each in report.inputs)
+    return replace(report, ranks=(), idle_seconds=None, saved_seconds=0.0, progress=progress, inputs=inputs)

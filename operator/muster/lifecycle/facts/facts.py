@@ -120,5 +120,6 @@ def read(
 ) -> Facts:
     """The facts of a job and its children. A program without a supervisor has no last words: its termination message is its own."""
     if not job.spec.trainer.supervised:
-        observed = replace(observed, replicas=tuple(replace(view, last_words=None) for view in observed.replicas))
+        views = (view if view.fetch_failed else replace(view, last_words=None) for view in observed.replicas)
+        observed = replace(observed, replicas=tuple(views))
     return Facts(job, observed, now, tuple(problems), policy).in_world_of(job.status)

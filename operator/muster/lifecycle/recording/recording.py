@@ -8,6 +8,7 @@ from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_step_in_words
 from muster.lifecycle.recording.grace import with_short_grace_of_open_attempt
+from muster.lifecycle.recording.inputs import with_inputs
 from muster.lifecycle.recording.members import with_members
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.ranks import with_stragglers
@@ -18,6 +19,7 @@ def with_reports(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status with all that is seen and reported now."""
     status = with_lost_attempts(status, facts)
     status = with_members(status, facts)
+    status = with_inputs(status, facts)
     status = with_progress(status, facts)
     status = with_late_last_step(status, facts)
     status = with_stragglers(status, facts)

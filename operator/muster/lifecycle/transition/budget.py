@@ -26,8 +26,8 @@ _EXCEEDED = {
 def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Verdict | None:
     """Whether the job is given up for this failure. Its restart may be charged already."""
     last = f"{record.replica}: {record.message}" if record.replica else record.message
-    if record.reason is Reason.BAD_CONFIGURATION:
-        return Verdict(Reason.BAD_CONFIGURATION, last, record.attempt, at_once=True)
+    if record.reason in (Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED):
+        return Verdict(record.reason, last, record.attempt, at_once=True)
     if _is_repeated(status, facts, record):
         return Verdict(Reason.REPEATED_ERROR, f"the same error twice in a row at the same step: {last}", record.attempt)
     if _is_without_progress(status, facts):

@@ -38,10 +38,12 @@ def _active_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def _startup_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """Counted from the attempt's world, or from the end of its back-off. While a gang waits for nodes, the time does not count."""
+    """Counted from the attempt's world, or from the end of its back-off. While a gang waits for nodes, the time does not
+    count. It begins again with each progress of an input."""
     if status.world is None or status.world.ready_time or not is_open(status) or facts.problems or gang.is_waiting(status, facts):
         return None
     gang_condition = status.condition(ConditionType.GANG_SCHEDULED)
     placed = gang_condition and (gang_condition.last_transition_time if gang_condition.status == "True" else facts.now)
-    start = max(time for time in (status.world.created_time, status.next_attempt_time, placed) if time)
+    fetched = max((each.updated_at for each in status.inputs if each.updated_at), default=None)
+    start = max(time for time in (status.world.created_time, status.next_attempt_time, placed, fetched) if time)
     return start + timedelta(seconds=facts.spec.startup_deadline_seconds)

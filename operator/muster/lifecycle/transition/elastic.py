@@ -83,7 +83,7 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     if world.ready_time is None:
         is_short = elastic.min_replicas <= len(running) < len(members)
         shrink_time = world.created_time + timedelta(seconds=elastic.shrink_after_seconds)
-        return max([shrink_time, *_arrival_times(facts)]) if is_short else None
+        return max([shrink_time, *_arrival_times(status, facts)]) if is_short else None
     if running != members:
         return None
     is_ready = any(can_continue(view) and view.report and view.report.waiting for view in facts.standing_by)
@@ -91,10 +91,13 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     return world.ready_time + timedelta(seconds=elastic.grow_after_seconds) if is_ready and trains else None
 
 
-def _arrival_times(facts: Facts) -> Iterable[datetime]:
-    """Until when pending replicas that have a node are expected: pods that start together do not all run at once."""
+def _arrival_times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime]:
+    """Until when pending replicas that have a node are expected: pods that start together do not all run at once, and one that fetches
+    inputs takes as long as these make progress."""
+    fetched = max((each.updated_at for each in status.inputs if each.updated_at), default=None)
     coming = (view for view in facts.replicas if view.phase is ReplicaPhase.PENDING and view.node and view.deleting is None)
-    return (view.created + timedelta(seconds=facts.policy.arrival_seconds) for view in coming)
+    begins = (max(view.created, fetched) if view.inputs and fetched else view.created for view in coming)
+    return (begin + timedelta(seconds=facts.policy.arrival_seconds) for begin in begins)
 
 
 def _running(facts: Facts) -> set[Replica]:

@@ -1,7 +1,7 @@
 """Avoided nodes: those on which attempts of this job failed twice, for a while after the last time.
 
 Only failures that may be the node's fault count. A user's error happens on every node. A node that is drained, or a spot node that is
-taken away, is not bad. A lost peer, or storage that is away, shows nothing about the node that noticed it.
+taken away, is not bad. A lost peer, or storage or an input that is away, shows nothing about the node that noticed it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaView
 
 DEATHS = 2
-_ELSEWHERE = frozenset({Reason.PEER_LOST, Reason.STORAGE_UNAVAILABLE})
+_ELSEWHERE = frozenset({Reason.PEER_LOST, Reason.STORAGE_UNAVAILABLE, Reason.INPUT_UNAVAILABLE})
 
 
 def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:

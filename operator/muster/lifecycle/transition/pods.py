@@ -16,6 +16,7 @@ from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Sus
 from muster.lifecycle.transition import clean_up, elastic
 from muster.lifecycle.transition.clean_up import removed_by_force_at
 from muster.lifecycle.transition.fence import acknowledging, exit_seconds, is_clear, is_proved
+from muster_contract.inputs import amount
 
 Actions = tuple[Action, ...]
 
@@ -133,11 +134,22 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     pending = [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING]
     if pending and not absent and gang.is_waiting(status, facts):
         return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
+    if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
+        return fetched
     names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
     why = reasons(pending, brief=brief)
     return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){why}{refusal}"
+
+
+def _inputs_sentence(status: TrainingJobStatus) -> str:
+    """The first input that is being fetched, such as `input base (3.1 GB of 8.0 GB on the slowest replica; 2 of 4 replicas have it)`."""
+    first = next((each for each in status.inputs if each.phase != "Ready"), None)
+    if first is None:
+        return ""
+    total = f" of {amount(first.total_bytes)}" if first.total_bytes is not None else ""
+    return f"input {first.name} ({amount(first.bytes)}{total} on the slowest replica; {first.ready} of {first.replicas} replicas have it)"
 
 
 def listed(names: Sequence[str]) -> str:

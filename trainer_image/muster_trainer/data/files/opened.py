@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from muster_contract.environment import expanded
 from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_trainer.checkpoint.objects import Location, ObjectPath, location_of
 
@@ -132,7 +133,7 @@ def matching(patterns: object, where: str) -> list[Location]:
             f"{where}: a file name, a pattern such as data/train-*.csv, or a list of these is needed, found {patterns!r}"
         )
     files: list[Location] = []
-    for pattern in listed:
+    for pattern in (expanded(each, os.environ) for each in listed):
         paths = _objects(pattern, where) if "://" in pattern else [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]
         if not paths:
             name = pattern if "://" in pattern else os.path.abspath(pattern)

@@ -1,0 +1,1 @@
+"""Fetches the inputs of a job (`spec.inputs`): models and data sets of a Hugging Face hub or an S3 bucket."""

@@ -1,0 +1,140 @@
+"""The cache of inputs: a folder that pods of a node, or runs of a user, may share.
+
+KEY.partial     what is being fetched; a later fetcher continues it, file by file
+KEY             a complete input: `files`, and COMPLETE, which is written last
+KEY.lock        locked while the input is fetched, so that one process fetches it and the others wait
+
+KEY is a digest of the source and its revision. An input in the cache never changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster_contract.errors import InputUnavailable
+from muster_trainer.inputs.remote import Listing, RemoteFile
+
+COMPLETE = "COMPLETE"
+PART = ".part"
+"""The end of the names of unfinished files of a bucket, beside `files`."""
+CLIENT_FOLDER = ".cache/huggingface"
+"""Where the client of a hub writes unfinished files and its notes, below `files`."""
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place of one input in the cache."""
+
+    root: Path
+    key: str
+
+    @classmethod
+    def of(cls, root: Path, identity: tuple[str, ...], revision: str) -> Entry:
+        return cls(root, hashlib.sha256(json.dumps([*identity, revision]).encode()).hexdigest()[:40])
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.key
+
+    @property
+    def files(self) -> Path:
+        return self.folder / "files"
+
+    @property
+    def partial(self) -> Path:
+        return self.root / f"{self.key}.partial"
+
+    @property
+    def partial_files(self) -> Path:
+        return self.partial / "files"
+
+    def complete(self) -> Listing | None:
+        """The listing of the input, if it is complete: its marker is there, and every file has its size. None otherwise."""
+        try:
+            marker = json.loads((self.folder / COMPLETE).read_bytes())
+            listing = Listing(marker["revision"], tuple(RemoteFile(path, size) for path, size in marker["files"]))
+            sizes = all((self.files / file.path).lstat().st_size == file.size for file in listing.files)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return listing if sizes else None
+
+    @contextmanager
+    def locked(self, waiting: Callable[[], None]) -> Iterator[None]:
+        """Holds the lock of the input. Calls `waiting` again and again while another process has it."""
+        with (self.root / f"{self.key}.lock").open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    waiting()
+                    time.sleep(_POLL_SECONDS)
+            yield
+
+    def begin(self) -> None:
+        """Prepares a fetch. Complete files of an earlier one stay. Its unfinished files go, because the clients do not continue them. So
+        does an input that was complete and is damaged."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.partial_files.mkdir(parents=True, exist_ok=True)
+        for path in (*self.partial.glob(f"*{PART}"), *(self.partial_files / CLIENT_FOLDER).rglob("*.incomplete")):
+            path.unlink()
+
+    def discard(self) -> None:
+        """Removes what was fetched so far."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def finish(self, listing: Listing) -> None:
+        """Makes the fetched files the complete input, durably."""
+        for each in self.partial.iterdir():
+            if each != self.partial_files:
+                each.unlink()
+        for parent, _, names in os.walk(self.partial, topdown=False):
+            for path in (*(Path(parent, name) for name in names), Path(parent)):
+                _sync(path)
+        self.partial.rename(self.folder)
+        _sync(self.root)
+        content = json.dumps({"revision": listing.revision, "files": [[file.path, file.size] for file in listing.files]})
+        marker = self.folder / COMPLETE
+        temporary = marker.with_suffix(".new")
+        temporary.write_text(content)
+        _sync(temporary)
+        temporary.rename(marker)
+        _sync(self.folder)
+
+    def fetched_bytes(self) -> int:
+        """Bytes that the files fetched so far take, including unfinished ones."""
+        size = 0
+        for parent, _, names in os.walk(self.partial):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    size += os.lstat(os.path.join(parent, name)).st_size
+        return size
+
+
+def open_cache(root: Path) -> Path:
+    """The folder of the cache. Raises InputUnavailable if it cannot be made or written."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(13, "permission is denied; the administrator creates it with mode 1777")
+    except OSError as error:
+        raise InputUnavailable(f"the cache {root} cannot be written: {error.strerror}") from None
+    return root
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""What a source has: its files, at one revision. `hub` and `bucket` list and fetch them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from muster_contract.errors import InputRefused, TrainerError
+from muster_contract.inputs import is_plain
+
+MOST_FILES = 100_000
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a source. `path` is relative and plain. `digest` is `sha256:...`, `git:...` or empty."""
+
+    path: str
+    size: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a source at a revision."""
+
+    revision: str
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+class Remote(Protocol):
+    """A source that can be listed and fetched. Both raise InputRefused and InputUnavailable."""
+
+    identity: tuple[str, ...]
+    """What distinguishes the source in a cache, without its revision."""
+    folder: str
+    """The part of the fetched files that the trainer gets."""
+    fixed: str
+    """The revision, if the source names one that cannot change. Else empty."""
+
+    has_revisions: bool
+    """Whether an older revision can be asked for."""
+
+    def listing(self, revision: str) -> Listing:
+        """The files at the revision, or at the newest one if it is empty or cannot be asked for."""
+
+    def fetch(self, file: RemoteFile, listing: Listing, target: Path) -> None:
+        """Writes one file below `target`. A file has its name once it is complete."""
+
+    def error(self, error: Exception) -> TrainerError:
+        """The cause of an exception of `listing` or `fetch`, in words."""
+
+
+def checked(name: str, listing: Listing) -> Listing:
+    """The listing, if Muster can store it. Raises InputRefused, because names and sizes come from the network."""
+    if not listing.files:
+        raise InputRefused(f"input {name}: there are no files; correct the folder or prefix in its source")
+    if len(listing.files) > MOST_FILES:
+        raise InputRefused(f"input {name}: has {len(listing.files)} files; at most {MOST_FILES} are possible: pack them into larger ones")
+    paths = {file.path for file in listing.files}
+    if len(paths) < len(listing.files):
+        raise InputRefused(f"input {name}: the listing names a file twice")
+    for file in listing.files:
+        if not is_plain(file.path):
+            raise InputRefused(f"input {name}: {file.path!r:.120} is not a plain relative path; remove it from the source")
+        if any(str(parent) in paths for parent in Path(file.path).parents):
+            raise InputRefused(f"input {name}: {file.path!r:.120} is below a name that is a file, too")
+        if file.size < 0:
+            raise InputRefused(f"input {name}: the size of {file.path!r:.120} is not known")
+    return listing
+
+
+def fault(folder: Path, listing: Listing) -> str:
+    """What is wrong with the files in the folder, compared with the listing: their names, sizes and digests. Empty if nothing is."""
+    wanted = {file.path: file for file in listing.files}
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            relative, mode = path.relative_to(folder).as_posix(), path.lstat().st_mode
+            if stat.S_ISLNK(mode) or not (stat.S_ISDIR(mode) or relative in wanted):
+                return f"{relative!r:.120} is not in the listing"
+    for file in listing.files:
+        if problem := file_fault(folder / file.path, file):
+            return problem
+    return ""
+
+
+def file_fault(path: Path, file: RemoteFile) -> str:
+    """What is wrong with one file. Empty if nothing is."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return f"{file.path} is missing"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{file.path} is not a file"
+    if status.st_size != file.size:
+        return f"{file.path} has {status.st_size} bytes instead of {file.size}"
+    if file.digest and digest_of(path, file.digest.partition(":")[0], status.st_size) != file.digest:
+        return f"the content of {file.path} does not have the listed hash"
+    return ""
+
+
+def digest_of(path: Path, kind: str, size: int) -> str:
+    """The digest of a file: `sha256`, or `git` for the id of a blob."""
+    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def setting(variables: Mapping[str, str], name: str) -> str | None:
+    """A variable of the input's Secret, else of the environment. None if neither has it."""
+    return variables.get(name) or os.environ.get(name) or None
