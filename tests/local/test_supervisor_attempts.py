@@ -117,7 +117,9 @@ def emit(event, **fields):
     os.write(int(os.environ["MUSTER_EVENTS_FD"]), json.dumps({"event": event, **fields}).encode() + b"\\n")
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
-emit("resumed", step=0, rescues=WHOLE)
+emit("resumed", step=0)
+if WHOLE:
+    emit("wholeState", rank=1)
 print("ready", flush=True)
 asked.wait()
 time.sleep(0.5)

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from muster_contract.errors import BadConfiguration
 from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.pytorch import compat
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, broadcast_together, restore_buffers
 from muster_trainer.tasks.module import Task
@@ -32,7 +32,7 @@ class DdpModel(ParallelModel):
 
     def __init__(self, context: Context, model: nn.Module) -> None:
         context.lower_precision(model)
-        self._ddp = DistributedDataParallel(model, broadcast_buffers=False)
+        self._ddp = compat.ddp(model)
         world_size = context.world_size
         layout = Layout(world_size, context.rank, gradient_copies=world_size, holds_whole_model=True)
         super().__init__(context, layout, model, gradient_scale=world_size)
