@@ -36,8 +36,10 @@ def wait_for_collectives(outputs: Any) -> Any:
 
 def ddp(model: nn.Module) -> DistributedDataParallel:
     """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that."""
-    names = inspect.signature(DistributedDataParallel).parameters
-    return DistributedDataParallel(model, **{"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False})
+    options: Any = {"forward_sync_buffers": False}
+    if not options.keys() <= inspect.signature(DistributedDataParallel).parameters.keys():
+        options = {"broadcast_buffers": False}
+    return DistributedDataParallel(model, **options)
 
 
 def local_box(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
