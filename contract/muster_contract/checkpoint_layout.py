@@ -3,6 +3,8 @@
 DIRECTORY/attempts/FENCE.json           an attempt has begun, and the step from which it resumed
 DIRECTORY/step-STEP-FENCE/manifest.json  what a checkpoint holds
 DIRECTORY/step-STEP-FENCE/COMMITTED      the checkpoint is complete: it holds the SHA-256 of the manifest
+DIRECTORY/step-STEP-FENCE-rescue/        a checkpoint as well, which one rank has saved alone after it lost its peers
+DIRECTORY/step-STEP-FENCE-rescue/CLAIM   the rank that created it writes this checkpoint, and no other one
 DIRECTORY/tensorboard/                   summaries
 DIRECTORY/history/FENCE/                 what the replicas left of an attempt (muster_contract.history)
 """
@@ -18,12 +20,14 @@ CHECKPOINTS = "step-*"
 """A pattern that matches every checkpoint folder."""
 MANIFEST = "manifest.json"
 MARKER = "COMMITTED"
+CLAIM = "CLAIM"
 TENSORBOARD = "tensorboard"
 HISTORY = "history"
 
 _TIME = "%Y%m%dT%H%M%SZ"
 _FENCE = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9]{4,9})")
-_CHECKPOINT = re.compile("step-([0-9]{1,15})-(.*)")
+_RESCUE = "-rescue"
+_CHECKPOINT = re.compile(f"step-([0-9]{{1,15}})-(.*?)(?:{_RESCUE})?")
 
 
 @dataclass(frozen=True, order=True)
@@ -55,6 +59,11 @@ class Fence:
 def checkpoint_name(step: int, fence: Fence) -> str:
     """The folder of the checkpoint that the attempt with this fence saves at `step`."""
     return f"step-{step:08d}-{fence}"
+
+
+def rescue_name(step: int, fence: Fence) -> str:
+    """The folder of the checkpoint that a rank of the attempt with this fence saves alone at `step`."""
+    return checkpoint_name(step, fence) + _RESCUE
 
 
 def parse_checkpoint_name(name: str) -> tuple[int, Fence] | None:

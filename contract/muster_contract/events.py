@@ -186,12 +186,16 @@ class Resumed(Event):
     committed_step: int | None = _step(default=None, doc="Step of the newest commit, whether it verifies or not.")
     path: str | None = _text(default=None, cut=LINE, doc="The checkpoint that was restored.")
     skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED, doc="Newer checkpoints that do not verify.")
-    rescues: bool = wire_field(default=False, doc="Whether rank 0 can save alone when its peers are lost.")
+
+
+@event("wholeState")
+class WholeState(Event):
+    """The rank holds the whole state after each step from now on, and saves it alone if it loses its peers. From every such rank."""
 
 
 @event("step")
 class Step(Event):
-    """The end of a training step. From rank 0."""
+    """The end of a training step. From rank 0, and from a rank that saves alone: its last step."""
 
     step: int = _step(doc="Steps done, from 1.")
     total_steps: int | None = _step(default=None, doc="Steps of the whole training.")
@@ -234,7 +238,7 @@ class Save(Event):
 
 @event("commit")
 class Commit(Save):
-    """A checkpoint is complete. From rank 0."""
+    """A checkpoint is complete. From rank 0, or from the rank that has saved alone."""
 
     step: int = _step(doc="Step of the checkpoint.")
 

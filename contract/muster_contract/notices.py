@@ -29,7 +29,7 @@ class NoticeReason(StrEnum):
     NOTHING_TO_EVALUATE = "NothingToEvaluate", "The evaluator ends because the job has no test set or no checkpoint storage."
     INPUT_STALLED = "InputStalled", "Training often waits for samples."
     LOSS_NOT_FINITE = "LossNotFinite", "The loss is NaN or infinite, and nanLoss lets training continue."
-    RESCUE_FAILED = "RescueFailed", "Rank 0 lost its peers and could not save its last step."
+    RESCUE_FAILED = "RescueFailed", "A rank lost its peers and could not save its last step."
     MODEL_EXPORTED = "ModelExported", "The trained model is exported, or a part of the export is left out."
     PIPELINE_CUT = "PipelineCut", "How a pipeline's layers are divided into stages."
     SUMMARIES_FAILED = "SummariesFailed", "TensorBoard summaries cannot be written."

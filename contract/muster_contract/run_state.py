@@ -21,6 +21,7 @@ from muster_contract.events import (
     Resumed,
     Save,
     Step,
+    WholeState,
 )
 from muster_contract.notices import Notice
 from muster_contract.reports import MAX_NOTICES, Marks, Progress, Report
@@ -41,6 +42,8 @@ class RunState:
     progress: Progress | None = None
     checkpoint: Commit | None = None
     resumed: Resumed | None = None
+    rescues: bool = False
+    """Whether a process holds the whole state, and saves it alone if it loses its peers."""
     evaluation: Evaluation | None = None
     fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict)
     ranks: Mapping[int, Pace] = field(default_factory=dict)
@@ -66,9 +69,11 @@ def apply(state: RunState, event: Event) -> RunState:
             return _with_step(state, event)
         case Save():
             saved = min(MAX_SECONDS, state.saved_seconds + event.waited_seconds)
-            return replace(state, checkpoint=event if isinstance(event, Commit) else state.checkpoint, saved_seconds=saved)
+            return replace(state, checkpoint=_newest_commit(state, event), saved_seconds=saved)
         case Resumed():
             return replace(state, resumed=event, marks=_marked(state.marks, "resumed", event))
+        case WholeState():
+            return replace(state, rescues=True)
         case Evaluation():
             return replace(state, evaluation=event)
         case Fingerprint():
@@ -113,7 +118,15 @@ def _with_phase(state: RunState, event: PhaseEvent) -> RunState:
     return replace(state, phase=event.phase, marks=marks)
 
 
+def _newest_commit(state: RunState, event: Save) -> Commit | None:
+    """Several ranks that have lost their peers may save, each the last step that it has done."""
+    old = state.checkpoint
+    return event if isinstance(event, Commit) and not (event.rank and old and event.step <= old.step) else old
+
+
 def _with_step(state: RunState, event: Step) -> RunState:
+    if event.rank and state.progress and event.step <= state.progress.step:
+        return state  # of a rank that saves alone; another one has reported this step
     recent = (*state.recent, (event.samples, event.seconds))[-RATE_STEPS:]
     seconds = sum(seconds for _, seconds in recent)
     rate = round(sum(samples for samples, _ in recent) / seconds, 3) if seconds > 1e-9 else None

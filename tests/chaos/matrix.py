@@ -48,6 +48,11 @@ def cells() -> list[Cell]:
     return cells
 
 
+def is_rescued(fault: str, job: str) -> bool:
+    """Whether a local job must not lose a finished step by the fault."""
+    return job in document()["rescued"].get(fault, ())
+
+
 def parametrised(test: str) -> pytest.MarkDecorator:
     """Gives a test, named as in the file, the `fault` and `job` of each cell that it runs. Those that the file does not name among its
     `cut` are marked `chaos`."""

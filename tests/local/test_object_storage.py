@@ -73,6 +73,9 @@ def test_commits_fences_damage_and_retention_are_as_in_a_folder(root: ObjectPath
     (late / "COMMITTED").write_bytes(b"written between the look and the marker")
     assert [commit.step for commit in valid_commits(root)] == [10, 20, 30]
 
+    assert [second.begin_rescue(second.rescue_directory(40)) for _ in range(2)] == [True, False]  # by If-None-Match
+    second.abandon(second.rescue_directory(40))
+
     newest = next((server.objects / root.name).glob("step-00000030-*/weights"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     selection = select(CheckpointSpec(str(root)), Fence(CREATED, 2))

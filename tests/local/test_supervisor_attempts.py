@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from muster_trainer.supervisor.replica import SIBLING_GRACE
 from tests.support.supervisors import IGNORES_SIGTERM, SAVES_ON_SIGTERM, SENDS_AN_EVENT, SLEEPS, Coordinator, SupervisorRun, commit_of
 from tests.support.waiting import wait_until
 
@@ -117,7 +118,9 @@ def emit(event, **fields):
     os.write(int(os.environ["MUSTER_EVENTS_FD"]), json.dumps({"event": event, **fields}).encode() + b"\\n")
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
-emit("resumed", step=0, rescues=WHOLE)
+emit("resumed", step=0)
+if WHOLE:
+    emit("wholeState", rank=1)
 print("ready", flush=True)
 asked.wait()
 time.sleep(0.5)
@@ -139,6 +142,20 @@ def test_one_that_has_the_whole_state_may_save_it_when_its_peers_are_gone(
     assert [event["step"] for event in events if event["event"] == "commit"] == commits
     set_reply(coordinator, attempt=4, end=True)
     run.wait()
+
+
+def test_the_siblings_of_a_killed_first_rank_may_save_as_well(run: SupervisorRun) -> None:
+    source = f"""
+import os, pathlib, time
+if os.environ["RANK"] == "0":
+    while not os.path.exists("asks"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+{RESCUES.replace("WHOLE", "True").replace("time.sleep(0.5)", f"time.sleep({SIBLING_GRACE + 0.5})")}
+""".replace('print("ready", flush=True)', 'pathlib.Path("asks").touch()')
+    assert run.start(source, processes=2).wait() == 137
+    words = run.last_words()
+    assert (words["rank"], words["signal"], commit_of(words)) == (0, "SIGKILL", (7, "step-7"))
 
 
 def test_a_request_to_stop_ends_a_replica_that_waits_with_what_it_had_to_say(run: SupervisorRun, coordinator: Coordinator) -> None:

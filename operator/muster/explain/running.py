@@ -129,7 +129,7 @@ RISKS: tuple[Cause, ...] = rows(
         "a checkpoint is damaged: {what}",
         "look at the storage; the job resumed from an older commit",
     ),
-    ("RescueFailed", r"^RescueFailed: (?P<what>.*)", "rank 0 could not save its last step: {what}", "look at the storage"),
+    ("RescueFailed", r"^RescueFailed: (?P<what>.*)", "a rank could not save its last step: {what}", "look at the storage"),
     (
         "LossWarning",
         r"^LossNotFinite: (?P<what>.*)",

@@ -19,7 +19,8 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class History:
-    """The events of a run. Steps, commits, starts and evaluations are those of rank 0."""
+    """The events of a run. Starts and evaluations are those of rank 0. So are steps and commits, with those that ranks add which save
+    alone after they have lost rank 0."""
 
     steps: tuple[Step, ...]
     commits: tuple[Commit, ...]
@@ -90,14 +91,27 @@ def history_of(unordered: Iterable[Event]) -> History:
         spans[event.attempt] = (min(first, event.time), max(last, event.time))
     of_rank_0 = [event for event in events if event.rank == 0]
     return History(
-        steps=_of_type(Step, of_rank_0),
-        commits=_of_type(Commit, of_rank_0),
+        steps=_of_type(Step, _without_repeats(events)),
+        commits=_of_type(Commit, _without_repeats(events)),
         starts=_of_type(Resumed, of_rank_0),
         evaluations=tuple(event for event in _of_type(Evaluation, of_rank_0) if event.metrics),
         fingerprints=_of_type(Fingerprint, events),
         attempt_spans=spans,
         trainings=_of_type(TrainingMeasurement, events),
     )
+
+
+def _without_repeats(events: Iterable[Event]) -> list[Event]:
+    """Steps and commits without those of other ranks that rank 0, or a rank before, reports in the same attempt."""
+    found = [event for event in events if isinstance(event, Step | Commit)]
+    known = {(type(event), event.attempt, event.step) for event in found if event.rank == 0}
+    single = []
+    for event in found:
+        key = (type(event), event.attempt, event.step)
+        if event.rank == 0 or key not in known:
+            known.add(key)
+            single.append(event)
+    return single
 
 
 def _of_type(cls: type[_T], events: Iterable[Event]) -> tuple[_T, ...]:

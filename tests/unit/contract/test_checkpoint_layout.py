@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_contract.checkpoint_layout import Fence, checkpoint_name, is_reserved, parse_checkpoint_name, registration_name
+from muster_contract.checkpoint_layout import Fence, checkpoint_name, is_reserved, parse_checkpoint_name, registration_name, rescue_name
 
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
@@ -17,11 +17,23 @@ CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 def test_the_name_of_a_checkpoint_contains_its_step_and_fence(step: int, attempt: int) -> None:
     fence = Fence(CREATED, attempt)
     assert parse_checkpoint_name(checkpoint_name(step, fence)) == (step, fence)
+    assert parse_checkpoint_name(rescue_name(step, fence)) == (step, fence)
     assert is_reserved(checkpoint_name(step, fence))
     assert Fence.parse(registration_name(fence).removesuffix(".json")) == fence
 
 
-@pytest.mark.parametrize("name", ["", "step-1", "step-00000001-", "step-x-20261121T111614Z-0000", "step-1-20269921T111614Z-0000"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "step-1",
+        "step-00000001-",
+        "step-x-20261121T111614Z-0000",
+        "step-1-20269921T111614Z-0000",
+        "step-1-rescue",
+        "step-1-20261121T111614Z-0000-rescued",
+    ],
+)
 def test_other_names_are_not_checkpoints(name: str) -> None:
     assert parse_checkpoint_name(name) is None
 

@@ -287,7 +287,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("GraceTooShort", D, "GraceTooShort", "attempt 0: worker-0 was asked to stop with a grace period of 5 s"),
     ("StorageOneNode", D, "OneNode", "claim data is ReadWriteOnce: all 2 pods must be on one node"),
     ("CheckpointSkipped", N, "CheckpointDamaged", "step-100 does not verify"),
-    ("RescueFailed", N, "RescueFailed", "rank 0 could not save"),
+    ("RescueFailed", N, "RescueFailed", "could not save its last step"),
     ("LossWarning", N, "LossNotFinite", "the loss is NaN at step 7"),
     ("ProcessesRemain", N, "ProcessesRemain", "2 processes do not end"),
     ("PolicyMayBlock", T, "PolicyMayBlock", "default-deny"),

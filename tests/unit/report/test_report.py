@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.api.status import TrainingJobStatus
 from muster.measure.figures import figures_of
 from muster.report.curves import compare
-from muster.report.history import History, ReportError, read_history
+from muster.report.history import History, ReportError, history_of, read_history
 from muster.report.page import as_html
 from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
@@ -107,6 +107,16 @@ def test_curves_are_compared_bit_for_bit() -> None:
     verdict = compare(one, near)
     assert (verdict.equal, verdict.first_difference, verdict.identical) == (1, 2, False)
     assert "1 of 2" in verdict.sentence()
+
+
+def test_the_history_has_what_ranks_add_that_save_alone_and_has_it_once() -> None:
+    own = [step(12, end=12), step(13, end=13)]
+    added = [replace(step(number, end=14), rank=rank) for number, rank in ((14, 1), (13, 2), (14, 3))]
+    saved = [Commit(rank=rank, step=number, path=f"rescue-{number}", time=15) for number, rank in ((14, 1), (13, 2))]
+    found = history_of([*own, *added, *saved, step(15, attempt=1, end=20)])
+    assert [(each.step, each.rank) for each in found.steps] == [(12, 0), (13, 0), (14, 1), (15, 0)]
+    assert [(each.step, each.rank) for each in found.commits] == [(14, 1), (13, 2)]
+    assert found.redone == ()
 
 
 def test_runs_of_different_length_are_not_identical() -> None:

@@ -1,27 +1,29 @@
-"""Rescues: rank 0 saves its state alone after it lost its peers."""
+"""Rescues: a rank saves its state alone after it lost its peers."""
 
 from __future__ import annotations
 
 import re
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster_contract.errors import PeerLost, StorageUnavailable
+from muster_contract.events import Event, Step
 from muster_contract.notices import NoticeReason
 from muster_trainer.training.loop import Training
 
 
 class Left:
-    """A training at step 13 that has lost its peers. Step 10 was ten seconds ago, and its save took two seconds."""
+    """A training at step 13 that has lost its peers. It has saved step 10 in two seconds."""
 
     def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
         self.engine = SimpleNamespace(rank=rank, rescues=rescues)
         self.done = done
-        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, reached=time.monotonic() - 10, rescue=self._save)
-        self.events = SimpleNamespace(emit=lambda event: None, phase=lambda phase: None, notice=self._notice)
+        self.last = Step(step=done) if done is not None else None
+        self.sent: list[Event] = []
+        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, rescue=self._save)
+        self.events = SimpleNamespace(emit=self.sent.append, phase=lambda phase: None, notice=self._notice)
         self.saved: list[Any] = []
         self.notices: list[tuple[NoticeReason, str]] = []
         self.error: Exception | None = None
@@ -54,7 +56,6 @@ def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: L
 @pytest.mark.parametrize(
     "left",
     [
-        pytest.param(Left(rank=1), id="another rank"),
         pytest.param(Left(rescues=False), id="a part of the state"),
         pytest.param(Left(done=None), id="before the first step"),
         pytest.param(Left(done=0, step=None), id="nothing done"),
@@ -67,11 +68,12 @@ def test_a_rescue_needs_new_steps_time_and_the_whole_state(left: Left) -> None:
     assert left.saved == []
 
 
-def test_a_rescue_is_not_made_if_repeating_the_steps_is_faster() -> None:
-    left = Left(seconds=2.0)
-    left.saver.reached = time.monotonic() - 1
+@pytest.mark.parametrize(("rank", "reported"), [(0, []), (2, [13])])
+def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, reported: list[int]) -> None:
+    left = Left(rank=rank)
     left._rescue()
-    assert left.saved == []
+    assert left.saved == [(13, "PeerLost")]
+    assert [event.step for event in left.sent if isinstance(event, Step)] == reported
 
 
 def test_a_rescue_needs_storage() -> None:

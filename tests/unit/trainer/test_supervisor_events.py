@@ -44,6 +44,19 @@ def test_a_state_is_saved_while_no_step_is_newer_than_the_newest_commit() -> Non
     assert not state_of(commit).is_saved  # it may have continued without reporting a step
 
 
+def test_ranks_that_save_alone_add_their_last_step_and_commit_and_take_nothing_back() -> None:
+    step, commit = {"event": "step", "loss": "0.5"}, {"event": "commit", "reason": "PeerLost"}
+    before = [{**step, "step": 13}, {"event": "wholeState", "rank": 1}]
+    of_one = [{**step, "step": 14, "rank": 1, "loss": "0.4"}, {**commit, "step": 14, "rank": 1}]
+    of_another = [{**step, "step": 13, "rank": 2, "samples": 64, "seconds": 1}, {**commit, "step": 13, "rank": 2, "seconds": 2}]
+    state = state_of(*before, *of_one, *of_another)
+    assert state.progress is not None
+    assert state.checkpoint is not None
+    assert (state.progress.step, state.progress.loss, state.progress.samples_per_second, state.checkpoint.step) == (14, "0.4", None, 14)
+    assert (state.is_saved, state.rescues, state.saved_seconds) == (True, True, 2)
+    assert not state_of(*of_one).rescues
+
+
 def test_an_event_that_arrives_in_parts_is_read_whole() -> None:
     line = json.dumps({"event": "step", "time": 1.5, "rank": 0, "step": 3}).encode() + b"\n"
     with pipe() as (reader, write):

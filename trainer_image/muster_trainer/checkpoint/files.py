@@ -80,6 +80,18 @@ def write_file(path: Location, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def claim(path: Location) -> bool:
+    """Creates an empty file durably, and returns whether this call did. Of several processes that call it, exactly one gets True."""
+    if isinstance(path, ObjectPath):
+        return path.create(b"")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    except FileExistsError:
+        return False
+    sync_directory(path.parent)
+    return True
+
+
 def create(path: Path) -> BinaryIO:
     """Opens a file of this machine for writing, and empties it. Raises OSError if it is a symbolic link, which leads elsewhere, or a
     pipe, which may block."""

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from muster_contract.checkpoint_layout import MANIFEST, MARKER, Fence, parse_checkpoint_name
+from muster_contract.checkpoint_layout import CLAIM, MANIFEST, MARKER, Fence, parse_checkpoint_name
 from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_contract.events import CommitReason, commit_reason_of
 from muster_contract.wire import decode, document, fields_of, wire_field
@@ -24,6 +24,8 @@ PICKLED_INDEX = ".metadata"
 """The index of PyTorch checkpoints that older versions wrote. Reading it could run code."""
 LARGEST_MANIFEST = 16 << 20
 _LARGEST_MARKER = 1 << 10
+_OWN = (MANIFEST, MARKER, CLAIM)
+"""Files of a checkpoint that are not files of the training."""
 _LARGEST_IDENTITY_DEPTH = 8
 _LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
 
@@ -92,7 +94,7 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
     plain = name.isprintable() and "\\" not in name and not any(part in ("", ".", "..") for part in parts)
     if not plain or len(name.encode()) > _LONGEST_NAME or any(len(part.encode()) > _LONGEST_PART for part in parts):
         raise ValueError(f"it lists {documents.shown(name)}, which is not a plain relative path")
-    if name in (MANIFEST, MARKER):
+    if name in _OWN:
         raise ValueError(f"it lists {name}, which is not a file of the training")
     if not re.fullmatch("[0-9a-f]{64}", decode(_File, entry, name).sha256):
         raise ValueError(f"the sha256 of {name} is not one")
@@ -100,7 +102,7 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
 
 def _check_folders(names: Collection[str]) -> None:
     """Raises ValueError if a file is below another file."""
-    taken = {*names, MANIFEST, MARKER}
+    taken = {*names, *_OWN}
     for name in names:
         if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
             raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
@@ -108,7 +110,7 @@ def _check_folders(names: Collection[str]) -> None:
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint directory `step-<step>-<fence>` with the commit marker. It need not verify."""
+    """A checkpoint directory `step-<step>-<fence>`, perhaps of a rescue, with the commit marker. It need not verify."""
 
     path: Location
     step: int

@@ -121,6 +121,15 @@ class ObjectPath:
         with self._store() as store:
             store.pipe_file(self.uri, content)
 
+    def create(self, content: bytes) -> bool:
+        """Writes the object unless it exists, and returns whether it did. The store decides, by PUT with If-None-Match."""
+        try:
+            with self._store() as store:
+                store.pipe_file(self.uri, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
     @contextmanager
     def open(self) -> Iterator[BufferedReader]:
         """Opens the object for reading."""
@@ -150,6 +159,8 @@ class ObjectPath:
             yield _file_system(self.uri.partition("://")[0])
         except FileNotFoundError as error:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", self.uri) from error
+        except FileExistsError as error:
+            raise FileExistsError(errno.EEXIST, "there is such an object", self.uri) from error
         except PermissionError as error:
             raise PermissionError(errno.EACCES, str(error), self.uri) from error
         except Exception as error:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from muster_contract.checkpoint_layout import ATTEMPTS, MANIFEST, MARKER, Fence, checkpoint_name, registration_name
+from muster_contract.checkpoint_layout import ATTEMPTS, CLAIM, MANIFEST, MARKER, Fence, checkpoint_name, registration_name, rescue_name
 from muster_contract.errors import BadConfiguration, PeerLost, StorageUnavailable
 from muster_trainer.checkpoint import files
 from muster_trainer.checkpoint.manifest import Commit, Manifest, digest_of, is_committed, verifies
@@ -24,7 +24,8 @@ CLOCKS_DIFFER = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoint directory, as the attempt with this `fence` may write it. Only rank 0 uses it, except for `flush`.
+    """The checkpoint directory, as the attempt with this `fence` may write it. Only rank 0 uses it, except for `flush` and in a
+    rescue.
 
     Every method raises StorageUnavailable if the storage fails, and PeerLost if a higher fence is registered (BadConfiguration
     if its job would be created in the future).
@@ -54,6 +55,17 @@ class Store:
             self._remove(path)
             files.make_directory(path)
         return path
+
+    def rescue_directory(self, step: int) -> Location:
+        """The directory of a checkpoint at `step` that one rank saves alone. Other ranks may still write to that of `begin`."""
+        return self.directory / rescue_name(step, self.fence)
+
+    def begin_rescue(self, path: Location) -> bool:
+        """Makes the `rescue_directory` at `path`, and claims it for this rank. False: another rank has claimed it, and saves this step."""
+        with files.storage(path):
+            self._check_fence()
+            files.make_directory(path)
+            return files.claim(path / CLAIM)
 
     def flush(self, folder: Path, names: Iterable[str], path: Location) -> dict[str, dict[str, Any]]:
         """Stores the files `names` of the staging folder `folder` durably in the checkpoint at `path`. Any rank may call it.

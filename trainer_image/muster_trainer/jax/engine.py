@@ -33,7 +33,8 @@ class DataParallel(ModelOnDevices, Engine):
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec)
-        self.rescues = keeps_state(self._world) and self.world > 1 and spec.checkpoint is not None
+        # Rank 0 alone: it hosts the coordination service, and JAX aborts the other processes when that is gone.
+        self.rescues = self.rank == 0 and keeps_state(self._world) and self.world > 1 and spec.checkpoint is not None
         self.learning_rate = task.config.learningRate * learning_rate_factor(spec.batch.learning_rate_scaling, self.devices)
         self._optimizer = self._make_optimizer()
         self._state = self._first_state()

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_dten
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import ScheduleGPipe, schedules
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = ["tree_leaves", "tree_map", "tree_map_only"]
@@ -31,6 +32,14 @@ def wait_for_collectives(outputs: Any) -> Any:
         if hasattr(tensor, "wait"):
             tensor.wait()
     return outputs
+
+
+def ddp(model: nn.Module) -> DistributedDataParallel:
+    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that."""
+    options: Any = {"forward_sync_buffers": False}
+    if not options.keys() <= inspect.signature(DistributedDataParallel).parameters.keys():
+        options = {"broadcast_buffers": False}
+    return DistributedDataParallel(model, **options)
 
 
 def local_box(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from muster_contract.errors import BadConfiguration
 from muster_contract.options import GradientCompression
 from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.pytorch import compat
 from muster_trainer.pytorch.engine import TorchEngine
-from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, restore_buffers
+from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, broadcast_together, restore_buffers
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
 
@@ -28,11 +28,12 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
 
 
 class DdpModel(ParallelModel):
-    """One rank of a DDP world. DDP averages gradients during the backward pass, and sends buffers at the start of the forward pass."""
+    """One rank of a DDP world. DDP averages gradients during the backward pass. Buffers are sent at the end of a step and not at the
+    start of the next one, so that every rank has the whole state in between."""
 
     def __init__(self, context: Context, model: nn.Module) -> None:
         context.lower_precision(model)
-        self._ddp = DistributedDataParallel(model)
+        self._ddp = compat.ddp(model)
         world_size = context.world_size
         layout = Layout(world_size, context.rank, gradient_copies=world_size, holds_whole_model=True)
         super().__init__(context, layout, model, gradient_scale=world_size)
@@ -62,6 +63,10 @@ class DdpModel(ParallelModel):
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self._ddp.no_sync()
+
+    def finish_passes(self) -> None:
+        if self.layout.data_parallel_size > 1:
+            broadcast_together(self.module.buffers(), source=0)
 
     def gradients_ready_at(self) -> float:
         return self._clock.read()

@@ -57,7 +57,7 @@ class TorchEngine:
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         # NCCL cannot rescue: a kernel whose peer is gone blocks the device
         self.rescues = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo" and spec.checkpoint is not None
-        self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues and self.rank == 0)
+        self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -106,6 +106,7 @@ class TorchEngine:
         loss_sum = self.parallel.forward_backward(batch)
         with detect_peer_loss():
             self.parallel.reduce_gradients()
+            self.parallel.finish_passes()
         counted = loss_sum if self.parallel.layout.counts_losses else torch.zeros_like(loss_sum)
         tally = _Tally(counted, [stop, save, busy], self.input.read())
         if self.rescues:

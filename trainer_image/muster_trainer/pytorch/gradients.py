@@ -13,29 +13,34 @@ from torch.distributed.tensor import DTensor, Shard
 
 def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
     """Sums the gradients over the ranks of `group`, in one message per type of number."""
-    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            piece = local(parameter.grad)
-            by_type.setdefault(piece.dtype, []).append(piece)
-    for pieces in by_type.values():
+    for pieces in by_type(local(parameter.grad) for parameter in parameters if parameter.grad is not None):
         flat = torch.cat([piece.reshape(-1) for piece in pieces])
         dist.all_reduce(flat, group=group)
         for piece, summed in zip(pieces, flat.split([piece.numel() for piece in pieces]), strict=True):
             piece.copy_(summed.view_as(piece))
 
 
-def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int) -> float:
+def by_type(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
+    """The tensors of each type of number, in their order."""
+    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    for one in tensors:
+        found.setdefault(one.dtype, []).append(one)
+    return found.values()
+
+
+def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int | None) -> float:
     """Scales all gradients so that their norm over the whole model is at most `most`. Returns the norm before that.
 
     Each rank adds the squares of its gradients, divided by the number of ranks with the same ones: `copies`, or for a DTensor the number
-    that follows from its placements.
+    that follows from its placements. `copies` None: every rank has all gradients, and needs nothing from the others.
     """
     held = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    square = sum((local(one).double().square().sum() / _copies(one, copies) for one in held), torch.zeros((), dtype=torch.float64))
+    parts = (local(one).double().square().sum() / (1 if copies is None else _copies(one, copies)) for one in held)
+    square = sum(parts, torch.zeros((), dtype=torch.float64))
     if held:
         square = square.to(held[0].device)
-    dist.all_reduce(square)
+    if copies is not None:
+        dist.all_reduce(square)
     norm = square.sqrt().item()
     if norm > most:
         for one in held:

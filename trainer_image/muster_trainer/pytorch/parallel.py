@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +174,9 @@ class ParallelModel:
         if self._reduces_over is not None and self.layout.data_parallel_size > 1:
             gradients.all_reduce(self.module.parameters(), self._reduces_over)
 
+    def finish_passes(self) -> None:
+        """Runs after the passes of a step and before its votes, on all ranks."""
+
     def gradients_ready_at(self) -> float:
         """The time (`time.monotonic`) when this rank's gradients were ready, and only those of other ranks were waited for.
 
@@ -184,8 +187,9 @@ class ParallelModel:
     def update(self, step: int) -> None:
         """Clips the gradients and steps the optimizer."""
         if limit := self.context.task.config.gradientClipNorm:
+            copies = None if self.layout.holds_whole_model else self.layout.gradient_copies
             with detect_peer_loss():
-                gradients.clip(self.module.parameters(), limit, copies=self.layout.gradient_copies)
+                gradients.clip(self.module.parameters(), limit, copies=copies)
         set_rates(self.optimizer, rate_share(self.context.task, step))
         self.optimizer.step()
 
@@ -217,6 +221,16 @@ def broadcast_tensor(tensor: torch.Tensor, *, source: int, group: dist.ProcessGr
     dist.broadcast(numbers, src=source, group=group)
     if numbers is not tensor:
         tensor.copy_(numbers)
+
+
+@torch.no_grad()
+def broadcast_together(tensors: Iterable[torch.Tensor], *, source: int) -> None:
+    """Copies `tensors` from rank `source`, in one message per type of number."""
+    for numbers in gradients.by_type(tensors):
+        flat = torch.cat([one.reshape(-1) for one in numbers])
+        dist.broadcast(flat, src=source)
+        for one, received in zip(numbers, flat.split([one.numel() for one in numbers]), strict=True):
+            one.copy_(received.view_as(one))
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ from muster_trainer.supervisor.succession import Succession
 from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
-SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process
+SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
 DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
@@ -352,8 +352,13 @@ class Replica:
             if reply.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
-            rescues = self._state.resumed is not None and self._state.resumed.rescues and not reply.dump
-            self._ending.by(now, now + max(reply.grace_seconds or 0.0, RESCUE_SECONDS if rescues else 0.0))
+            rescue = 0.0 if reply.dump else self._rescue_seconds
+            self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))
+
+    @property
+    def _rescue_seconds(self) -> float:
+        """How long the processes may take to save after the loss of a peer."""
+        return RESCUE_SECONDS if self._state.rescues else 0.0
 
     def _dump(self) -> None:
         """Reports the stacks of the processes and leaves these as they are for a while. A process that ends takes its peers along, and
@@ -367,14 +372,15 @@ class Replica:
     def _handle_ends(self, ended: list[Ended]) -> None:
         """Ends the siblings of a process that has failed, or whose world was asked to stop."""
         now = time.monotonic()
+        grace = max(SIBLING_GRACE, self._rescue_seconds)
         for end in ended:
             code = ExitCode.COMPLETED if end.requested else meaning(self._end(end, seconds=TAIL_SECONDS))
             if code in STOPPED:
                 self._ending.by(now, now + self._spec.grace_seconds)
             elif code == ExitCode.PEER_LOST:
-                self._ending.by(now + ECHO_SECONDS, now + ECHO_SECONDS + SIBLING_GRACE)
+                self._ending.by(now + ECHO_SECONDS, now + ECHO_SECONDS + grace)
             elif code != ExitCode.COMPLETED:
-                self._ending.by(now, now + SIBLING_GRACE)
+                self._ending.by(now, now + grace)
 
     def _carry_out_ending(self) -> None:
         now = time.monotonic()

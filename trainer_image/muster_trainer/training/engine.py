@@ -76,7 +76,7 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     devices: int
     learning_rate: float
     rescues: bool = False
-    """Whether `rescue` may return a part."""
+    """Whether `rescue` of this rank may return a part."""
     refuses: frozenset[str] = frozenset()
     """Settings of `config` that this engine does not accept: a field, or a field with a value ("nanLoss: Skip")."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from muster_contract.codes import ExitCode
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError, UserError
-from muster_contract.events import Activity, CommitReason, Evaluation, Step
+from muster_contract.events import Activity, CommitReason, Evaluation, Step, WholeState
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
@@ -62,6 +62,7 @@ class Training:
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.export = Export.of(self.task, self.spec)
         self.done: int | None = None
+        self.last: Step | None = None
         self.unmeasured = False
         self.lost_numbers = False
         self.stalenesses: list[int] = []
@@ -126,9 +127,11 @@ class Training:
             with read_back(point.location) as folder:
                 self.engine.load(folder)
         if self.engine.rank == 0:
-            self.events.emit(point.event(rescues=self.engine.rescues))
+            self.events.emit(point.event())
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
+        if self.engine.rescues:
+            self.events.emit(WholeState())
         return point.step
 
     def _choose(self) -> Selection | None:
@@ -158,8 +161,9 @@ class Training:
         met = time.monotonic()
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
+        self.last = self._as_event(step + 1, outcome, samples=len(indices), seconds=time.monotonic() - began)
         if self.engine.rank == 0:
-            self._report_step(step + 1, outcome, len(indices), time.monotonic() - began)
+            self._report_step(self.last)
         if not math.isfinite(outcome.loss):
             self._lost_numbers(step, outcome.loss)
         own = None if outcome.own_seconds is None else outcome.own_seconds + time.monotonic() - met
@@ -181,32 +185,32 @@ class Training:
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
         self.lost_numbers = True
 
-    def _report_step(self, done: int, outcome: StepOutcome, samples: int, seconds: float) -> None:
-        loss = outcome.loss
-        epoch, rest = divmod(done, self.order.steps_per_epoch)
-        if outcome.staleness is not None:
-            self.stalenesses.append(outcome.staleness)
-        self.events.emit(
-            Step(
-                step=done,
-                total_steps=self.total,
-                epoch=epoch,
-                loss=str(loss),
-                loss_hex=loss.hex(),
-                samples=samples,
-                seconds=seconds,
-                input_seconds=outcome.input_seconds,
-                staleness=outcome.staleness,
-            )
+    def _as_event(self, done: int, outcome: StepOutcome, *, samples: int, seconds: float) -> Step:
+        return Step(
+            step=done,
+            total_steps=self.total,
+            epoch=done // self.order.steps_per_epoch,
+            loss=str(outcome.loss),
+            loss_hex=outcome.loss.hex(),
+            samples=samples,
+            seconds=seconds,
+            input_seconds=outcome.input_seconds,
+            staleness=outcome.staleness,
         )
+
+    def _report_step(self, event: Step) -> None:
+        done, loss, epoch, seconds = event.step, event.loss_value, event.epoch, event.seconds
+        if event.staleness is not None:
+            self.stalenesses.append(event.staleness)
+        self.events.emit(event)
         rates = {
-            "samples_per_second": samples / max(seconds, 1e-9),
+            "samples_per_second": event.samples / max(seconds, 1e-9),
             "learning_rate": self.engine.learning_rate * rate_share(self.task, done - 1),
         }
-        self.summaries.write(done, {"loss": loss, "input_share": outcome.input_seconds / max(seconds, 1e-9), **rates})
-        if message := self.stall.add(seconds=seconds, waited=outcome.input_seconds):
+        self.summaries.write(done, {"loss": loss, "input_share": event.input_seconds / max(seconds, 1e-9), **rates})
+        if message := self.stall.add(seconds=seconds, waited=event.input_seconds):
             self.events.notice(NoticeReason.INPUT_STALLED, message)
-        if rest == 0:
+        if done % self.order.steps_per_epoch == 0:
             waited = f", {self.stall.share:.0%} of the time waiting for samples"
             self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
 
@@ -260,14 +264,13 @@ class Training:
         return ExitCode.PREEMPTED
 
     def _rescue(self) -> None:
-        """Rank 0 saves the steps since the newest commit when its peers are gone, if it has the whole state and can write it in less
-        time than the steps would take again."""
+        """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it."""
         saver = self.saver
-        if saver is None or self.engine.rank or not self.engine.rescues or self.done in (None, saver.step or 0):
-            return
-        if saver.seconds > min(RESCUE_SECONDS, time.monotonic() - saver.reached):
+        if saver is None or not self.engine.rescues or self.done in (None, saver.step or 0) or saver.seconds > RESCUE_SECONDS:
             return
         self.events.phase(Activity.STOPPING)
+        if self.engine.rank and self.last is not None:
+            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
             saver.rescue(self._manifest(self.done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)

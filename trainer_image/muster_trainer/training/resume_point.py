@@ -34,9 +34,8 @@ class ResumePoint:
         """A message for each checkpoint that is skipped."""
         return [f"checkpoint {each.path} is passed over: {each.reason}" for each in self.skipped]
 
-    def event(self, *, rescues: bool = False) -> Resumed:
-        """`rescues`: whether rank 0 can save alone when its peers are lost."""
-        return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped, rescues=rescues)
+    def event(self) -> Resumed:
+        return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped)
 
 
 def agree_on_resume_point(ranks: Ranks, choose: Callable[[], Selection | None]) -> ResumePoint:

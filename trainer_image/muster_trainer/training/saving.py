@@ -49,9 +49,9 @@ class _Flight:
 class Saver:
     """The checkpoints of one attempt. Every rank calls the same methods in the same order, but for `busy`.
 
-    `step` and `path` are those of the newest commit, or of the one that the attempt resumed from. `reached` is the time at which
-    training was at that step. `seconds` is the time that rank 0 would need to write all parts. `began` is the start of the newest
-    save. `interval` says how long after it the next one is due. If a save fails, every rank raises StorageUnavailable.
+    `step` and `path` are those of the newest commit, or of the one that the attempt resumed from. `seconds` is the time that one rank
+    needs to write all parts. `began` is the start of the newest save. `interval` says how long after it the next one is due. If a save
+    fails, every rank raises StorageUnavailable.
     """
 
     def __init__(self, store: Store, engine: Engine, events: Events, interval: SaveInterval) -> None:
@@ -60,7 +60,6 @@ class Saver:
         self.path: Location | None = None
         self.began = time.monotonic()
         self.seconds = self._own_seconds = 0.0
-        self.reached = self.began
         self._flight: _Flight | None = None
         self._since = self.began
         self._thread = ThreadPoolExecutor(1, "save", initializer=_yield_to_steps)
@@ -100,22 +99,26 @@ class Saver:
                 self._land()
 
     def rescue(self, manifest: Manifest) -> None:
-        """Rank 0 saves the state after the last step by itself, because its peers are gone. Does nothing if the engine does not have the
-        whole state. A save in flight is abandoned."""
+        """This rank saves the state after the last step by itself, because its peers are gone. Does nothing if the engine does not have
+        the whole state, or if another rank saves the same step. A save in flight is abandoned."""
         if self._flight is not None:
             wait([self._flight.work])
             files.remove_staging(self._flight.staging, self._flight.directory)
         self._since = began = time.monotonic()
-        directory = self.store.begin(manifest.step)
+        directory = self.store.rescue_directory(manifest.step)
         staging = files.staging_folder(directory)
+        claimed = False
         try:
             part = self.engine.rescue(staging)
-            if part is not None:
+            claimed = part is not None and self.store.begin_rescue(directory)
+            if part is not None and claimed:
                 flight = _Flight(manifest, directory, staging, part, began, Future())
-                self._committed(flight, self._commit(flight, [self._write(part, staging, directory)]))
+                size, _ = self._commit(flight, [self._write(part, staging, directory)])
+                self._committed(flight)
+                self._report(flight, size)
         finally:
             files.remove_staging(staging, directory)
-            if self.path != directory:
+            if claimed and self.path != directory:
                 self.store.abandon(directory)
 
     def advance(self) -> None:
@@ -141,9 +144,11 @@ class Saver:
     def _advance(self, flight: _Flight) -> None:
         try:
             if flight.written:
-                size = agree(self.engine, flight.work.result)
+                size, self.seconds = agree(self.engine, flight.work.result)
                 files.remove_staging(flight.staging, flight.directory)
-                self._committed(flight, size)
+                self._committed(flight)
+                if self.engine.rank == 0:
+                    self._report(flight, size)
                 return
             parts = gather(self.engine, flight.work.result)
         except BaseException:
@@ -156,17 +161,17 @@ class Saver:
         if self.engine.rank == 0:
             flight.work = self._thread.submit(self._commit, flight, parts)
 
-    def _committed(self, flight: _Flight, size: int) -> None:
+    def _committed(self, flight: _Flight) -> None:
         self._flight = None
         self.step, self.path = flight.manifest.step, flight.directory
-        if self.engine.rank == 0:
-            now, reason = time.monotonic(), flight.manifest.reason
-            seconds, blocked = now - flight.began, flight.blocked + now - self._since
-            self.reached = flight.began
-            commit = Commit(step=flight.manifest.step, path=flight.directory.name, bytes=size, reason=reason)
-            interval = self.interval.measure(seconds=seconds, blocked=blocked)
-            self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked, interval_seconds=interval))
-            self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
+
+    def _report(self, flight: _Flight, size: int) -> None:
+        now, reason = time.monotonic(), flight.manifest.reason
+        seconds, blocked = now - flight.began, flight.blocked + now - self._since
+        commit = Commit(step=flight.manifest.step, path=flight.directory.name, bytes=size, reason=reason)
+        interval = self.interval.measure(seconds=seconds, blocked=blocked)
+        self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked, interval_seconds=interval))
+        self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
 
     @contextmanager
     def _blocking(self, during: Activity | None = None, after: Activity | None = None) -> Iterator[None]:
@@ -189,17 +194,17 @@ class Saver:
         self._own_seconds = time.monotonic() - began
         return [written, details]
 
-    def _commit(self, flight: _Flight, parts: list[Any]) -> int:
+    def _commit(self, flight: _Flight, parts: list[Any]) -> tuple[int, float]:
+        """Returns the bytes of the checkpoint, and the seconds that one rank needs to write all of it."""
         with files.storage(flight.directory):
             names = flight.part.finish([details for _, details in parts])
         listing = self.store.flush(flight.staging, names, flight.directory)
         for written, _ in parts:
             listing |= written
-        self.seconds = self._own_seconds * sum(bool(written) for written, _ in parts)
         commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
         if not flight.manifest.reason.is_urgent:
             self.store.retain(commit)
-        return size
+        return size, self._own_seconds * sum(bool(written) for written, _ in parts)
 
 
 def _yield_to_steps() -> None:
