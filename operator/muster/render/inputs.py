@@ -68,6 +68,8 @@ def with_fetcher(pod: dict[str, Any], job: TrainingJob, role: RoleName, *, node_
     variables = {each["name"]: each for each in (*trainer.get("env", ()), *(fetcher.get("env") or ()))}
     variables |= {name: {"name": name, "value": value.replace("$", "$$")} for name, value in own.items()}
     fetcher["env"] = list(variables.values())
+    if "imagePullPolicy" in trainer:
+        fetcher.setdefault("imagePullPolicy", trainer["imagePullPolicy"])
     if node_cache is not None:
         mount = {"name": NODE_CACHE_VOLUME, "mountPath": NODE_CACHE_PATH, "subPath": job.metadata.namespace}
         fetcher["volumeMounts"] = [*fetcher.get("volumeMounts", ()), mount]

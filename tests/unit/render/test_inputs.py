@@ -50,14 +50,18 @@ def test_the_fetcher_is_restricted_and_has_variables_and_resources_of_the_traine
     template = {
         "spec": {
             "containers": [
-                {"name": "trainer", "env": [{"name": "HF_ENDPOINT", "value": "http://hub"}, {"name": "HTTPS_PROXY", "value": "http://p"}]}
+                {
+                    "name": "trainer",
+                    "imagePullPolicy": "Never",
+                    "env": [{"name": "HF_ENDPOINT", "value": "http://hub"}, {"name": "HTTPS_PROXY", "value": "http://p"}],
+                }
             ]
         }
     }
     resources = {"limits": {"memory": "1Gi", "nvidia.com/gpu": 1}}
     pod = pod_of({**SPEC, "roles": {"worker": {"template": template, "resources": resources}}})
     fetcher, [trainer] = fetcher_in(pod), pod["spec"]["containers"]
-    assert fetcher["image"] == trainer["image"]
+    assert (fetcher["image"], fetcher["imagePullPolicy"]) == (trainer["image"], "Never")
     assert fetcher["command"] == ["python", "-P", "-m", "muster_trainer.inputs"]
     assert fetcher["securityContext"] == trainer["securityContext"]
     assert fetcher["resources"] == {"limits": {"memory": "1Gi"}}

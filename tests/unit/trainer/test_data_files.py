@@ -238,6 +238,15 @@ def test_missing_files_are_named_with_the_existing_ones(tmp_path: Path) -> None:
     assert open_files({"format": "CSV", "train": "x"}, "test") is None
 
 
+def test_names_of_files_may_refer_to_the_folder_of_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.csv").write_text("x,y\n1,2\n")
+    monkeypatch.setenv("MUSTER_INPUT_ROWS", str(tmp_path))
+    settings = {"format": "CSV", "train": "$(MUSTER_INPUT_ROWS)/train*.csv"}
+    assert len(open_files(settings, "train", Column("x"), Column("y")) or ()) == 1
+    with pytest.raises(BadConfiguration, match=r"there is no file .*\$\(MUSTER_INPUT_OTHER\)/train\.csv"):
+        open_files({**settings, "train": "$(MUSTER_INPUT_OTHER)/train.csv"}, "train", Column("x"), Column("y"))
+
+
 def test_inputs_may_be_several_arrays_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", user=DATA.targets, item=DATA.targets + 1, liked=DATA.inputs[:, 0], weight=DATA.inputs[:, 1])
     parts = {"user": Column("user", "int64"), "item": Column("item", "int64")}, Column("liked"), Column("weight")

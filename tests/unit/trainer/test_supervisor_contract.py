@@ -79,5 +79,7 @@ def test_exit_codes_have_the_reasons_of_the_contract() -> None:
         22: "PreemptedNotSaved",
         30: "CheckpointDamaged",
         31: "StorageUnavailable",
+        32: "InputUnavailable",
+        33: "InputRefused",
     }
     assert (reason_of(137), reason_of(99)) == ("ProcessKilled", "UserError")

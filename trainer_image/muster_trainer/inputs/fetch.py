@@ -39,7 +39,7 @@ class Job:
     cache: Path
     show: Callable[[InputProgress], None]
     say: Callable[[str], None]
-    patience: float = PATIENCE
+    patience: float
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ def job_of(
     *,
     show: Callable[[InputProgress], None],
     say: Callable[[str], None],
-    patience: float = PATIENCE,
+    patience: float,
 ) -> Job:
     """The job that fetches this input."""
     source = parse_source(request.source)
