@@ -50,7 +50,7 @@ def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_r
     assert code == 0, output
     records = local_job.status["attempts"]
     assert [record["attempt"] for record in records] == [0, 1, 2]
-    # rank 0 saved what it had, unless the kill came in the midst of its update: before or after the second commit
+    # rank 0 saved what it had, unless the kill came during its update: before or after the second commit
     assert records[1]["stepsLost"] == 0 or records[1]["stepResumed"] in (10, 20)
     assert records[2]["stepResumed"] == saved
     phases = records[1]["phases"]
