@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_origin
 
 from muster_contract.notices import Notice, NoticeReason, reason_of
+from muster_contract.options import Cut
 from muster_contract.wire import LARGEST_INT, FieldPlan, WireError, document, encode, fields_of, wire_field
 
 MAX_ATTEMPT = 999_999_999
@@ -348,7 +349,7 @@ class Stage:
 class PipelineMeasurement(Event):
     """How the layers of a pipeline are divided into stages. From rank 0."""
 
-    cut: str = _text(default="", cut=WORD, doc="`by cost` or `evenly`.")
+    cut: Cut | None = wire_field(default=None, doc="`options.pipeline.cut`.")
     inherited: bool = wire_field(default=False, doc="Whether it is the division of an earlier attempt.")
     stages: tuple[Stage, ...] = wire_field(default=(), doc="The stages.")
     layers: tuple[Mapping[str, Any], ...] = wire_field(default=(), doc="What each layer costs.")

@@ -1,4 +1,4 @@
-"""Whatever somebody writes into the cluster, the job says what is wrong, and no other job suffers."""
+"""Bad input in the cluster: the job shows what is wrong, and other jobs are not affected."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> 
     assert all(event["count"] == 1 and event["involvedObject"]["uid"] for event in jobs.events("digits"))
 
 
-def test_a_status_that_somebody_wiped_is_made_anew_above_what_runs(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+def test_a_wiped_status_is_written_again_with_a_higher_attempt(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
     jobs.replace_status("digits", {})

@@ -1,4 +1,4 @@
-"""The operator is killed, frozen and cut off: jobs finish all the same, and nothing is done twice."""
+"""The operator is killed, frozen and cut off: jobs still finish, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_standby_soon_recovers_what_is_lost_after_the_leader_was_killed(
         standby.close()
 
 
-def test_an_api_server_that_answers_nobody_for_a_while_makes_nobody_else_the_leader(
+def test_an_api_server_that_does_not_answer_for_a_while_changes_no_leader(
     cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     name = cluster.configuration["leaderElection"]["leaseName"]

@@ -68,7 +68,7 @@ def test_what_a_started_job_was_made_from_changes_only_with_a_suspension(jobs: J
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_of_a_job_that_has_ended_it_is_said_that_it_must_be_made_anew(jobs: Jobs, phase: str) -> None:
+def test_a_change_of_an_ended_job_is_refused_with_the_remedy(jobs: Jobs, phase: str) -> None:
     having(jobs, {**STARTED, "phase": phase})
     for change in CHANGES.values():
         for spec in (change, {**change, "suspend": True}):

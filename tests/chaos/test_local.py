@@ -1,4 +1,4 @@
-"""Every fault of the matrix on a job under `muster run`: it goes on, and ends as one that nothing befell."""
+"""Every fault of the matrix on a job under `muster run`: it resumes, and ends as an undisturbed job does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.matrix import is_rescued, parametrised
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[int, str]]:
-    """The losses of a job that nothing befell; each runs once."""
+    """The losses of an undisturbed job. Each job runs once."""
 
     @cache
     def curve(name: str) -> dict[int, str]:
@@ -29,12 +29,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dic
 @parametrised("tests/chaos/test_local.py::test_a_job_goes_on_after")
 def test_a_job_goes_on_after(fault: str, job: str, tmp_path: Path, undisturbed: Callable[[str], dict[int, str]]) -> None:
     like, what = undisturbed(job), FAULTS[fault]
-    with running(tmp_path, digits(job, **what.spec)) as befallen:
-        befallen.wait_for_step(15)
-        times = what.strike(befallen)
-        befallen.check_succeeded(like)
-    check_ends(befallen, times=times, failure_class=what.failure_class, reasons=what.reasons)
-    check_resumed(befallen, most=0 if is_rescued(fault, job) else what.lost)
-    check_nothing_left(befallen)
+    with running(tmp_path, digits(job, **what.spec)) as disturbed:
+        disturbed.wait_for_step(15)
+        times = what.strike(disturbed)
+        disturbed.check_succeeded(like)
+    check_ends(disturbed, times=times, failure_class=what.failure_class, reasons=what.reasons)
+    check_resumed(disturbed, most=0 if is_rescued(fault, job) else what.lost)
+    check_nothing_left(disturbed)
     if what is not FAULTS["clock-jump"]:  # what is booked while the clock is wrong is wrong, too
-        befallen.check_goodput()
+        disturbed.check_goodput()

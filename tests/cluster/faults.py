@@ -232,7 +232,7 @@ def check_attempt(
 
 
 def check_succeeded(job: ClusterJob, like: ClusterJob, *, attempts: int | None = None, **counts: int) -> None:
-    """It succeeded, with the losses of the job that nothing befell, and its restarts are counted by class."""
+    """It succeeded, with the losses of an undisturbed job, and its restarts are counted by class."""
     job.check_succeeded(like.losses())
     assert job.status["progress"]["step"] == STEPS
     if attempts is not None:

@@ -1,4 +1,4 @@
-"""A pod is taken away or breaks in mid-training: the job goes on from its newest commit, and loses what a job loses that nothing befell."""
+"""A pod is deleted or fails during training. The job resumes from its newest commit, and its losses equal those of an undisturbed job."""
 
 from __future__ import annotations
 

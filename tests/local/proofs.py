@@ -16,7 +16,7 @@ from tests.support.seeds import seeded_random
 
 STEPS = 69
 SLOW = {"stepDelaySeconds": 0.04}
-"""So that there is time to act before the training has ended."""
+"""Slows the training down, so that a test can act before it ends."""
 
 
 def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> BareWorld:
@@ -76,7 +76,7 @@ def what_rank_0_has_is_saved_when_its_peer_is_gone(strategy: str, directory: Pat
     uninterrupted run."""
     with world(strategy, trainer(directory, config={"stepDelaySeconds": 1.0}), size=size) as first:
         step = first.wait_for_event("step", lambda event: event["step"] == 12)
-        time.sleep(max(0.0, step["time"] + 0.5 - time.time()))  # in the midst of the delay of the next step
+        time.sleep(max(0.0, step["time"] + 0.5 - time.time()))  # during the delay of the next step
         first.kill(size - 1)
         assert first.finish() == [*[20] * (size - 1), -signal.SIGKILL], first.story()
     last = first.events("commit")[-1]

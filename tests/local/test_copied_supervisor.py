@@ -69,7 +69,7 @@ def start_in(root: Path, run: SupervisorRun, entry: dict[str, Any], **changed: s
     whole = [*namespaces, "sh", "-c", shell, "sh", *clean, f"PATH={path}", *inside]
     probe = subprocess.run([*namespaces, "sh", "-c", shell, "sh", "true"], capture_output=True, text=True, timeout=DEADLINE, check=False)
     if probe.returncode != 0:
-        pytest.skip(f"this machine lets nobody make a root of its own: {probe.stderr.strip()}")
+        pytest.skip(f"this machine does not allow a root of one's own: {probe.stderr.strip()}")
     with run.out.open("wb") as out, run.err.open("wb") as err:
         run.popen = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
     return run
@@ -92,7 +92,7 @@ def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Pat
     assert parent == 1
 
 
-def test_it_tells_how_a_command_failed_there(empty_root: Path, run: SupervisorRun) -> None:
+def test_it_reports_how_a_command_failed_there(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", "raise SystemExit('no such data')"]})
     assert run.wait() == 10
     assert (run.last_words()["exitCode"], "no such data" in run.last_words()["message"]) == (1, True)

@@ -33,7 +33,7 @@ def test_a_model_that_was_cut_up_is_exported_whole(strategy: str, size: int, tmp
 
 
 @pytest.mark.torch
-def test_an_export_is_checked_in_a_fresh_process_and_made_anew_when_the_job_is_run_again(tmp_path: Path) -> None:
+def test_an_export_is_checked_in_a_fresh_process_and_written_again_by_the_next_run(tmp_path: Path) -> None:
     document = trainer(tmp_path, config=EXPORTING)
     with world("DDP", document) as first:
         assert first.finish() == [0, 0], first.story()

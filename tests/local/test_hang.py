@@ -16,7 +16,7 @@ LIMIT = 8
 SAVE_LIMIT = 60
 """A busy disk may hold up a save."""
 SLEEPER = '''
-"""Rank 1 sleeps for ever in the step after somebody has made a file `sleep`."""
+"""Rank 1 sleeps for ever in the step after the file `sleep` appears."""
 import os, time
 from pathlib import Path
 

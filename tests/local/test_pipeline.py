@@ -107,7 +107,7 @@ def test_pipedream_killed_and_resumed_goes_on_bit_for_bit_with_one_that_saved_at
     config = {"hidden": [64, 32, 16], "epochs": 2}
     whole = finished("Pipeline", 2, trainer(tmp_path / "whole", config=config, options=PIPEDREAM)).losses()
     document = trainer(tmp_path / "killed", config={**config, **proofs.SLOW}, options=PIPEDREAM)
-    ignored = shutil.ignore_patterns("step-*", "attempts")  # all but the cut: measured anew, it may be another
+    ignored = shutil.ignore_patterns("step-*", "attempts")  # all but the cut: a second measurement may give another one
     shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=ignored)
     with world("Pipeline", document) as first:
         random = seeded_random()

@@ -49,7 +49,7 @@ def test_a_programs_own_exit_code_22_is_a_failure_with_a_budget_and_no_preemptio
     assert [record["exitCode"] for record in status["attempts"]] == [22, 22]
 
 
-def test_of_a_program_that_reports_nothing_only_what_is_known_is_told(local_job: LocalJob) -> None:
+def test_a_program_that_reports_nothing_has_no_figures_of_steps(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"command": ["sh", "-c", "test -e ran && exit 0; touch ran; sleep 0.5; exit 1"]}, replicas=1))
     code, output = local_job.muster_run("job.yaml")
     assert code == 0, output
@@ -130,7 +130,7 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(local_jo
     assert _uid(local_job) == uid
 
 
-def test_steps_done_after_muster_run_had_written_its_last_status_are_known_when_it_is_resumed(local_job: LocalJob) -> None:
+def test_steps_after_the_last_status_of_muster_run_count_when_it_is_resumed(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 400 0.01"}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
@@ -222,7 +222,7 @@ def test_a_killed_guard_is_replaced(local_job: LocalJob) -> None:
     "number",
     [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)],
 )
-def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(local_job: LocalJob, number: signal.Signals) -> None:
+def test_a_stopped_run_saves_and_resumes(local_job: LocalJob, number: signal.Signals) -> None:
     local_job.write(job())
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
@@ -238,7 +238,7 @@ def test_asked_to_stop_it_saves_says_how_to_go_on_and_goes_on(local_job: LocalJo
 
 
 @pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
-def test_asked_to_stop_in_an_evaluation_when_all_steps_are_saved_it_has_saved(local_job: LocalJob, evaluation: int, grace: int) -> None:
+def test_a_run_that_is_stopped_in_an_evaluation_has_saved_all_steps(local_job: LocalJob, evaluation: int, grace: int) -> None:
     (local_job.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
     local_job.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
     with local_job.running("job.yaml") as run:
@@ -260,7 +260,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(local_job: LocalJob) -> None:
     with local_job.running("job.yaml") as run:
         wait_until(lambda: local_job.logs().count("up") == 2, "both workers")
         run.send_signal(signal.SIGINT)
-        wait_until(lambda: local_job.status.get("message", "").startswith("suspending"), "the first Ctrl-C to be heeded")
+        wait_until(lambda: local_job.status.get("message", "").startswith("suspending"), "the reaction to the first Ctrl-C")
         run.send_signal(signal.SIGINT)
         code, output = finish(run)
     assert code == 22, output
@@ -313,7 +313,7 @@ def test_a_second_run_at_the_same_time_is_refused_with_the_pid_of_the_first(loca
         assert finish(run)[0] == 21
 
 
-def test_a_second_run_refuses_a_finished_one_until_told_what_to_do(local_job: LocalJob) -> None:
+def test_a_second_run_of_a_finished_job_needs_resume_or_fresh(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 10 0.01"}))
     assert local_job.muster_run("job.yaml")[0] == 0
     uid = _uid(local_job)
@@ -363,7 +363,7 @@ def test_a_failed_run_is_taken_up_again_when_the_script_is_mended(local_job: Loc
     assert local_job.status["attempt"] == 1
 
 
-def test_logs_are_shown_when_asked_for(local_job: LocalJob) -> None:
+def test_logs_are_shown_on_request(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 5 0.01"}))
     code, output = local_job.muster_run("job.yaml", "--logs")
     assert code == 0, output

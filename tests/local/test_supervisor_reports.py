@@ -71,7 +71,7 @@ def test_reports_come_at_the_interval_although_nothing_changes(run: SupervisorRu
     assert numbers == [1, 2, 3, 4]
 
 
-def test_a_process_that_somebody_stops_is_told(run: SupervisorRun, coordinator: Coordinator) -> None:
+def test_a_stopped_process_is_reported(run: SupervisorRun, coordinator: Coordinator) -> None:
     run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
     report = coordinator.wait_for_report(lambda report: report["processes"])
     os.kill(report["processes"][0]["pid"], signal.SIGSTOP)
@@ -94,7 +94,7 @@ def test_reports_take_one_connection_for_as_long_as_it_is_kept(hangs_up: bool, r
     assert "reports to" not in run.err.read_text()
 
 
-def test_many_changes_are_told_in_few_reports(run: SupervisorRun, coordinator: Coordinator) -> None:
+def test_many_changes_go_into_few_reports(run: SupervisorRun, coordinator: Coordinator) -> None:
     source = """
 import json, os, time
 for step in range(1, 301):
@@ -111,7 +111,7 @@ for step in range(1, 301):
     assert last["sequence"] < most
 
 
-def test_how_a_rank_gets_on_is_told_with_the_next_report_and_causes_none(run: SupervisorRun, coordinator: Coordinator) -> None:
+def test_the_pace_of_a_rank_goes_into_the_next_report_and_causes_none(run: SupervisorRun, coordinator: Coordinator) -> None:
     coordinator.reply["intervalSeconds"] = 600
     source = """
 import json, os, time
@@ -126,7 +126,7 @@ for step in range(1, 61):
     assert last["sequence"] < 20, "reports are due for the start and the end, and not for 60 events"
 
 
-def test_a_token_is_shown_to_none_but_him_whom_the_authority_vouches_for(run: SupervisorRun, coordinator: Coordinator) -> None:
+def test_a_token_is_sent_only_to_a_coordinator_that_the_authority_certifies(run: SupervisorRun, coordinator: Coordinator) -> None:
     certificate, stranger = (new_certificate("localhost", datetime.now(UTC)) for _ in range(2))
     coordinator.socket = certificate.context().wrap_socket(coordinator.socket, server_side=True)
     url = coordinator.url.replace("http://127.0.0.1", "https://localhost")

@@ -14,7 +14,7 @@ from tests.support.bare_worlds import trainer, world
 pytestmark = pytest.mark.tensorflow
 
 
-def test_a_host_without_a_tpu_is_told_so_in_one_message() -> None:
+def test_a_host_without_a_tpu_ends_with_one_message() -> None:
     with world("TPU", trainer(None), size=1, TPU_NAME="local") as running:
         assert running.finish() == [11], running.story()
     assert proofs.last_error(running)["reason"] == "BadConfiguration"

@@ -53,6 +53,24 @@ def test_a_failed_replica_gets_a_class_and_a_reason(view: ReplicaView, failure_c
 
 
 @pytest.mark.parametrize(
+    ("view", "exit_code", "signal"),
+    [
+        (replica(phase="Failed", exit_code=3), 3, None),
+        (replica(phase="Failed", exit_code=139), None, "SIGSEGV"),
+        (replica(phase="Failed", exit_code=10, last_words=words(10, exit_code=1)), 1, None),
+        (replica(phase="Failed", exit_code=137, last_words=words(137, signal="SIGKILL")), None, "SIGKILL"),
+        (replica(phase="Failed", exit_code=139, last_words=words(139, exit_code=139)), None, "SIGSEGV"),
+        (replica(phase="Failed", exit_code=1, last_words=words(0)), 1, None),
+        (replica(phase="Failed", reason="NodeLost"), None, None),
+    ],
+)
+def test_a_cause_has_the_exit_code_or_the_signal_of_the_process(view: ReplicaView, exit_code: int | None, signal: str | None) -> None:
+    cause = cause_of_end(view, stopped=False)
+    assert cause is not None
+    assert (cause.exit_code, cause.signal) == (exit_code, signal)
+
+
+@pytest.mark.parametrize(
     "view",
     [replica(), replica(phase="Pending"), replica(phase="Succeeded"), replica(phase="Succeeded", deleting=at(5)), replica(disruption="X")],
 )

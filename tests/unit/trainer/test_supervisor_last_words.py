@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from muster_contract.codes import reason_of
 from muster_contract.errors import BadConfiguration
-from muster_contract.events import Commit, Evaluation, Resumed
+from muster_contract.events import Commit, CommitReason, Evaluation, Resumed
 from muster_contract.reports import MAX_LAST_WORDS, LastWords, Progress
 from muster_contract.run_state import RunState
 from muster_contract.wire import parse
@@ -24,7 +24,7 @@ metrics = st.just({"accuracy": 0.5}) | st.just({f"{number}" + "\U0001f600" * 8: 
 states = st.builds(
     RunState,
     progress=st.none() | st.builds(Progress, step=st.integers(0, 2**53), loss=texts),
-    checkpoint=st.none() | st.builds(Commit, step=st.integers(0, 2**53), path=anything, reason=texts, role=texts),
+    checkpoint=st.none() | st.builds(Commit, step=st.integers(0, 2**53), path=anything, reason=st.sampled_from(CommitReason), role=texts),
     evaluation=st.none() | st.builds(Evaluation, step=st.integers(0, 2**53), metrics=metrics, role=texts),
     resumed=st.none() | st.builds(Resumed, step=st.integers(0, 2**53)),
 )
@@ -55,7 +55,7 @@ def test_last_words_are_one_line_of_json_within_the_limit_of_kubernetes(
 
 def test_the_newest_commit_is_the_last_field_that_is_left_out() -> None:
     wide = "\U0001f600" * 64
-    commit = Commit(step=320, path="\U0001f600" * 200, reason=wide)
+    commit = Commit(step=320, path="\U0001f600" * 200, reason=CommitReason.FINAL)
     evaluation = Evaluation(step=330, metrics={f"{number}" + "\U0001f600" * 8: number / 7 for number in range(64)})
     state = RunState(progress=Progress(step=340, loss=wide), checkpoint=commit, evaluation=evaluation)
     line = to_line(last_words(20, "peer lost " * 100, 3, state))

@@ -99,8 +99,8 @@ class PipelineModel(ParallelModel):
         slots = _SLOTS.get(task.config.optimizer, int(task.config.momentum > 0)) if task.optimizer is None else 2
         pipeline = {"stages": self.stages, "processes": self.pipeline_size, "micro_batches": self.micro_batch_count}
         costs = Costs(measured.layers, held(self.schedule, **pipeline, slots=slots))
-        even, most = self._options.cut is Cut.EVEN, self._options.stage_memory_mib
-        cut, limit = (cut_evenly if even else cut_by_cost), most and most * MIB
+        most = self._options.stage_memory_mib
+        cut, limit = (cut_evenly if self._options.cut is Cut.EVEN else cut_by_cost), most and most * MIB
         shape = {**pipeline, "rows": len(indices), "schedule": self.schedule.value, "cut": self._options.cut.value, "limit": limit}
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         world = {"devices": fingerprint(context.device)["devices"], "threads": torch.get_num_threads(), "model": shapes}
@@ -108,7 +108,7 @@ class PipelineModel(ParallelModel):
         whole = {"stages": self.stages, "layers": len(measured.layers)}
         sizes, is_inherited = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
         if self.stages > 1:
-            _report_cut(costs, sizes, by="evenly" if even else "by cost", is_inherited=is_inherited)
+            _report_cut(costs, sizes, cut=self._options.cut, is_inherited=is_inherited)
         return {"cut": sizes, "profile": measured.to_document()}
 
     # between stages
@@ -156,7 +156,7 @@ class PipelineModel(ParallelModel):
         return buffer
 
 
-def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_inherited: bool) -> None:
+def _report_cut(costs: Costs, sizes: Sequence[int], *, cut: Cut, is_inherited: bool) -> None:
     """Reports the layers, milliseconds and memory of each stage to the user."""
     stages: list[Stage] = []
     texts: list[str] = []
@@ -169,8 +169,8 @@ def _report_cut(costs: Costs, sizes: Sequence[int], *, by: str, is_inherited: bo
         texts.append(f"stage {stage}: {edges}, {1000 * seconds:.2f} ms, {size / MIB:.1f} MiB")
     events = Events.from_environment(os.environ, dist.get_rank())
     layers = tuple(asdict(layer) for layer in costs.layers)
-    events.emit(PipelineMeasurement(cut=by, inherited=is_inherited, stages=tuple(stages), layers=layers))
-    how = f"cut {by}{' as the run before' if is_inherited else ''}"
+    events.emit(PipelineMeasurement(cut=cut, inherited=is_inherited, stages=tuple(stages), layers=layers))
+    how = f"cut {'evenly' if cut is Cut.EVEN else 'by cost'}{' as the run before' if is_inherited else ''}"
     events.notice(NoticeReason.PIPELINE_CUT, f"{len(sizes)} stages, {how}: {'; '.join(texts)} a micro-batch")
 
 

@@ -190,7 +190,7 @@ def _own_end(view: ReplicaView) -> Cause:
     code = words.code if words and words.code else view.exit_code
     killed_by = signal_name(code - SIGNAL_BASE) if code and code > SIGNAL_BASE else None
     signal = words.signal or killed_by if words else killed_by
-    exit_code = words.exit_code if words else view.exit_code
+    exit_code = words.exit_code if words and words.exit_code is not None else view.exit_code
     return replace(_own_cause(view, words, code), exit_code=None if signal else exit_code, signal=signal)
 
 
