@@ -20,6 +20,7 @@ from muster.explain.explain import Explanation
 from muster.report.history import ReportError
 from muster.report.job import JobView, job_page
 from muster.report.page import as_html as page_as_html
+from muster.report.storage import Storage, StorageError, storage_of
 
 OnProgress = Callable[[Progress], object]
 BackendName = Literal["cluster", "local"]
@@ -130,17 +131,21 @@ class AsyncJob(ABC):
     async def report(self, *, history: str | Path | None = None) -> Report:
         """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
 
-        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
-        RefusedError if the page cannot be drawn.
+        `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
+        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
         """
-        view = await self._view(Path(history) if history is not None else None)
+        try:
+            storage = storage_of(history) if history is not None else None
+        except StorageError as error:
+            raise errors.RefusedError(str(error)) from error
+        view = await self._view(storage)
         try:
             return Report(self.name, await asyncio.to_thread(lambda: page_as_html(job_page(view))))
         except ReportError as error:
             raise errors.RefusedError(str(error)) from error
 
     @abstractmethod
-    async def _view(self, history: Path | None) -> JobView: ...
+    async def _view(self, history: Storage | None) -> JobView: ...
 
     @abstractmethod
     async def suspend(self) -> None:

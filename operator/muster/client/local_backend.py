@@ -31,6 +31,7 @@ from muster.local.rundir import free_path, has_run, load_run, pid_of_run
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.report.history import ReportError, read_history
 from muster.report.job import JobView
+from muster.report.storage import Storage
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1
@@ -267,7 +268,7 @@ class LocalJob(AsyncJob):
         job = self._backend.read(self.name)
         return explain(Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()}))
 
-    async def _view(self, history: Path | None) -> JobView:
+    async def _view(self, history: Storage | None) -> JobView:
         """A run directory has the whole history, so `history` has no effect."""
         from muster.client.views import local_view
 

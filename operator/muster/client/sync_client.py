@@ -107,8 +107,8 @@ class Job:
     def report(self, *, history: str | Path | None = None) -> Report:
         """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
 
-        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
-        RefusedError if the page cannot be drawn.
+        `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
+        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
         """
         return self._loop.run(self._job.report(history=history))
 
