@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -185,7 +186,8 @@ class AsyncClient:
 
     `namespace`, `context` and `kubeconfig` name the cluster, as the options of the commands do. By default they are those of kubectl.
     With `backend="local"`, jobs run on this machine, in run directories below `directory` (default: runs). They save and end when the
-    client is closed or its process ends, unless `detach` is true.
+    client is closed or its process ends, unless `detach` is true. `presets` is a file with the presets that such jobs name, as `kubectl
+    get trainingpresets -o yaml` prints them (default: $MUSTER_PRESETS).
 
     Raises ClientError if the extra `cluster` is not installed. The connection is made by the first call, which raises NoClusterError if
     there is no cluster.
@@ -200,8 +202,9 @@ class AsyncClient:
         backend: BackendName = "cluster",
         directory: str | Path | None = None,
         detach: bool = False,
+        presets: str | Path | None = None,
     ) -> None:
-        self._backend = _backend(backend, (namespace, context, kubeconfig), directory=directory, detach=detach)
+        self._backend = _backend(backend, (namespace, context, kubeconfig), directory=directory, detach=detach, presets=presets)
 
     async def submit(self, job: JobInput, *, code: str | Path | None = None) -> AsyncJob:
         """Submits a job, which is built in Python, the data of a job file, or the path of a job file.
@@ -231,17 +234,20 @@ class AsyncClient:
         await self.close()
 
 
-def _backend(name: BackendName, target: tuple[str | None, ...], *, directory: str | Path | None, detach: bool) -> Backend:
+def _backend(
+    name: BackendName, target: tuple[str | None, ...], *, directory: str | Path | None, detach: bool, presets: str | Path | None
+) -> Backend:
     if name == "local":
         if any(each is not None for each in target):
             raise errors.RefusedError("namespace, context and kubeconfig are for clusters: leave them out with backend='local'")
         from muster.client.local_backend import LocalBackend
 
-        return LocalBackend(Path(directory or "runs"), detach=detach)
+        file = presets or os.environ.get("MUSTER_PRESETS")
+        return LocalBackend(Path(directory or "runs"), detach=detach, presets=Path(file) if file else None)
     if name != "cluster":
         raise errors.RefusedError(f"backend: must be cluster or local, not {name!r}")
-    if directory is not None or detach:
-        raise errors.RefusedError("directory and detach are for backend='local'")
+    if directory is not None or detach or presets is not None:
+        raise errors.RefusedError("directory, detach and presets are for backend='local'")
     try:
         from muster.client.cluster_backend import ClusterBackend
     except ModuleNotFoundError as error:

@@ -22,6 +22,7 @@ from muster.api.status import Phase
 from muster.client import errors
 from muster.client.async_client import AsyncJob, selection_of
 from muster.client.job_input import data_of
+from muster.control.presets import with_preset_written_out
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.background import STOP, Request
@@ -52,13 +53,16 @@ class Place:
 class LocalBackend:
     """The runs in one folder, `runs` by default."""
 
-    def __init__(self, folder: Path, *, detach: bool) -> None:
+    def __init__(self, folder: Path, *, detach: bool, presets: Path | None = None) -> None:
+        """`presets` is a file with the presets that jobs name."""
         self._folder = folder.absolute()
         self._detach = detach
+        self._presets = presets
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
         name = job.metadata.name
+        job = await asyncio.to_thread(with_preset_written_out, job, self._presets)
         if has_run(self.directory(name)) and (self.is_running(name) or self.read(name).status.attempts):
             raise errors.ConflictError(
                 f"a run {name} exists in {self._folder}: resume() it, delete() it, or choose another name (client.get({name!r}))"
