@@ -29,9 +29,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 11
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_without_the_preset_says_where_to_get_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()) == 11
+    refused(command.split())
     message = capsys.readouterr().err
     assert "job.yaml: spec.preset: gpus is a preset of a cluster" in message
     assert "kubectl get trainingpreset gpus -o yaml" in message
@@ -42,16 +48,18 @@ def test_a_command_without_the_preset_says_where_to_get_it(command: str, capsys:
 def test_a_command_takes_the_fields_of_the_preset(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([*command.split(), "--presets", "presets.yaml"]) == 11
+    refused([*command.split(), "--presets", "presets.yaml"])
     by_option = capsys.readouterr().err
     assert "with preset gpus, spec.batch.globalSize is not possible" in by_option
     monkeypatch.setenv("MUSTER_PRESETS", "presets.yaml")
-    assert main(command.split()) == 11
+    refused(command.split())
     assert capsys.readouterr().err == by_option
 
 
 def test_the_job_that_measures_collectives_on_a_cluster_keeps_the_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench-collectives", "job.yaml", "--manifest"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["bench-collectives", "job.yaml", "--manifest"])
+    assert ended.value.code == 0
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["preset"] == "gpus"
 
 
