@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from muster.report.history import ReportError
 from muster.report.recorded import read_recorded
 from muster.report.storage import storage_of
+from muster.ui.sources import GoneJobs
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.history import ATTEMPTS_KEPT, MOST_EVENT_BYTES, MOST_RECORD_BYTES
 from muster_trainer.supervisor.history import HistoryWriter
@@ -159,6 +161,8 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
         recorded = read_recorded(bucket, "default", "job")
         assert [(each.label, each.record.attempt, each.log[-1]) for each in recorded.replicas] == [("worker-0", 3, "line 299")]
         assert sorted(recorded.history.curve) == [1, 2, 3]
+        rows = asyncio.run(GoneJobs(bucket, None).listed(None))
+        assert [(row.namespace, row.name, row.state) for row in rows] == [("default", "job", "Succeeded")]
         for namespace, name in (("default", "other"), ("default", "../default/job"), ("..", "job"), ("", "default/job")):
             with pytest.raises(ReportError, match="has no history"):
                 read_recorded(bucket, namespace, name)
