@@ -121,7 +121,7 @@ RUN python3 -m venv /opt/muster
 COPY --from=requirements /src/ui.txt ./
 RUN pip install -r ui.txt
 COPY --from=operator-build /wheels /wheels
-RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.ui.serving, matplotlib.figure' && pip uninstall --yes pip
+RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.ui.serving, matplotlib.figure, botocore.session' && pip uninstall --yes pip
 
 FROM ${BASE_IMAGE} AS ui
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster

@@ -47,7 +47,7 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     if image == "operator":
         return [*project["dependencies"], *extras["operator"], *extras[TELEMETRY]]
     if image == "ui":
-        return [*project["dependencies"], *extras["cluster"], *extras["report"]]
+        return [*project["dependencies"], *extras["cluster"], *extras["report"], *extras["history"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
     wanted = distribution or _locks_of(framework)[0][1]

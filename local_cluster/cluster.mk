@@ -12,7 +12,10 @@ images: $(READY) ## build the images for tests from the Dockerfile, on a Docker 
 	@$(LOCAL_CLUSTER) images
 
 cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
-	$(BIN)/pytest tests/cluster -m "not chaos"
+	$(BIN)/pytest tests/cluster -m "not chaos and not tutorial"
+
+tutorials: $(READY) ## the commands of the tutorial for a cluster, as they are written, on a real cluster
+	$(BIN)/pytest tests/cluster -m tutorial
 
 cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
 	$(BIN)/python -m bench.cluster_recovery
@@ -23,4 +26,4 @@ manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its
 manifests-check: $(READY) ## whether those are current
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
 
-.PHONY: cluster cluster-down images cluster-test cluster-bench manifests manifests-check
+.PHONY: cluster cluster-down images cluster-test tutorials cluster-bench manifests manifests-check

@@ -321,3 +321,20 @@ def test_the_web_page_has_the_storage_read_only_and_the_certificate(render: Rend
     plain = only(render({"ui": {"enabled": True}}), "Deployment", "-ui")["spec"]["template"]["spec"]["containers"][0]
     assert plain["args"][-1] == "--authority=/etc/muster/authority/ca.crt"
     assert plain["livenessProbe"]["httpGet"]["scheme"] == "HTTP"
+
+
+def test_the_web_page_reads_histories_from_a_bucket(render: Render) -> None:
+    ui = {"enabled": True, "historyBucket": "s3://checkpoints/runs", "historySecret": "bucket", "historyPorts": [9000]}
+    manifests = render({"ui": ui})
+    [page] = only(manifests, "Deployment", "-ui")["spec"]["template"]["spec"]["containers"]
+    assert page["args"][-1] == "--history=s3://checkpoints/runs"
+    assert page["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    ports = [[port["port"] for port in rule["ports"]] for rule in only(manifests, "NetworkPolicy", "-ui")["spec"]["egress"]]
+    assert ports[-1] == [9000]
+    assert ports[:-1] == [
+        [port["port"] for port in rule["ports"]]
+        for rule in only(render({"ui": {"enabled": True}}), "NetworkPolicy", "-ui")["spec"]["egress"]
+    ]
+    for wrong in ({**ui, "historyClaim": "checkpoints"}, {**ui, "historyBucket": ""}, {**ui, "historyBucket": "gs://x"}):
+        with pytest.raises(AssertionError, match=r"ui.*history"):
+            render({"ui": wrong})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,9 +11,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from muster.report.history import ReportError
+from muster.report.recorded import read_recorded
+from muster.report.storage import storage_of
+from muster.ui.sources import GoneJobs
 from muster_contract.environment import ReplicaEnvironment
-from muster_contract.history import ATTEMPTS_KEPT, MOST_EVENT_BYTES
+from muster_contract.history import ATTEMPTS_KEPT, MOST_EVENT_BYTES, MOST_RECORD_BYTES
 from muster_trainer.supervisor.history import HistoryWriter
+from tests.support.object_store import BUCKET, object_store
 from tests.support.supervisors import SLEEPS, Coordinator, SupervisorRun
 
 FENCE = "20261121T111614Z-{:04d}"
@@ -125,6 +133,47 @@ def test_a_replica_that_is_asked_to_go_leaves_its_history_too(run: SupervisorRun
     assert left(tmp_path, 3)[2] == ["ready"]
 
 
+def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
+    run: SupervisorRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store(tmp_path / "s3") as server:
+        jobs = server.objects / "runs" / "default"
+        older = [f"20261120T111614Z-{attempt:04d}" for attempt in range(ATTEMPTS_KEPT + 1)]
+        for name in older:
+            (jobs / "job" / "history" / name / "worker-0").mkdir(parents=True)
+            (jobs / "job" / "history" / name / "worker-0" / "log.txt").write_text("old")
+        storage = f"s3://{BUCKET}/runs"
+        run.start(STEPS.format(count=3, code=0), MUSTER_CHECKPOINT_DIR=f"{storage}/default/job", **server.variables)
+        assert run.wait() == 0
+        assert run.err.read_text() == ""
+        record, events, log = left(jobs / "job", 3)
+        assert (record["attempt"], record["lastWords"]["code"], len(events), len(log)) == (3, 0, 3, 200)
+        kept = sorted(path.name for path in (jobs / "job" / "history").iterdir() if any(path.rglob("log.txt")))
+        assert kept == [*older[-(ATTEMPTS_KEPT - 1) :], FENCE.format(3)]
+
+        large = jobs / "job" / "history" / FENCE.format(3) / "worker-1"
+        large.mkdir()
+        (large / "replica.json").write_text("[" * (MOST_RECORD_BYTES + 1))
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        bucket = storage_of(storage)
+        assert (bucket.names(), bucket.names("default")) == (["default"], ["job"])
+        recorded = read_recorded(bucket, "default", "job")
+        assert [(each.label, each.record.attempt, each.log[-1]) for each in recorded.replicas] == [("worker-0", 3, "line 299")]
+        assert sorted(recorded.history.curve) == [1, 2, 3]
+        rows = asyncio.run(GoneJobs(bucket, None).listed(None))
+        assert [(row.namespace, row.name, row.state) for row in rows] == [("default", "job", "Succeeded")]
+        for namespace, name in (("default", "other"), ("default", "../default/job"), ("..", "job"), ("", "default/job")):
+            with pytest.raises(ReportError, match="has no history"):
+                read_recorded(bucket, namespace, name)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(ReportError, match="SignatureDoesNotMatch"):
+            read_recorded(storage_of(storage), "default", "job")
+        wrong = {**server.variables, "AWS_SECRET_ACCESS_KEY": "wrong"}
+        assert run.start("", MUSTER_CHECKPOINT_DIR=f"{storage}/default/job", **wrong).wait() == 0
+        assert "the history of attempt 3 cannot be written to s3://" in run.err.read_text()
+
+
 def test_a_write_that_never_ends_delays_the_end_for_a_bounded_time(run: SupervisorRun, tmp_path: Path) -> None:
     """Here the write waits for the log of the supervisor, into which it wants to say that it failed."""
     (tmp_path / "history").write_text("a file")
@@ -137,7 +186,7 @@ def test_a_write_that_never_ends_delays_the_end_for_a_bounded_time(run: Supervis
 
     writer = HistoryWriter(say)
     began = time.monotonic()
-    writer.write(ReplicaEnvironment.from_environment(environ), {"log.txt": b""})
+    writer.write(ReplicaEnvironment.from_environment(environ), {"log.txt": b""}, {})
     assert waits.wait(60)
     writer.finish(0.2)
     assert not go_on.is_set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.cli.job_file import presets_option
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 @click.option(
     "--log", type=click.File("r", errors="replace"), help="Measure nothing: show what the log of that job's first pod (- for stdin) has."
 )
-def bench_collectives(*, job: str, seconds: float, largest: int, output: Path | None, manifest: bool, log: Any) -> None:
+@presets_option
+def bench_collectives(
+    *, job: str, seconds: float, largest: int, output: Path | None, manifest: bool, log: Any, presets: Path | None
+) -> None:
     """Measures all-reduce in its variants, broadcast, all-gather and reduce-scatter over message sizes, between the processes that the
     job in JOB.YAML would have, and what a plain socket reaches between the first and the last of them.
 
@@ -35,11 +39,13 @@ def bench_collectives(*, job: str, seconds: float, largest: int, output: Path | 
     """
     from muster.admission.read import read_job
     from muster.cli.render import as_yaml
+    from muster.control.presets import read_with_preset
     from muster.measure.jobs import collectives_job
 
     if manifest and log:
         raise click.UsageError("--manifest prints the job, --log shows its results: give one of them")
-    read = read_job(job)
+    # The manifest keeps the name of the preset: the cluster has it.
+    read = read_job(job) if manifest or log else read_with_preset(job, presets)
     sizes = [size for power in range(5, 17) if (size := 4**power) <= largest * 2**20]
     measuring = collectives_job(read, {"sizes": sizes or [2**10], "seconds": seconds})
     if manifest:

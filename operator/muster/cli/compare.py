@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from muster.cli.job_file import presets_option
 from muster.cli.refusal import RefusalError
 
 ALL_FAILED = 10
@@ -15,8 +16,9 @@ ALL_FAILED = 10
 @click.command()
 @click.argument("file", metavar="COMPARE.YAML", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Page; default: compare.html in the run directory.")
+@presets_option
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<name of the file>.")
-def compare(file: Path, output: Path | None, run_dir: Path | None) -> int:
+def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path | None) -> int:
     """Runs the variants of a job that COMPARE.YAML lists, one after another on this machine, and shows their training time, speed-up,
     efficiency, communication, input stall, memory and loss as a table and a page.
 
@@ -30,7 +32,7 @@ def compare(file: Path, output: Path | None, run_dir: Path | None) -> int:
 
     directory = run_dir or Path("runs") / file.stem
     try:
-        comparison = read_comparison(file)
+        comparison = read_comparison(file, presets)
         outcomes = list(run_all(comparison, directory, say=lambda text: click.echo(text, err=True)))
     except RunError as error:
         raise RefusalError(str(error), error.code) from error

@@ -11,6 +11,7 @@ from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
     from muster.report.page import Page
+    from muster.report.storage import Storage
 
 
 def write(page: Page, target: Path) -> None:
@@ -25,3 +26,13 @@ def write(page: Page, target: Path) -> None:
     except OSError as error:
         raise RefusalError(f"{target}: cannot be written: {error.strerror}; choose another file with --output") from error
     click.echo(f"Wrote {target}")
+
+
+def history_storage(place: str | Path | None) -> Storage | None:
+    """The storage that --history names, or None without one. Raises RefusalError."""
+    from muster.report.storage import StorageError, storage_of
+
+    try:
+        return None if place is None else storage_of(place)
+    except StorageError as error:
+        raise RefusalError(f"--history: {error}") from error

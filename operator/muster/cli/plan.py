@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.job_file import presets_option
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
@@ -29,20 +30,21 @@ USABLE = 0.9  # of a machine's memory
     "--round-trip", type=click.FloatRange(0, 10000), default=0.2, show_default=True, help="With --gbits: milliseconds there and back."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page, too.")
-def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None) -> None:
+@presets_option
+def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None, presets: Path | None) -> None:
     """Measures a step of the job in JOB.YAML in one process and what processes need to add up its gradients, and says whether it should be
     distributed, with which strategy and world, and what batch for each process, and why."""
     import psutil
 
-    from muster.admission.read import read_job
     from muster.cli.pages import write
+    from muster.control.presets import read_with_preset
     from muster.local.errors import RunError
     from muster.measure import plan_page as shown
     from muster.measure.advice import advise
     from muster.measure.jobs import measured_of
     from muster.report.page import as_text
 
-    read = read_job(job)
+    read = read_with_preset(job, presets)
     samples = read.spec.batch.global_size or DEFAULT_SAMPLES
     sizes = _worlds(read, samples, processors=None if gbits else os.cpu_count() or 1)
     try:

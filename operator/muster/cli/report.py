@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.on_cluster import cluster_options, on_cluster
+from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 @click.option("--against", type=click.Path(path_type=Path), help="Another run directory, to hold this run's losses against.")
 @click.option(
     "--history",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the checkpoint storage, as this machine has it: for the full curves of a job on a cluster, also of a deleted one.",
+    metavar="FOLDER|s3://...",
+    help="The checkpoint storage, for the full curves of a job on a cluster, also of a deleted one: its folder, or s3://bucket/prefix.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Show the page in a browser.")
 @cluster_options
@@ -37,7 +38,7 @@ def report(
     run_dir: Path,
     output: Path | None,
     against: Path | None,
-    history: Path | None,
+    history: str | None,
     open_browser: bool,
     target: tuple[str | None, ...],
 ) -> None:
@@ -79,7 +80,7 @@ def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
     return replace(page, figures={**(page.figures or {}), **figures_of(run).shown()})
 
 
-def page_of_job(name: str, *, history: Path | None, target: tuple[str | None, ...]) -> Page:
+def page_of_job(name: str, *, history: str | Path | None, target: tuple[str | None, ...]) -> Page:
     """The page of a job on a cluster. If it is deleted, that of its history."""
     from muster.client.connection import Connection
     from muster.client.errors import NoClusterError, NoJobError
@@ -87,13 +88,15 @@ def page_of_job(name: str, *, history: Path | None, target: tuple[str | None, ..
     from muster.report.history import ReportError
     from muster.report.job import JobView, job_page
 
+    storage = history_storage(history)
+
     async def view(connection: Connection) -> JobView:
         try:
-            return await cluster_view(connection, name, history=history)
+            return await cluster_view(connection, name, history=storage)
         except NoJobError:
-            if history is None:
+            if storage is None:
                 raise
-            return gone_view(history, connection.namespace, name)
+            return gone_view(storage, connection.namespace, name)
 
     try:
         return job_page(on_cluster(target, view))

@@ -6,18 +6,27 @@ import asyncio
 import time
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from muster.cli.on_cluster import cluster_options
+from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from muster.report.storage import Storage
 
 _Folder = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command()
 @click.option("--runs", type=_Folder, default=Path("runs"), show_default=True, help="Folder with run directories of this machine.")
-@click.option("--history", type=_Folder, help="Folder of the checkpoint storage: for full curves, and for jobs that are deleted.")
+@click.option(
+    "--history",
+    metavar="FOLDER|s3://...",
+    help="The checkpoint storage, for full curves and for jobs that are deleted: its folder, or s3://bucket/prefix.",
+)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Begin with the jobs of all namespaces.")
 @click.option("--no-cluster", is_flag=True, help="Only local runs.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7788, show_default=True, help="0 takes a free one.")
@@ -31,7 +40,7 @@ _Folder = click.Path(path_type=Path, file_okay=False)
 def ui(
     *,
     runs: Path,
-    history: Path | None,
+    history: str | None,
     everywhere: bool,
     no_cluster: bool,
     port: int,
@@ -57,15 +66,29 @@ def ui(
         if open_browser:
             webbrowser.open(address)
 
+    storage = history_storage(history)
     try:
+        if storage is not None:
+            _try(storage, must=not sign_in)
         if sign_in:
-            sessions = UserSessions(server=api_server, authority=authority, history=history, clock=time.monotonic)
+            sessions = UserSessions(server=api_server, authority=authority, history=storage, clock=time.monotonic)
             asyncio.run(serve_users(sessions, host=listen, port=port, certificate=certificate, opened=opened))
         else:
-            own = Own(runs, None if no_cluster else Target(*target), everywhere, history)
+            own = Own(runs, None if no_cluster else Target(*target), everywhere, storage)
             asyncio.run(serve_own(own, port=port, opened=opened))
     except ClientError as error:
         raise RefusalError(str(error), error.code) from error
     except OSError as error:
         fault = f"{error.filename or f'port {port}'}: {error.strerror}"
         raise RefusalError(f"the page cannot be served: {fault}; see --port and --certificate", 1) from error
+
+
+def _try(storage: Storage, *, must: bool) -> None:
+    """Refuses a storage that cannot be listed, unless `must` is False: then it is a line on stderr, because the storage may come back."""
+    try:
+        storage.names()
+    except OSError as error:
+        message = f"--history {storage}: {error.strerror or error}"
+        if must:
+            raise RefusalError(message, 1) from error
+        click.echo(message, err=True)

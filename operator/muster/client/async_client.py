@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -20,6 +21,7 @@ from muster.explain.explain import Explanation
 from muster.report.history import ReportError
 from muster.report.job import JobView, job_page
 from muster.report.page import as_html as page_as_html
+from muster.report.storage import Storage, StorageError, storage_of
 
 OnProgress = Callable[[Progress], object]
 BackendName = Literal["cluster", "local"]
@@ -130,17 +132,21 @@ class AsyncJob(ABC):
     async def report(self, *, history: str | Path | None = None) -> Report:
         """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
 
-        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
-        RefusedError if the page cannot be drawn.
+        `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
+        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
         """
-        view = await self._view(Path(history) if history is not None else None)
+        try:
+            storage = storage_of(history) if history is not None else None
+        except StorageError as error:
+            raise errors.RefusedError(str(error)) from error
+        view = await self._view(storage)
         try:
             return Report(self.name, await asyncio.to_thread(lambda: page_as_html(job_page(view))))
         except ReportError as error:
             raise errors.RefusedError(str(error)) from error
 
     @abstractmethod
-    async def _view(self, history: Path | None) -> JobView: ...
+    async def _view(self, history: Storage | None) -> JobView: ...
 
     @abstractmethod
     async def suspend(self) -> None:
@@ -180,7 +186,8 @@ class AsyncClient:
 
     `namespace`, `context` and `kubeconfig` name the cluster, as the options of the commands do. By default they are those of kubectl.
     With `backend="local"`, jobs run on this machine, in run directories below `directory` (default: runs). They save and end when the
-    client is closed or its process ends, unless `detach` is true.
+    client is closed or its process ends, unless `detach` is true. `presets` is a file with the presets that such jobs name, as `kubectl
+    get trainingpresets -o yaml` prints them (default: $MUSTER_PRESETS).
 
     Raises ClientError if the extra `cluster` is not installed. The connection is made by the first call, which raises NoClusterError if
     there is no cluster.
@@ -195,8 +202,9 @@ class AsyncClient:
         backend: BackendName = "cluster",
         directory: str | Path | None = None,
         detach: bool = False,
+        presets: str | Path | None = None,
     ) -> None:
-        self._backend = _backend(backend, (namespace, context, kubeconfig), directory=directory, detach=detach)
+        self._backend = _backend(backend, (namespace, context, kubeconfig), directory=directory, detach=detach, presets=presets)
 
     async def submit(self, job: JobInput, *, code: str | Path | None = None) -> AsyncJob:
         """Submits a job, which is built in Python, the data of a job file, or the path of a job file.
@@ -226,17 +234,20 @@ class AsyncClient:
         await self.close()
 
 
-def _backend(name: BackendName, target: tuple[str | None, ...], *, directory: str | Path | None, detach: bool) -> Backend:
+def _backend(
+    name: BackendName, target: tuple[str | None, ...], *, directory: str | Path | None, detach: bool, presets: str | Path | None
+) -> Backend:
     if name == "local":
         if any(each is not None for each in target):
             raise errors.RefusedError("namespace, context and kubeconfig are for clusters: leave them out with backend='local'")
         from muster.client.local_backend import LocalBackend
 
-        return LocalBackend(Path(directory or "runs"), detach=detach)
+        file = presets or os.environ.get("MUSTER_PRESETS")
+        return LocalBackend(Path(directory or "runs"), detach=detach, presets=Path(file) if file else None)
     if name != "cluster":
         raise errors.RefusedError(f"backend: must be cluster or local, not {name!r}")
-    if directory is not None or detach:
-        raise errors.RefusedError("directory and detach are for backend='local'")
+    if directory is not None or detach or presets is not None:
+        raise errors.RefusedError("directory, detach and presets are for backend='local'")
     try:
         from muster.client.cluster_backend import ClusterBackend
     except ModuleNotFoundError as error:

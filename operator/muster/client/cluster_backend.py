@@ -18,6 +18,7 @@ from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain
 from muster.report.job import JobView
+from muster.report.storage import Storage
 
 
 class ClusterBackend:
@@ -105,7 +106,7 @@ class ClusterJob(AsyncJob):
     async def explain(self) -> Explanation:
         return explain(await snapshot_of(self._connection, self.name))
 
-    async def _view(self, history: Path | None) -> JobView:
+    async def _view(self, history: Storage | None) -> JobView:
         from muster.client.views import cluster_view
 
         return await cluster_view(self._connection, self.name, history=history)

@@ -22,6 +22,7 @@ from muster.api.status import Phase
 from muster.client import errors
 from muster.client.async_client import AsyncJob, selection_of
 from muster.client.job_input import data_of
+from muster.control.presets import with_preset_written_out
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.background import STOP, Request
@@ -31,6 +32,7 @@ from muster.local.rundir import free_path, has_run, load_run, pid_of_run
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.report.history import ReportError, read_history
 from muster.report.job import JobView
+from muster.report.storage import Storage
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1
@@ -51,13 +53,16 @@ class Place:
 class LocalBackend:
     """The runs in one folder, `runs` by default."""
 
-    def __init__(self, folder: Path, *, detach: bool) -> None:
+    def __init__(self, folder: Path, *, detach: bool, presets: Path | None = None) -> None:
+        """`presets` is a file with the presets that jobs name."""
         self._folder = folder.absolute()
         self._detach = detach
+        self._presets = presets
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
         name = job.metadata.name
+        job = await asyncio.to_thread(with_preset_written_out, job, self._presets)
         if has_run(self.directory(name)) and (self.is_running(name) or self.read(name).status.attempts):
             raise errors.ConflictError(
                 f"a run {name} exists in {self._folder}: resume() it, delete() it, or choose another name (client.get({name!r}))"
@@ -267,7 +272,7 @@ class LocalJob(AsyncJob):
         job = self._backend.read(self.name)
         return explain(Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()}))
 
-    async def _view(self, history: Path | None) -> JobView:
+    async def _view(self, history: Storage | None) -> JobView:
         """A run directory has the whole history, so `history` has no effect."""
         from muster.client.views import local_view
 

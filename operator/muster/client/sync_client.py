@@ -107,8 +107,8 @@ class Job:
     def report(self, *, history: str | Path | None = None) -> Report:
         """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
 
-        `history` is the folder of the checkpoint storage, if this machine has it: for the full curves of a job on a cluster. Raises
-        RefusedError if the page cannot be drawn.
+        `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
+        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
         """
         return self._loop.run(self._job.report(history=history))
 
@@ -138,7 +138,8 @@ class Client:
 
     `namespace`, `context` and `kubeconfig` name the cluster, as the options of the commands do. By default they are those of kubectl.
     With `backend="local"`, jobs run on this machine, in run directories below `directory` (default: runs). They save and end when the
-    client is closed or its process ends, unless `detach` is true.
+    client is closed or its process ends, unless `detach` is true. `presets` is a file with the presets that such jobs name, as `kubectl
+    get trainingpresets -o yaml` prints them (default: $MUSTER_PRESETS).
 
     Raises ClientError if the extra `cluster` is not installed. The connection is made by the first call, which raises NoClusterError if
     there is no cluster.
@@ -153,9 +154,16 @@ class Client:
         backend: BackendName = "cluster",
         directory: str | Path | None = None,
         detach: bool = False,
+        presets: str | Path | None = None,
     ) -> None:
         self._client = AsyncClient(
-            namespace=namespace, context=context, kubeconfig=kubeconfig, backend=backend, directory=directory, detach=detach
+            namespace=namespace,
+            context=context,
+            kubeconfig=kubeconfig,
+            backend=backend,
+            directory=directory,
+            detach=detach,
+            presets=presets,
         )
         self._loop = BackgroundLoop()
         self._end = weakref.finalize(self, self._loop.end, self._client.close)

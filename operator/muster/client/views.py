@@ -23,6 +23,7 @@ from muster.explain.snapshot import Snapshot
 from muster.report.history import History, ReportError
 from muster.report.job import JobView, Log, Point, points_in
 from muster.report.recorded import Recorded, read_recorded
+from muster.report.storage import Storage
 from muster_contract.history import LOG_LINE, LOG_LINES
 from muster_contract.text import printable
 
@@ -34,9 +35,9 @@ SOME_STEPS = "The job did many steps, of which the history has some."
 
 
 async def cluster_view(
-    connection: Connection, name: str, *, history: Path | None = None, points: Sequence[Point] = (), replica: str | None = None
+    connection: Connection, name: str, *, history: Path | Storage | None = None, points: Sequence[Point] = (), replica: str | None = None
 ) -> JobView:
-    """A job of the connection's namespace. `history` is the folder of the checkpoint storage, if this machine has it. `points` were seen
+    """A job of the connection's namespace. `history` is the checkpoint storage, if it can be read. `points` were seen
     before. Raises a ClientError."""
     snapshot = await snapshot_of(connection, name)
     job = typed(snapshot.job)
@@ -91,7 +92,7 @@ async def local_view(folder: Path, name: str, *, history: History | None) -> Job
     )
 
 
-def gone_view(root: Path, namespace: str, name: str) -> JobView:
+def gone_view(root: Path | Storage, namespace: str, name: str) -> JobView:
     """A job of which only the history beside its checkpoints is left. Raises ReportError if there is none."""
     recorded = read_recorded(root, namespace, name)
     return JobView(

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from muster.admission.preset import preset_problems
-from muster.admission.read import InvalidJobFileError, read_document
+from muster.admission.read import InvalidJobFileError, read_document, read_job
 from muster.admission.sentences import problem_of
 from muster.admission.validate import problems
 from muster.api.constants import PRESET_KIND
@@ -90,7 +90,7 @@ def no_file_for(preset: str) -> str:
     """The message for a job whose preset is not at hand."""
     return (
         f"{preset} is a preset of a cluster, and is needed here: write `kubectl get trainingpreset {preset} -o yaml` into a file, and give "
-        "the file to `muster run`, `render` or `validate` in --presets or MUSTER_PRESETS"
+        "the file in --presets or MUSTER_PRESETS, or in Python in Client(presets=...)"
     )
 
 
@@ -112,6 +112,17 @@ def with_preset_written_out(job: TrainingJob, file: Path | None) -> TrainingJob:
         return _checked(job, written_out(job.spec, defaults))
     except MergeError as error:
         raise InvalidJobError([Problem("spec.preset", f"preset {defaults.preset} cannot be merged into a template: {error}")]) from None
+
+
+def read_with_preset(path: str | Path, presets: Path | None, job: TrainingJob | None = None) -> TrainingJob:
+    """The job in a file with all fields of its preset written into it, for commands that run it on this machine. `job` is the same job
+    with other changes. Raises InvalidJobFileError, which names the file."""
+    try:
+        return with_preset_written_out(job or read_job(path), presets)
+    except InvalidJobFileError:
+        raise
+    except InvalidJobError as error:
+        raise InvalidJobFileError(str(path), error.problems) from None
 
 
 def problems_with_defaults(job: TrainingJob, written: TrainingJob) -> list[Problem]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from muster.admission.read import InvalidJobFileError, read_document, read_job
+from muster.admission.read import InvalidJobFileError, read_document
 from muster.admission.sentences import problem_of
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import StrategyName
+from muster.control.presets import read_with_preset
 from muster.local.errors import ConfigurationError, RunError
 from muster.local.overrides import overridden
 from muster.local.probe import RecordingDisplay
@@ -61,8 +62,11 @@ class Comparison:
     jobs: dict[str, TrainingJob]
 
 
-def read_comparison(path: Path) -> Comparison:
-    """Reads a comparison file and checks each of its jobs. Raises InvalidJobError or RunError."""
+def read_comparison(path: Path, presets: Path | None = None) -> Comparison:
+    """Reads a comparison file and checks each of its jobs. `presets` is a file with the preset that the job names.
+
+    Raises InvalidJobError or RunError.
+    """
     document = read_document(path, top=TOP)
     if not isinstance(document.data, dict):
         raise InvalidJobFileError(str(path), [Problem("", f"is not a comparison; write {TOP} at its top")], lines=document.lines)
@@ -74,7 +78,7 @@ def read_comparison(path: Path) -> Comparison:
     if document.problems:
         raise InvalidJobFileError(str(path), document.problems, lines=document.lines)
     job_file = path.parent / file.job
-    base = read_job(job_file)
+    base = read_with_preset(job_file, presets)
     jobs: dict[str, TrainingJob] = {}
     folders: dict[str, str] = {}
     for number, variant in enumerate(file.variants):

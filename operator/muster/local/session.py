@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from muster.admission.read import InvalidJobFileError, read_job
+from muster.admission.read import read_job
 from muster.api.job import TrainingJob
-from muster.api.problems import InvalidJobError
-from muster.control.presets import with_preset_written_out
+from muster.control.presets import read_with_preset
 from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
@@ -62,7 +61,7 @@ def run_file(request: RunRequest) -> ExitCode:
 
 def _run_file(request: RunRequest) -> ExitCode:
     allowed = PortRange.parse(request.ports) if request.ports else None
-    job = _with_preset(overridden(read_job(request.job_file), request.overrides), request)
+    job = read_with_preset(request.job_file, request.presets, overridden(read_job(request.job_file), request.overrides))
     display = make_display(quiet=request.quiet, clock=time.monotonic)
     settings = Settings(
         cwd=Path.cwd(),
@@ -81,15 +80,6 @@ def _run_file(request: RunRequest) -> ExitCode:
         say=display.line,
     )
     return _run_started(start, settings, display)
-
-
-def _with_preset(job: TrainingJob, request: RunRequest) -> TrainingJob:
-    try:
-        return with_preset_written_out(job, request.presets)
-    except InvalidJobFileError:
-        raise
-    except InvalidJobError as error:
-        raise InvalidJobFileError(request.job_file, error.problems) from None
 
 
 def run_job(

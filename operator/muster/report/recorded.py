@@ -5,17 +5,15 @@ The training code of the job can write there. So files are read within bounds, l
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 
 from muster.api.status import AttemptRecord, Phase, Progress, Reason, TrainingJobStatus
 from muster.report.history import History, ReportError, events_in, history_of
+from muster.report.storage import Folder, Storage, storage_of
 from muster_contract.checkpoint_layout import HISTORY, Fence
 from muster_contract.codes import ExitCode
 from muster_contract.events import Event
@@ -38,9 +36,6 @@ MOST_REPLICAS = 1024
 MOST_BYTES = 16 << 20
 """Bytes of events and logs of a job that are read. The newest attempts go first."""
 MOST_BRIEFLY = 4
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-MOST_ENTRIES = 10_000
-"""Names of a folder that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -105,38 +100,32 @@ class Recorded:
         )
 
 
-def read_recorded(root: Path, namespace: str, name: str, *, created: datetime | None = None, brief: bool = False) -> Recorded:
+def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: datetime | None = None, brief: bool = False) -> Recorded:
     """What is left of the job whose folder in the checkpoint storage `root` has this name: of the one that was created then, or of the
     newest. With `brief` it is only how some replicas of the newest attempt ended.
 
     Raises ReportError if there is nothing.
     """
     replicas: list[Left] = []
-    with ExitStack() as stack:
-        try:
-            history = _descend(stack, root, namespace, name, HISTORY)
-            fences = sorted(fence for each in _names(history) if (fence := Fence.parse(each)) is not None)
+    storage = storage_of(root)
+    problem = ""
+    try:
+        with storage.folder(namespace, name, HISTORY) as history:
+            fences = sorted(fence for each in history.names() if (fence := Fence.parse(each)) is not None)
             wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
             most = 1 if brief else ATTEMPTS_KEPT
             own = [fence for fence in fences if fence.created == wanted][-most:]
             reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
             for fence in reversed(own):  # if there is too much, the oldest is left out
                 replicas[:0] = reading.attempt(history, fence)
-        except OSError:
-            pass  # what could be read is shown
+    except FileNotFoundError:
+        pass  # what could be read is shown
+    except OSError as error:
+        problem = f": {error.strerror or error}"
     if not replicas:
-        raise ReportError(f"{root / namespace / name}: has no history of the job; supervisors write it when an attempt has ended")
+        where = f"{storage}/{namespace}/{name}"
+        raise ReportError(f"{where}: has no history of the job{problem or '; supervisors write it when an attempt has ended'}")
     return Recorded(tuple(replicas))
-
-
-def _descend(stack: ExitStack, root: Path, *names: str) -> int:
-    """A descriptor of the folder below `root`, through no link. Raises OSError."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    stack.callback(os.close, descriptor)
-    for name in names:
-        descriptor = os.open(name, _FOLDER, dir_fd=descriptor)
-        stack.callback(os.close, descriptor)
-    return descriptor
 
 
 def _attempt(number: int, records: Sequence[ReplicaRecord]) -> AttemptRecord:
@@ -168,28 +157,20 @@ class _Reading:
         self._most = most
         self._left = left
 
-    def attempt(self, history: int, fence: Fence) -> list[Left]:
-        """The replicas of one attempt. `history` is a descriptor."""
+    def attempt(self, history: Folder, fence: Fence) -> list[Left]:
+        """The replicas of one attempt. Raises OSError."""
         found = []
-        with ExitStack() as stack:
-            attempt = os.open(str(fence), _FOLDER, dir_fd=history)
-            stack.callback(os.close, attempt)
-            for name in _names(attempt)[: self._most]:
-                try:
-                    replica = os.open(name, _FOLDER, dir_fd=attempt)
-                except OSError:
-                    continue
-                try:
-                    left = self._replica(replica, fence, name)
-                finally:
-                    os.close(replica)
-                if left is not None:
-                    found.append(left)
+        with history.folder(str(fence)) as attempt:
+            for name in attempt.names()[: self._most]:
+                with suppress(OSError), attempt.folder(name) as folder:
+                    left = self._replica(folder, fence, name)
+                    if left is not None:
+                        found.append(left)
         return found
 
-    def _replica(self, folder: int, fence: Fence, name: str) -> Left | None:
+    def _replica(self, folder: Folder, fence: Fence, name: str) -> Left | None:
         try:
-            record = parse(ReplicaRecord, _content(folder, RECORD, MOST_RECORD_BYTES), RECORD)
+            record = parse(ReplicaRecord, folder.content(RECORD, MOST_RECORD_BYTES), RECORD)
         except (OSError, ValueError, WireError):
             return None
         if (record.job_created, record.attempt) != (fence.created, fence.attempt) or name != f"{record.role}-{record.index}":
@@ -199,29 +180,11 @@ class _Reading:
         log = self._text(folder, LOG, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
         return Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
 
-    def _text(self, folder: int, name: str, limit: int) -> str:
+    def _text(self, folder: Folder, name: str, limit: int) -> str:
         """Empty if the file is too large, or of another kind."""
         try:
-            content = _content(folder, name, min(limit, self._left))
+            content = folder.content(name, min(limit, self._left))
         except (OSError, ValueError):
             return ""
         self._left -= len(content)
         return content.decode(errors="replace")
-
-
-def _names(folder: int) -> list[str]:
-    """The names of the folders in a folder, sorted, without links. Raises OSError."""
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir(follow_symlinks=False))
-
-
-def _content(folder: int, name: str, limit: int) -> bytes:
-    """The content of a regular file. Raises ValueError for one of another kind, or one that is longer than `limit` bytes."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{name} is not a regular file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"{name} is longer than {limit} bytes")
-    return content

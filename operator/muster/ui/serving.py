@@ -16,6 +16,7 @@ from aiohttp import web
 
 from muster.client import errors
 from muster.client.connection import Target, connected
+from muster.report.storage import Storage
 from muster.ui.app import Pages
 from muster.ui.sessions import OwnSession, UserSessions
 from muster.ui.sources import ClusterJobs, GoneJobs, LocalRuns, Seen, Sources
@@ -31,7 +32,7 @@ class Own:
     runs: Path
     target: Target | None
     everywhere: bool
-    history: Path | None
+    history: Storage | None
 
 
 async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> None:

@@ -13,11 +13,11 @@ import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from muster.client import errors
 from muster.client.connection import connected_as
 from muster.control.rate_limits import Bucket
+from muster.report.storage import Storage
 from muster.ui.sources import ClusterJobs, GoneJobs, Seen, Sources
 
 MOST_SESSIONS = 500
@@ -75,7 +75,7 @@ class OwnSession:
 class UserSessions:
     """The sessions of the users of a cluster, in memory."""
 
-    def __init__(self, *, server: str, authority: str | None, history: Path | None, clock: Callable[[], float]) -> None:
+    def __init__(self, *, server: str, authority: str | None, history: Storage | None, clock: Callable[[], float]) -> None:
         self._server, self._authority, self._history = server, authority, history
         self._clock = clock
         self._sessions: dict[str, Session] = {}

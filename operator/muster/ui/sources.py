@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from muster.local.rundir import has_run, load_run
 from muster.report.history import ReportError
 from muster.report.job import JobView, Point
 from muster.report.recorded import read_recorded
+from muster.report.storage import Directory, Storage, is_plain, storage_of
 from muster.ui.following import RunFollower
 from muster.ui.listed import Listed, row_of, row_of_status
 
@@ -71,9 +71,9 @@ class Seen:
 
 
 class ClusterJobs:
-    """Jobs of a cluster, with the rights of the connection. `history` is the folder of the checkpoint storage, if it is here."""
+    """Jobs of a cluster, with the rights of the connection. `history` is the checkpoint storage, if it can be read."""
 
-    def __init__(self, connection: Connection, seen: Seen, *, history: Path | None) -> None:
+    def __init__(self, connection: Connection, seen: Seen, *, history: Storage | None) -> None:
         self._connection = connection
         self._seen = seen
         self._history = history
@@ -95,18 +95,18 @@ class GoneJobs:
     """Jobs of which only the history beside their checkpoints is left. With a connection, a user sees those of namespaces in which they
     may read jobs and logs."""
 
-    def __init__(self, root: Path, connection: Connection | None) -> None:
-        self._root = root
+    def __init__(self, root: Path | Storage, connection: Connection | None) -> None:
+        self._root = storage_of(root)
         self._connection = connection
         self._answers: dict[str, tuple[bool, float]] = {}
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         spaces = [namespace] if namespace is not None else await asyncio.to_thread(_folders, self._root)
-        allowed = [space for space in spaces if _is_name(space) and await self._may(space)]
+        allowed = [space for space in spaces if is_plain(space) and await self._may(space)]
         return await asyncio.to_thread(self._rows, allowed)
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
-        if not (_is_name(namespace) and _is_name(name)) or not await self._may(namespace):
+        if not (is_plain(namespace) and is_plain(name)) or not await self._may(namespace):
             raise errors.NoJobError(f"there is no history of {name} in namespace {namespace}")
         try:
             view = await asyncio.to_thread(gone_view, self._root, namespace, name)
@@ -129,7 +129,7 @@ class GoneJobs:
         return answer
 
     def _rows(self, namespaces: Sequence[str]) -> list[Listed]:
-        found = ((space, name) for space in namespaces for name in _folders(self._root / space))
+        found = ((space, name) for space in namespaces for name in _folders(self._root, space))
         return [row for space, name in islice(found, MOST_GONE) if (row := self._row(space, name)) is not None]
 
     def _row(self, namespace: str, name: str) -> Listed | None:
@@ -154,7 +154,7 @@ class LocalRuns:
         return await asyncio.to_thread(self._rows)
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
-        if not _is_name(name) or not has_run(self._folder / name):
+        if not is_plain(name) or not has_run(self._folder / name):
             raise errors.NoJobError(f"there is no run {name} in {self._folder}")
         follower = self._followers.setdefault(name, RunFollower(self._folder / name))
         self._followers.move_to_end(name)
@@ -165,7 +165,7 @@ class LocalRuns:
 
     def _rows(self) -> list[Listed]:
         rows = []
-        for name in _folders(self._folder):
+        for name in _folders(Directory(self._folder)):
             try:
                 job = load_run(self._folder / name)
             except RunError:
@@ -177,18 +177,12 @@ class LocalRuns:
         return rows
 
 
-def _folders(folder: Path) -> list[str]:
+def _folders(storage: Storage, *path: str) -> list[str]:
     """The names of the folders in a folder, without links. Empty if there is none."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and _is_name(entry.name))
+        return [name for name in storage.names(*path) if is_plain(name)]
     except OSError:
         return []
-
-
-def _is_name(name: str) -> bool:
-    """Whether this is one part of a path, and leads nowhere else."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name and len(name) <= 253
 
 
 Sources = dict[str, Source]

@@ -6,17 +6,22 @@ long, and never fails a job: if it fails, the log says so.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from muster_contract.checkpoint_layout import HISTORY, Fence
 from muster_contract.environment import ReplicaEnvironment
+from muster_contract.errors import TrainerError
 from muster_contract.events import EVENT_NAMES, Commit, Event, Pace, PhaseEvent, Step, encode_event
 from muster_contract.history import (
     ATTEMPTS_KEPT,
@@ -30,12 +35,16 @@ from muster_contract.history import (
 )
 from muster_contract.reports import LastWords
 from muster_contract.wire import encode
+from muster_trainer.supervisor import image
 from muster_trainer.supervisor.events import Line
+from muster_trainer.supervisor.processes import die_with_parent
 
 MOST_STEPS = 4096
 MOST_OTHERS = 256
 """Events of each other name."""
 LONGEST_EVENT = 4096  # bytes; the layers of a large pipeline have more
+FOLDER_SECONDS, STORE_SECONDS = 1.0, 10.0  # how long the end of a replica waits for its history, after the last report
+UPLOAD_SECONDS = 120.0
 LEFT_OUT = frozenset({Pace.event, PhaseEvent.event})
 """Frequent events that no report shows."""
 
@@ -122,38 +131,88 @@ class AttemptRecord:
         return bytes(data)
 
 
+_Write = Callable[[str, Fence, str, dict[str, bytes]], None]
+"""Writes (history, fence, replica, files). Raises OSError and TrainerError."""
+
+
 class HistoryWriter:
     """Writes the records of a replica, each in a thread of its own."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._threads: list[threading.Thread] = []
+        self._uploads: set[int] = set()
+        self._seconds = FOLDER_SECONDS
 
-    def write(self, replica: ReplicaEnvironment, files: dict[str, bytes]) -> None:
-        """Begins to write the files of an attempt. Only folders have a history, so nothing is written for an object store."""
+    @property
+    def uploads(self) -> frozenset[int]:
+        """The pids of the processes that write into an object store. They are none of an attempt."""
+        return frozenset(self._uploads)
+
+    def write(self, replica: ReplicaEnvironment, files: dict[str, bytes], environ: Mapping[str, str]) -> None:
+        """Begins to write the files of an attempt. `environ` has the credentials of an object store."""
         directory = replica.checkpoint_dir
-        if directory is None or "://" in directory:
+        if directory is None:
             return
-        thread = threading.Thread(target=self._write, args=(replica, Path(directory) / HISTORY, files), name="history", daemon=True)
+        if "://" in directory:
+            self._seconds = STORE_SECONDS
+            write: _Write = partial(self._upload, dict(environ))
+            history = f"{directory.rstrip('/')}/{HISTORY}"
+        else:
+            write, history = _write_files, str(Path(directory) / HISTORY)
+        thread = threading.Thread(target=self._write, args=(write, replica, history, files), name="history", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def finish(self, seconds: float) -> None:
-        """Waits at most `seconds` until all is written."""
-        deadline = time.monotonic() + seconds
+    def finish(self, seconds: float | None = None) -> None:
+        """Waits until all is written, for a time that depends on the storage, or at most `seconds`."""
+        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if self._uploads:
+            self._say(f"the history is not in its storage after {self._seconds:.0f} s, and may be incomplete")
 
-    def _write(self, replica: ReplicaEnvironment, history: Path, files: dict[str, bytes]) -> None:
+    def _write(self, write: _Write, replica: ReplicaEnvironment, history: str, files: dict[str, bytes]) -> None:
         try:
-            fence = Fence(replica.job_created, replica.attempt)
-            folder = history / str(fence) / f"{replica.role}-{replica.index}"
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                _write_file(folder / name, content)
-            _remove_old(history, fence)
-        except OSError as error:
-            self._say(f"the history of attempt {replica.attempt} cannot be written to {history}: {error.strerror or error}")
+            write(history, Fence(replica.job_created, replica.attempt), f"{replica.role}-{replica.index}", files)
+        except (OSError, TrainerError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._say(f"the history of attempt {replica.attempt} cannot be written to {history}: {reason}")
+
+    def _upload(self, environ: dict[str, str], history: str, fence: Fence, name: str, files: dict[str, bytes]) -> None:
+        """Writes into an object store, by a process of its own: a supervisor has the standard library only."""
+        upload = subprocess.Popen(
+            [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.checkpoint.history", history, str(fence), name],
+            env=image.with_library(environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(os.getpid()),
+        )
+        self._uploads.add(upload.pid)
+        text = json.dumps({each: content.decode(errors="replace") for each, content in files.items()})
+        try:
+            output, _ = upload.communicate(text.encode(), timeout=UPLOAD_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            with suppress(ProcessLookupError):
+                os.kill(upload.pid, signal.SIGKILL)
+            raise OSError(errno.ETIMEDOUT, f"the storage has not answered in {UPLOAD_SECONDS:.0f} s") from error
+        finally:
+            self._uploads.discard(upload.pid)
+        # The exit code is not looked at: reap() may have collected the process.
+        last = output.decode(errors="replace").strip().rpartition("\n")[2]
+        if last != "written":
+            raise OSError(errno.EIO, last[:LOG_LINE] or "the process that writes it was ended")
+
+
+def _write_files(folder: str, fence: Fence, name: str, files: dict[str, bytes]) -> None:
+    history = Path(folder)
+    replica = history / str(fence) / name
+    replica.mkdir(parents=True, exist_ok=True)
+    for each, content in files.items():
+        _write_file(replica / each, content)
+    _remove_old(history, fence)
 
 
 def _write_file(path: Path, content: bytes) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -133,9 +133,9 @@ def reap(processes: list[Process]) -> list[Process]:
             ended.append(by_pid[pid])
 
 
-def signal_descendants(number: int, *, spare: int | None = None) -> int:
-    """Signals all descendants of this process except `spare` (0: only counts them). Returns how many there were."""
-    left = [pid for pid in descendants(os.getpid()) if pid != spare]
+def signal_descendants(number: int, *, spare: Collection[int] = ()) -> int:
+    """Signals all descendants of this process except those in `spare` (0: only counts them). Returns how many there were."""
+    left = [pid for pid in descendants(os.getpid()) if pid not in spare]
     for pid in left:
         _ignoring_gone(os.kill, pid, number)
     return len(left)

@@ -45,7 +45,6 @@ DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck
 TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
-HISTORY_SECONDS = 1.0  # how long the end of a replica waits for its history, after the last report
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has taken its stacks
 IDLE_SECONDS = 2.0
 LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
@@ -77,7 +76,7 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
     starter.close()
     _write(words, environ)
     reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
-    history.finish(HISTORY_SECONDS)
+    history.finish()
     return words.code
 
 
@@ -107,10 +106,18 @@ def _live(
             if not _is_bundled(spec):
                 launches = _with_trackers(launches, replica)
             life = Replica(
-                replica, spec, launches, inbox=inbox, log=EventLog(replica), reporter=reporter, starter=starter, listener=listener
+                replica,
+                spec,
+                launches,
+                inbox=inbox,
+                log=EventLog(replica),
+                reporter=reporter,
+                starter=starter,
+                listener=listener,
+                history=history,
             )
             words = life.run()
-            history.write(replica, life.history(words))
+            history.write(replica, life.history(words), environ)
             return words, life.report()
     except TrainerError as error:
         return last_words_of(error, replica.attempt), report_of(replica)
@@ -200,6 +207,7 @@ class Replica:
         reporter: Reporter,
         starter: Starter,
         listener: Listener | None,
+        history: HistoryWriter,
     ) -> None:
         self._replica = replica
         self._spec = spec
@@ -211,6 +219,7 @@ class Replica:
         self._reporter = reporter
         self._starter = starter
         self._listener = listener
+        self._history = history
         self._state = RunState(first_rank=launches[0].rank)
         self._commit_reasons: set[CommitReason] = set()
         """Of commits since the stop request, and of all with reason Stop or Final."""
@@ -401,15 +410,20 @@ class Replica:
         term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_seen == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
         self._turn(0)
-        left = signal_descendants(signal.SIGTERM, spare=self._starter.spare)
+        left = signal_descendants(signal.SIGTERM, spare=self._spare)
         while left and time.monotonic() < kill_until:
             self._turn(0.05)
             if self._inbox.stops > max(1, self._stops_seen):
                 term_until = 0.0
             kill = time.monotonic() >= term_until
-            left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._starter.spare)
+            left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
         if left:
             self._notice(NoticeReason.PROCESSES_REMAIN, f"{left} processes cannot be ended, not even by SIGKILL")
+
+    @property
+    def _spare(self) -> frozenset[int]:
+        """The pids of descendants that are no processes of an attempt."""
+        return self._history.uploads | ({self._starter.spare} if self._starter.spare else set())
 
     def _drain_events(self) -> None:
         self._accept()

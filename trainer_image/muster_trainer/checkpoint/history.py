@@ -1,0 +1,43 @@
+"""Writes the history of an attempt into an object store: `python -m muster_trainer.checkpoint.history URI FENCE REPLICA`.
+
+Standard input is a JSON object: name of each file -> its text. The supervisor starts this, because it imports no client of a store itself.
+The last line of the output is `written`, or says why the history could not be written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from muster_contract.checkpoint_layout import Fence
+from muster_contract.history import ATTEMPTS_KEPT
+from muster_trainer.checkpoint.objects import ObjectPath
+
+
+def write(history: ObjectPath, fence: Fence, replica: str, files: dict[str, str]) -> None:
+    """Writes the files in their order, then removes the attempts before the newest ATTEMPTS_KEPT, and none that is newer than this one.
+
+    Raises OSError.
+    """
+    for name, text in files.items():
+        (history / str(fence) / replica / name).write_bytes(text.encode())
+    older = sorted((found for each in history.glob("*") if (found := Fence.parse(each.name)) and found <= fence), reverse=True)
+    for each in older[ATTEMPTS_KEPT:]:
+        (history / str(each)).remove()
+
+
+def main(uri: str, fence: str, replica: str) -> int:
+    """Writes what standard input has. The exit code is 1 if that fails."""
+    parsed = Fence.parse(fence)
+    assert parsed is not None
+    try:
+        write(ObjectPath(uri), parsed, replica, json.load(sys.stdin))
+    except (OSError, ValueError) as error:
+        print(getattr(error, "strerror", None) or error)
+        return 1
+    print("written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
