@@ -71,7 +71,7 @@ def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
     assert last["reason"] != "PeerLost" or resumed == max(first.losses())
 
 
-def what_rank_0_has_is_saved_when_its_peer_is_gone(strategy: str, directory: Path, *, size: int = 2) -> None:
+def the_last_step_is_saved_when_a_peer_is_gone(strategy: str, directory: Path, *, size: int = 2) -> None:
     """Kills the last rank between two saves, while all sleep: no step is done again, and the curve is bit for bit that of an
     uninterrupted run."""
     with world(strategy, trainer(directory, config={"stepDelaySeconds": 1.0}), size=size) as first:

@@ -50,8 +50,8 @@ def test_a_rank_without_samples_takes_part_and_portions_change_nothing(strategy:
         pytest.param("MultiWorkerMirrored", 2, marks=pytest.mark.tensorflow),
     ],
 )
-def test_rank_0_saves_the_model_when_a_peer_is_lost(strategy: str, size: int, tmp_path: Path) -> None:
-    proofs.what_rank_0_has_is_saved_when_its_peer_is_gone(strategy, tmp_path, size=size)
+def test_a_rank_that_survives_saves_the_last_step(strategy: str, size: int, tmp_path: Path) -> None:
+    proofs.the_last_step_is_saved_when_a_peer_is_gone(strategy, tmp_path, size=size)
 
 
 @pytest.mark.parametrize("strategy", [DDP, JAX])

@@ -105,7 +105,7 @@ def _without_repeats(events: Iterable[Event]) -> list[Event]:
     """Steps and commits without those of other ranks that rank 0, or a rank before, reports in the same attempt."""
     found = [event for event in events if isinstance(event, Step | Commit)]
     known = {(type(event), event.attempt, event.step) for event in found if event.rank == 0}
-    single = []
+    single: list[Event] = []
     for event in found:
         key = (type(event), event.attempt, event.step)
         if event.rank == 0 or key not in known:

@@ -22,6 +22,7 @@ class Left:
         self.done = done
         self.last = Step(step=done) if done is not None else None
         self.sent: list[Event] = []
+        self.summaries = SimpleNamespace(close=lambda: None)
         self.saver: Any = SimpleNamespace(step=step, seconds=seconds, rescue=self._save)
         self.events = SimpleNamespace(emit=self.sent.append, phase=lambda phase: None, notice=self._notice)
         self.saved: list[Any] = []

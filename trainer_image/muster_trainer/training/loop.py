@@ -277,6 +277,7 @@ class Training:
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
             self.events.notice(NoticeReason.RESCUE_FAILED, message)
+        self.summaries.close()
 
     def _not_saved(self, message: str) -> None:
         code = ExitCode.PREEMPTED_NOT_SAVED
