@@ -98,3 +98,31 @@ def test_a_queue_that_does_not_exist_is_named_and_holds_the_job_until_it_does(jo
     queue |= {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue"}
     jobs.api.create(f"{API}/namespaces/{jobs.namespace}/localqueues", queue)
     jobs.reaches("digits", "Running")
+
+
+def test_a_queue_that_is_stopped_and_drained_takes_the_quota_back_until_it_goes_on(jobs: Jobs) -> None:
+    jobs.submit(queued_job("digits", 1))
+    jobs.reaches("digits", "Running")
+    queue = f"{API}/namespaces/{jobs.namespace}/localqueues/team"
+    jobs.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+    waits(jobs, "digits", words="team is inactive")
+    jobs.api.patch(queue, {"spec": {"stopPolicy": "None"}})
+    digits = jobs.reaches("digits", "Running", attempt=1)
+    assert (digits.get("restarts") or {}).get("total", 0) == 0
+    jobs.delete("digits")
+    wait_until(lambda: workload(jobs, "digits") is None, "the Workload goes with its job")
+
+
+def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_quota(jobs: Jobs) -> None:
+    jobs.submit(queued_job("other", 1, managedBy="kueue.x-k8s.io/multikueue"))
+    jobs.submit(queued_job("digits", 2))
+    jobs.reaches("digits", "Running")
+    before = workload(jobs, "digits")
+    Kubelet(jobs.api).end(jobs.pods("digits")[0], 1)
+    jobs.reaches("digits", "Running", attempt=1, seconds=120)
+    after = workload(jobs, "digits")
+    assert before is not None
+    assert after is not None
+    assert before["status"]["conditions"] == after["status"]["conditions"]
+    assert workload(jobs, "other") is None
+    assert jobs.status("other") == {}

@@ -41,7 +41,7 @@ class Kueue:
 
     def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
         """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
-        if not job.spec.scheduling.queue or self.served or job.status.attempts:
+        if not job.spec.scheduling.queue or self.served or is_open(job.status) or not _starts(job):
             return []
         gang = chosen(job.spec.scheduling.gang, gang_groups) if job.spec.scheduling.gang is not GangMode.NEVER else None
         if gang is not None and gang.has_queues:
@@ -155,6 +155,12 @@ class Queues:
     async def _delete(self, existing: Object) -> None:
         with suppress(NotFoundError, ConflictError):
             await self._cluster.delete(existing)
+
+
+def _starts(job: TrainingJob) -> bool:
+    """Whether its next attempt is the first one in its queue. A job that has run without a queue goes on without one."""
+    status = job.status
+    return not status.attempts or status.phase is Phase.SUSPENDED or status.condition(ConditionType.QUOTA_RESERVED) is not None
 
 
 def _is_evicted(existing: Object) -> bool:

@@ -31,7 +31,7 @@ def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
         case Ended():
             return Phase.SUCCEEDED if state.has_succeeded else Phase.FAILED
         case _ if is_queued(status, facts):
-            return Phase.PENDING if _is_empty(facts) else status.phase
+            return Phase.PENDING if _is_empty(facts) or status.phase is Phase.SUSPENDED else status.phase
         case Suspended():
             return Phase.SUSPENDED if _is_empty(facts) else status.phase
         case Open() if status.world and status.world.ready_time:
