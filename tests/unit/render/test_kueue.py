@@ -65,7 +65,7 @@ def test_a_job_may_run_while_its_workload_is_admitted_and_not_evicted(existing: 
 @pytest.mark.parametrize(
     ("reason", "requeued"), [("Preempted", "True"), ("PodsReadyTimeout", "False"), ("LocalQueueStopped", "False"), ("Deactivated", None)]
 )
-def test_an_evicted_workload_gives_its_quota_back_and_is_queued_if_nothing_forbids_that(reason: str, requeued: str | None) -> None:
+def test_an_evicted_workload_gives_its_quota_back_and_is_queued_if_that_is_allowed(reason: str, requeued: str | None) -> None:
     existing = answered(
         ("QuotaReserved", "True", "R"), ("Admitted", "True", "A"), ("Evicted", "True", reason), admission={"clusterQueue": "q"}
     )
