@@ -126,3 +126,9 @@ def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_qu
     assert before["status"]["conditions"] == after["status"]["conditions"]
     assert workload(jobs, "other") is None
     assert jobs.status("other") == {}
+
+
+def test_a_job_whose_priority_class_does_not_exist_says_so(jobs: Jobs) -> None:
+    jobs.submit(queued_job("digits", 1, scheduling={"priorityClassName": "absent"}))
+    wait_until(lambda: condition(jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused", "the refusal is in the status")
+    assert "PriorityClass absent" in jobs.status("digits")["message"]

@@ -91,7 +91,8 @@ class Queues:
             del self._existing[uid]
             if owner_of(existing) or "deletionTimestamp" in existing["metadata"]:
                 raise ConflictError(f"Workload {job.metadata.name} of an earlier job of this name is not gone yet")
-            raise RefusedError(f"a Workload {job.metadata.name} exists and does not belong to this job: remove it, or rename the job")
+            message = f"a Workload {job.metadata.name} exists and does not belong to this job: remove it, or give the job another name"
+            return QuotaView(admitted=False, message=f"queue {job.spec.scheduling.queue}: {message}")
         if existing is None and is_open(job.status) and job.status.condition(ConditionType.QUOTA_RESERVED) is None:
             return None
         return view_of(existing, job.spec.scheduling.queue)

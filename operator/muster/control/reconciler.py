@@ -91,7 +91,7 @@ class Reconciler:
             self._dependencies.store.drop_job(obj)
             return None
         created = await self._carry_out(replace(admitted, job=job.with_status(status)), decision)
-        await self._queues.settle(admitted, status, observed)
+        await self._settle(admitted, status, observed)
         return self._later(decision, created=created, written=written)
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
@@ -241,6 +241,13 @@ class Reconciler:
             raise
         self._refused.pop(uid, None)
         return created
+
+    async def _settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
+        try:
+            await self._queues.settle(admitted, status, observed)
+        except RefusedError as error:
+            self._refused[admitted.job.metadata.uid] = str(error)
+            raise
 
     def _later(self, decision: Decision, *, created: Created, written: bool) -> float | None:
         if created.left:

@@ -33,7 +33,8 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
         return "the job is not valid, so nothing is started: " + "; ".join(map(str, facts.problems))
     if is_queued(status, facts) and facts.observed.quota:
         stopping = f"{len(facts.replicas)} replicas save and stop, because the job " if facts.replicas else ""
-        return f"{stopping}waits in {facts.observed.quota.message}"
+        refusal = f"; the API server refuses its Workload: {facts.observed.refused}" if facts.observed.refused else ""
+        return f"{stopping}waits in {facts.observed.quota.message}{refusal}"
     if status.phase is Phase.SUSPENDED:
         return "suspended; set spec.suspend to false to resume"
     if isinstance(state, Suspended) and state.record and state.record.reason is Reason.SUSPENDED:
