@@ -71,6 +71,9 @@ gang-test: $(READY) ## jobs on the scheduler of Kubernetes, with gang scheduling
 gang-trials: $(READY) ## random contention for nodes, with and without gang scheduling: OPTIONS="--trials 1000 --seed 17"
 	$(BIN)/python -m bench.gang_trials $(OPTIONS)
 
+kueue-test: $(READY) ## jobs in the queues of Kueue, on the scheduler of Kubernetes with simulated nodes
+	$(BIN)/pytest tests/kueue
+
 ui-test: $(READY) ## the web page in Debian's chromium, which must be installed: PICTURES=folder saves pictures of the pages
 	MUSTER_UI_PICTURES=$(PICTURES) $(BIN)/pytest tests/ui
 
@@ -128,4 +131,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test gang-trials ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test gang-trials kueue-test ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean

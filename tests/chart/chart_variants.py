@@ -44,6 +44,7 @@ VARIANTS: dict[str, Manifest] = {
             "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "checkpoints"}}},
         },
         "gangScheduling": {"apiGroups": ["scheduling.volcano.sh", "scheduling.k8s.io"]},
+        "queueing": {"kueue": {"enabled": True}},
         "operator": {"nodeSelector": {"pool": "system"}, "tolerations": [{"operator": "Exists"}], "podLabels": {"app": "x"}},
     },
     "web page": {

@@ -51,6 +51,17 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> N
     assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
 
 
+def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission_names(render: Render) -> None:
+    workloads = {
+        ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "delete"},
+        ("kueue.x-k8s.io", "workloads/status"): {"update"},
+    }
+    everywhere = {("kueue.x-k8s.io", "resourceflavors"): {"get"}, ("scheduling.k8s.io", "priorityclasses"): {"get"}}
+    rights = granted(render({"queueing": {"kueue": {"enabled": True}}, "watchNamespaces": ["team-a"]}))
+    assert rights["team-a"] == {**JOBS, **workloads}
+    assert rights[None] == {**TOKENS, **PRESETS, **everywhere}
+
+
 def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others(render: Render) -> None:
     assert granted(render(VARIANTS["a team"])) == {None: {**TOKENS, **PRESETS}, "team-a": JOBS, "team-b": JOBS, "muster-system": LEADER}
 

@@ -24,6 +24,14 @@
   resources: [podgroups] # delete: one that is left from an earlier spec, because most of its fields cannot change
   verbs: [get, create, update, delete]
 {{- end }}
+{{- if .Values.queueing.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads] # delete: the quota of a job that has ended or is suspended
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status] # an evicted Workload gives its quota back once the pods have ended
+  verbs: [update]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

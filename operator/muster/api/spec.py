@@ -457,7 +457,10 @@ class Scheduling(ApiModel):
         "Takes effect when the job starts, or resumes after a suspension.",
     )
     queue: str = Field(
-        default="", max_length=253, description="Queue of the job's PodGroup, if Volcano schedules the pods. Otherwise it has no effect."
+        default="",
+        max_length=253,
+        description="Queue that the job waits in: a LocalQueue of Kueue, if the installation uses Kueue, or else the queue of Volcano's "
+        "PodGroup. On a cluster with neither, the job does not start. Takes effect when the job starts, or resumes after a suspension.",
     )
     priority_class_name: str = Field(default="", max_length=253, description="PriorityClass of the pods.")
     topology: Topology | None = Field(default=None, description="Which nodes the pods of the world prefer.")

@@ -61,6 +61,7 @@ class ConditionType(StrEnum):
     STRAGGLING = "Straggling"
     GRACE_SUFFICIENT = "GraceSufficient"
     GANG_SCHEDULED = "GangScheduled"
+    QUOTA_RESERVED = "QuotaReserved"
 
 
 class Reason(StrEnum):
@@ -123,6 +124,11 @@ class Reason(StrEnum):
     WAITING_FOR_GANG = "WaitingForGang"
     GANG_PLACED = "GangPlaced"
     GANG_UNAVAILABLE = "GangUnavailable"
+    # QuotaReserved, Valid, and the end of an attempt
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    QUOTA_RESERVED = "QuotaReserved"
+    QUEUE_UNAVAILABLE = "QueueUnavailable"
+    EVICTED_BY_QUEUE = "EvictedByQueue"
 
 
 class StatusPart:

@@ -80,6 +80,9 @@ class Cluster(Protocol):
     async def replace(self, manifest: Object) -> Object:
         """Replaces the object of the same kind and name."""
 
+    async def replace_status(self, manifest: Object) -> Object:
+        """Replaces the status of the object of the same kind and name."""
+
     async def read(self, manifest: Object) -> Object:
         """The object of this kind and name as it is now."""
 

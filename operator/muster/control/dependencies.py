@@ -11,6 +11,7 @@ from muster.api.status import TrainingJobStatus
 from muster.control.cluster import Cluster, Object
 from muster.control.gangs import Gangs
 from muster.control.presets import Presets
+from muster.control.queues import Kueue
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.control.tracing import Tracing
@@ -38,6 +39,7 @@ class Dependencies:
     """Whether each job gets a network policy."""
     policy: Policy = DEFAULT_POLICY
     gangs: Gangs = field(default_factory=Gangs)
+    kueue: Kueue = field(default_factory=Kueue)
     again: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None

@@ -22,6 +22,7 @@ from muster.lifecycle.facts import gang
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
 from muster.render.gang import SCHEDULERS, is_outdated, pod_group, priority_class_of, with_count
+from muster.render.kueue import Placement, placed
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
 from muster.strategies.registry import strategy_of
@@ -56,7 +57,7 @@ class Executor:
         self._store = dependencies.store
         self._slots = Slots(AT_ONCE)
 
-    async def carry_out(self, admitted: Admitted, actions: Sequence[Action]) -> Created:
+    async def carry_out(self, admitted: Admitted, actions: Sequence[Action], placements: Mapping[str, Placement] | None = None) -> Created:
         """Carries out the actions concurrently, but creates the service before the pods.
 
         After all actions have ended, raises the first RefusedError in their order, or else the first other error.
@@ -71,7 +72,7 @@ class Executor:
         await self._ensure_objects(job, plans)
         group = await self._ensure_pod_group(admitted)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
-        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group)))
+        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group, placements or {})))
         return Created(len(batch), left=len(creations) - len(batch))
 
     async def _all(
@@ -158,7 +159,9 @@ class Executor:
             raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
         return existing
 
-    async def _create(self, admitted: Admitted, action: CreateReplica, plans: Plans, group: Object | None) -> None:
+    async def _create(
+        self, admitted: Admitted, action: CreateReplica, plans: Plans, group: Object | None, placements: Mapping[str, Placement]
+    ) -> None:
         job = admitted.job
         manifest = render_replica(
             job,
@@ -173,6 +176,8 @@ class Executor:
             plans=plans,
             priority_class=group["spec"].get("priorityClassName", "") if group else None,
         )
+        if placement := placements.get(str(action.role).lower()):
+            manifest = placed(manifest, placement)
         if self._dependencies.tracing is not None:
             _add_variables(manifest, self._dependencies.tracing.variables(job))
         name = manifest["metadata"]["name"]

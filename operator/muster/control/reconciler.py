@@ -24,10 +24,11 @@ from muster.control.errors import ConflictError, NotFoundError, RefusedError
 from muster.control.events import event_of, events_between
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
+from muster.control.queues import Queues
 from muster.control.store import key_of, version_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
-from muster.lifecycle.actions import Decision, LookLive
+from muster.lifecycle.actions import CreateReplica, Decision, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts.membership import assigned
 from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
@@ -50,6 +51,7 @@ class Reconciler:
         self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy, presets=dependencies.presets)
         self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.again)
         self._executor = Executor(dependencies)
+        self._queues = Queues(dependencies.cluster, dependencies.kueue, controller=dependencies.policy.controller, now=dependencies.now)
         self._listed_at: dict[str, datetime] = {}
         self._refused: dict[str, str] = {}
         self._uids: dict[str, str] = {}
@@ -69,11 +71,12 @@ class Reconciler:
             return None
         admitted = self._with_slot(self._with_gang(self._admission.admit(obj)))
         job = admitted.job
-        observed = await self._cached(admitted)
+        quota = await self._queues.look(job)
+        observed = replace(await self._cached(admitted), quota=quota)
         decision = self._decide(admitted, observed)
         looks_live = _needs_live_look(decision) and self._worth_a_look(job, observed)
         if looks_live:
-            observed = await self._look_live(admitted)
+            observed = replace(await self._look_live(admitted), quota=quota)
             decision = self._decide(admitted, observed)
         status = self._pinned(admitted, decision.status)
         if status.phase.final:
@@ -88,6 +91,7 @@ class Reconciler:
             self._dependencies.store.drop_job(obj)
             return None
         created = await self._carry_out(replace(admitted, job=job.with_status(status)), decision)
+        await self._settle(admitted, status, observed)
         return self._later(decision, created=created, written=written)
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
@@ -99,8 +103,10 @@ class Reconciler:
         return decide(job, observed, self._dependencies.now(), problems=admitted.problems, policy=self._dependencies.policy)
 
     def _with_gang(self, admitted: Admitted) -> Admitted:
-        """Adds a problem if the job requires a gang scheduler and the cluster has none."""
-        return replace(admitted, problems=(*admitted.problems, *self._dependencies.gangs.problems(admitted.job)))
+        """Adds a problem if the job requires a gang scheduler or a queue and the cluster has none."""
+        gangs = self._dependencies.gangs
+        queue = self._dependencies.kueue.problems(admitted.job, gangs.served)
+        return replace(admitted, problems=(*admitted.problems, *gangs.problems(admitted.job), *queue))
 
     def _with_slot(self, admitted: Admitted) -> Admitted:
         """Adds a problem if the namespace already has as many jobs as the installation allows."""
@@ -116,7 +122,12 @@ class Reconciler:
         """Whether the job has ended and needs no further pass. This is true of most jobs, so it is checked first."""
         status = obj.get("status") or {}
         has_no_ttl = obj.get("spec", {}).get("ttlSecondsAfterFinished") is None
-        return has_no_ttl and status.get("phase") in FINAL_PHASES and not self._dependencies.store.children(key)
+        return (
+            has_no_ttl
+            and status.get("phase") in FINAL_PHASES
+            and not self._dependencies.store.children(key)
+            and self._queues.is_settled(obj)
+        )
 
     # observing
 
@@ -221,13 +232,22 @@ class Reconciler:
     async def _carry_out(self, admitted: Admitted, decision: Decision) -> Created:
         """Carries out the actions. Raises the first ClusterError after all of them have ended."""
         uid = admitted.job.metadata.uid
+        creates = any(isinstance(action, CreateReplica) for action in decision.actions)
+        placements = await self._queues.placements(admitted.job) if creates else {}
         try:
-            created = await self._executor.carry_out(admitted, decision.actions)
+            created = await self._executor.carry_out(admitted, decision.actions, placements)
         except (RefusedError, InvalidJobError) as error:  # the latter from a strategy that fails for a later replica
             self._refused[uid] = str(error)
             raise
         self._refused.pop(uid, None)
         return created
+
+    async def _settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
+        try:
+            await self._queues.settle(admitted, status, observed)
+        except RefusedError as error:
+            self._refused[admitted.job.metadata.uid] = str(error)
+            raise
 
     def _later(self, decision: Decision, *, created: Created, written: bool) -> float | None:
         if created.left:
@@ -245,6 +265,7 @@ class Reconciler:
         previous = self._uids.get(key, "")
         if previous and previous != uid:
             self._admission.forget(previous)
+            self._queues.forget(previous)
             self._slots.release(key)
             self._refused.pop(previous, None)
             self._listed_at.pop(key, None)

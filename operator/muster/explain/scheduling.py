@@ -88,6 +88,30 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
     ),
     (
+        "QueueMissing",
+        r"(?P<what>LocalQueue|ClusterQueue) (?P<name>\S+) doesn't exist",
+        "the job waits in a queue, and there is no {what} {name}",
+        "create it, or name another queue in scheduling.queue: kubectl get localqueues shows those of the namespace",
+    ),
+    (
+        "QueueStopped",
+        r"(?P<what>LocalQueue|ClusterQueue) (?P<name>\S+) is (?:inactive|stopped)",
+        "{what} {name} admits no jobs now",
+        "ask who runs the queue: kubectl describe shows its stopPolicy, and flavors and admission checks that it lacks",
+    ),
+    (
+        "QuotaNeverFits",
+        r"insufficient quota for (?P<what>\S+) in flavor \S+, request > maximum capacity",
+        "the job asks for more {what} than its queue can ever give",
+        "ask for less in roles.*.resources or for fewer replicas, or name another queue in scheduling.queue",
+    ),
+    (
+        "QuotaUsed",
+        r"insufficient unused quota for (?P<what>\S+) in flavor",
+        "other jobs use the quota of {what} that the job needs",
+        "wait until they end, or ask for fewer replicas; a job of higher priority may preempt them if the queue allows it",
+    ),
+    (
         "QueueWaits",
         r"^SchedulingGated|scheduling is blocked due to non-empty scheduling gates",
         "the pods wait for a queue or another controller: they have scheduling gates",

@@ -54,6 +54,14 @@ class GangScheduling(ApiModel):
     )
 
 
+class Kueue(ApiModel):
+    enabled: bool = Field(default=False, description="Whether jobs that name a queue wait in this LocalQueue of Kueue.")
+
+
+class Queueing(ApiModel):
+    kueue: Kueue = Field(default_factory=Kueue, description="Queues of Kueue.")
+
+
 class Inputs(ApiModel):
     node_cache: str | None = Field(
         default=None,
@@ -89,6 +97,7 @@ class Configuration(ApiModel):
     metrics: Port = Field(default=Port(port=9090), description="Port of /metrics.")
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Network policies of jobs.")
     gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
+    queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from muster.control.cluster import Object
 from muster.control.errors import NotFoundError
 from muster.kubernetes.gateway import Gateway
+from muster.render import kueue
 from muster.render.gang import PLURAL, SCHEDULERS, GangScheduler
 
 
@@ -21,6 +22,15 @@ async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str]) -> tup
     versions = {str(each["name"]): _versions(each) for each in listing["groups"]}
     candidates = [SCHEDULERS[group] for group in groups if SCHEDULERS[group].version in versions.get(group, ())]
     return tuple([each.group for each in candidates if await _serves_pod_groups(gateway, each)])
+
+
+async def serves_kueue(gateway: Gateway) -> bool:
+    """Whether the cluster serves the Workloads of Kueue. Raises ClusterError."""
+    try:
+        listing = await gateway.request("GET", f"/apis/{kueue.GROUP}/{kueue.VERSION}")
+    except NotFoundError:
+        return False
+    return any(each["name"] == kueue.PLURAL for each in listing["resources"])
 
 
 async def _serves_pod_groups(gateway: Gateway, scheduler: GangScheduler) -> bool:

@@ -45,6 +45,9 @@ _PLURALS = {
     "Event": "events",
     "Pod": "pods",
     "PodGroup": "podgroups",
+    "Workload": "workloads",
+    "ResourceFlavor": "resourceflavors",
+    "PriorityClass": "priorityclasses",
     KIND: PLURAL,
     PRESET_KIND: PRESET_PLURAL,
 }
@@ -141,6 +144,9 @@ class Gateway:
 
     async def replace(self, manifest: Object) -> Object:
         return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}", manifest)
+
+    async def replace_status(self, manifest: Object) -> Object:
+        return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}/status", manifest)
 
     async def delete(self, existing: Object) -> None:
         options = {"preconditions": {"uid": existing["metadata"]["uid"]}}
@@ -305,9 +311,9 @@ async def _change(line: bytes) -> tuple[str, Object]:
 
 def _folder(manifest: Object) -> str:
     """The path of the collection that this object belongs to."""
-    version, namespace = manifest["apiVersion"], manifest["metadata"]["namespace"]
+    version, namespace = manifest["apiVersion"], manifest["metadata"].get("namespace")
     group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{group}/namespaces/{namespace}/{_PLURALS[manifest['kind']]}"
+    return f"{group}{f'/namespaces/{namespace}' if namespace else ''}/{_PLURALS[manifest['kind']]}"
 
 
 def _job(job: Object) -> Object:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from muster.api.constants import JOB_NAME_LABEL
+from muster.control.cluster import Object
 from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, RefusedError
 from muster.control.event_recorder import EventRecorder
 from muster.control.gangs import Gangs
 from muster.control.presets import Presets
 from muster.control.queue import WorkQueue
+from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
 from muster.control.reports import Reports
 from muster.control.store import Store
@@ -21,10 +24,12 @@ from muster.control.tracing import Tracing
 from muster.kubernetes.certificate import Certificate, load_or_create
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, OperatorPod
-from muster.kubernetes.discovery import served_gang_schedulers
+from muster.kubernetes.discovery import served_gang_schedulers, serves_kueue
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.metrics import Metrics
+from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
+from muster.render import kueue
 from muster.render.environment import Coordinator
 
 REPOINT_SECONDS = 60.0
@@ -62,6 +67,7 @@ class Leader:
         self._parts = parts
         self._certificate = certificate
         self._gangs = Gangs()
+        self._kueue = Kueue(enabled=configuration.queueing.kueue.enabled)
         self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -78,6 +84,7 @@ class Leader:
                 policies=configuration.network_policy.enabled,
                 policy=Policy(controller=configuration.controller),
                 gangs=self._gangs,
+                kueue=self._kueue,
                 again=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
@@ -114,7 +121,23 @@ class Leader:
                 tasks.create_task(self._stay_reachable())
             tasks.create_task(self._parts.recorder.run())
             tasks.create_task(self._keep_discovering())
+            for watch in self._workloads():
+                tasks.create_task(watch.run())
             tasks.create_task(self._keep_listing_presets())
+
+    def _workloads(self) -> list[Watch]:
+        """The watches of the Workloads of jobs. A change is a reason for a pass, which reads the Workload."""
+        queue, store = self._parts.queue, self._parts.store
+
+        def changed(kind: str, obj: Object) -> None:
+            queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
+
+        def missed() -> None:
+            for key in store.keys:
+                queue.add(key)
+
+        paths = self._gateway.folders(f"/apis/{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
+        return [Watch(self._gateway, path, on_change=changed, on_gap=missed, labels=JOB_NAME_LABEL) for path in paths]
 
     async def stop(self) -> None:
         await self._channel.stop()
@@ -124,21 +147,24 @@ class Leader:
         while True:
             try:
                 served = await served_gang_schedulers(self._gateway, self._configuration.gang_scheduling.api_groups)
+                has_kueue = self._kueue.enabled and await serves_kueue(self._gateway)
                 break
             except RefusedError as error:
                 log.warning("jobs are scheduled without a gang, because the operator may not read the API groups: %s", error)
-                served = ()
+                served, has_kueue = (), False
                 break
             except ClusterError as error:
                 log.warning("the API groups of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
-        if self._gangs.replace(served):
-            log.info("gang schedulers of this cluster: %s", ", ".join(served) or "none")
+        changed = has_kueue != self._kueue.served
+        self._kueue.served = has_kueue
+        if self._gangs.replace(served) or changed:
+            log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", "served" if has_kueue else "not used")
             for key in self._parts.store.keys:
                 self._parts.queue.add(key)
 
     async def _keep_discovering(self) -> None:
-        while self._configuration.gang_scheduling.api_groups:
+        while self._configuration.gang_scheduling.api_groups or self._kueue.enabled:
             await asyncio.sleep(self._configuration.resync_seconds)
             await self._discover()
 

@@ -104,6 +104,16 @@ class ClaimView:
 
 
 @dataclass(frozen=True)
+class QuotaView:
+    """What the queue says about a job that it holds."""
+
+    admitted: bool
+    """Whether the job may run now."""
+    message: str = ""
+    """Why it may not."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """The children of a job at one moment."""
 
@@ -121,3 +131,5 @@ class Observed:
     """None: the job has none, or the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
+    quota: QuotaView | None = None
+    """None: no queue holds the job."""

@@ -39,7 +39,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Suspended:
-    """No attempt is open, and the user wants none."""
+    """No attempt is open, because the user wants none, or because the queue of the job has taken its quota back."""
 
     record: AttemptRecord | None = None
     provisional: AttemptRecord | None = None
@@ -83,7 +83,7 @@ def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
     provisional = next((each for each in reversed(status.attempts) if each.failure_class and not each.settled), None)
     if record is not None and record.end_time is None:
         return Open(record, provisional)
-    if suspend or (record is not None and record.reason is Reason.SUSPENDED):
+    if suspend or (record is not None and record.reason in (Reason.SUSPENDED, Reason.EVICTED_BY_QUEUE)):
         return Suspended(record, provisional)
     return Provisional(provisional) if provisional else Settled(record)
 

@@ -34,6 +34,7 @@ class GangScheduler:
         annotation: annotation with which a pod names its PodGroup.
         field: path, in the spec of a pod, of the name of its PodGroup.
         scheduler_name: `schedulerName` of pods whose template names none. Empty: the cluster's default scheduler.
+        has_queues: whether its PodGroups wait in queues.
         same_priority: whether it places no pod whose priority class is not that of its PodGroup.
     """
 
@@ -46,6 +47,7 @@ class GangScheduler:
     field: tuple[str, ...] = ()
     scheduler_name: str = ""
     same_priority: bool = False
+    has_queues: bool = False
 
 
 def _native(job: TrainingJob, priority_class: str) -> dict[str, Any]:
@@ -87,6 +89,7 @@ _SCHEDULERS = (
         spec=_volcano,
         annotation="scheduling.k8s.io/group-name",
         scheduler_name="volcano",
+        has_queues=True,
     ),
 )
 SCHEDULERS = {each.group: each for each in _SCHEDULERS}

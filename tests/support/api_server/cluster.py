@@ -62,17 +62,18 @@ class Cluster:
     """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it. `scraper` is a token with
     which metrics can be read."""
 
-    def __init__(self, kubeconfig: Path, audit: Path) -> None:
+    def __init__(self, kubeconfig: Path, audit: Path, options: Sequence[str] = ()) -> None:
         self.kubeconfig = kubeconfig
         self.admin = Api.of(kubeconfig)
         self.audit = audit
+        self._options = options
         self.configuration: Object = {}
         self.scraper = ""
         self._namespaces = 0
 
     def install(self) -> None:
         """What the chart has, less the operator itself."""
-        manifests = rendered()
+        manifests = rendered(*self._options)
         self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
         for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
             folder = _PLURALS[manifest["kind"]].format(manifest["metadata"].get("namespace"))
@@ -182,15 +183,20 @@ def _words(process: psutil.Process) -> list[str]:
 
 @contextmanager
 def running(
-    folder: Path, *, arguments: Sequence[str] = (), feature_gates: Sequence[str] = (), controllers: bool = False
+    folder: Path,
+    *,
+    arguments: Sequence[str] = (),
+    feature_gates: Sequence[str] = (),
+    controllers: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """A cluster with the chart in it; its audit log is in `folder`. The rest is for `local_cluster.api_server`."""
+    """A cluster with the chart in it; its audit log is in `folder`. `options` are for helm. The rest is for `local_cluster.api_server`."""
     policy, log = folder / "audit-policy.yaml", folder / "audit.log"
     policy.write_text(_AUDITED)
     audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
     places, arguments = local_cluster.Places.default(), [*audit, *arguments]
     with local_cluster.api_server(places, arguments=arguments, feature_gates=feature_gates, controllers=controllers) as kubeconfig:
-        cluster = Cluster(kubeconfig, log)
+        cluster = Cluster(kubeconfig, log, options)
         cluster.install()
         try:
             yield cluster

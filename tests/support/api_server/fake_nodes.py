@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ _NODES = "/api/v1/nodes"
 
 
 @contextmanager
-def scheduling(folder: Path) -> Iterator[Cluster]:
+def scheduling(folder: Path, *, options: Sequence[str] = ()) -> Iterator[Cluster]:
     """A cluster with the chart, Kubernetes' own gang scheduler, and kwok. It has no nodes yet."""
     served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"]
     with (
-        running(folder, arguments=served, feature_gates=["GenericWorkload"], controllers=True) as cluster,
+        running(folder, arguments=served, feature_gates=["GenericWorkload"], controllers=True, options=options) as cluster,
         kwok(folder, cluster.kubeconfig),
     ):
         yield cluster

@@ -45,6 +45,11 @@ class Facts:
     def live(self) -> bool:
         return self.observed.live
 
+    @property
+    def waits_for_quota(self) -> bool:
+        """Whether the queue of the job does not let it run now."""
+        return self.observed.quota is not None and not self.observed.quota.admitted
+
     @cached_property
     def strategy(self) -> Strategy:
         return strategy_of(self.spec.strategy)

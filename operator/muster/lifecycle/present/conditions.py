@@ -28,6 +28,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         ConditionType.SUSPENDED: _suspended(status, state),
         ConditionType.READY: _ready(status, state, facts),
         ConditionType.GANG_SCHEDULED: _gang_scheduled(status, facts),
+        ConditionType.QUOTA_RESERVED: _quota_reserved(facts),
     }
     if isinstance(state, Ended):
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
@@ -119,6 +120,21 @@ def _gang_scheduled(status: TrainingJobStatus, facts: Facts) -> Value | None:
     return Value(True, Reason.GANG_PLACED)
 
 
+def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether the job waits in its queue, and would run otherwise."""
+    return facts.waits_for_quota and not facts.spec.suspend and not is_open(status)
+
+
+def _quota_reserved(facts: Facts) -> Value | None:
+    """Since when the queue lets the job run, or holds it."""
+    quota = facts.observed.quota
+    if quota is None:
+        return None
+    if quota.admitted:
+        return Value(True, Reason.QUOTA_RESERVED)
+    return Value(False, Reason.SUSPENDED if facts.spec.suspend else Reason.WAITING_FOR_QUOTA, quota.message)
+
+
 def _ready(status: TrainingJobStatus, state: State, facts: Facts) -> Value:
     is_ready = status.phase is Phase.RUNNING
     match state:
@@ -126,6 +142,8 @@ def _ready(status: TrainingJobStatus, state: State, facts: Facts) -> Value:
             return Value(False, state.reason)
         case _ if facts.observed.refused and not is_ready:
             return Value(False, Reason.REPLICAS_REFUSED, facts.observed.refused)
+        case _ if is_queued(status, facts):
+            return Value(False, Reason.WAITING_FOR_QUOTA)
         case Suspended():
             return Value(is_ready, Reason.SUSPENDED)
         case _ if is_ready:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from muster.api.status import Goodput, Phase, Reason, TrainingJobStatus
+from muster.api.status import ConditionType, Goodput, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.state import is_open, last_failure, newest, record_of
 
@@ -71,6 +71,9 @@ def booked_until(status: TrainingJobStatus, facts: Facts) -> datetime:
 def _part_of(status: TrainingJobStatus, facts: Facts) -> Part:
     """What a job with this status does."""
     world, record = status.world, newest(status)
+    quota = status.condition(ConditionType.QUOTA_RESERVED)
+    if quota is not None and quota.reason is Reason.WAITING_FOR_QUOTA and not is_open(status):
+        return Part.QUEUED
     if status.phase is Phase.SUSPENDED or (record is not None and record.reason is Reason.SUSPENDED):
         return Part.SUSPENDED
     runs = world is not None and bool(world.ready_time or world.first_step_time) and is_open(status)

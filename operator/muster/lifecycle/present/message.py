@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_held_back, last_failure
 from muster.lifecycle.transition.clean_up import holding_resources
@@ -30,6 +31,10 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
         return f"{state.message}; still running, and holding resources, because cleanPodPolicy is None: {left}" if left else state.message
     if facts.problems and not isinstance(state, Open):
         return "the job is not valid, so nothing is started: " + "; ".join(map(str, facts.problems))
+    if is_queued(status, facts) and facts.observed.quota:
+        stopping = f"{len(facts.replicas)} replicas save and stop, because the job " if facts.replicas else ""
+        refusal = f"; the API server refuses its Workload: {facts.observed.refused}" if facts.observed.refused else ""
+        return f"{stopping}waits in {facts.observed.quota.message}{refusal}"
     if status.phase is Phase.SUSPENDED:
         return "suspended; set spec.suspend to false to resume"
     if isinstance(state, Suspended) and state.record and state.record.reason is Reason.SUSPENDED:

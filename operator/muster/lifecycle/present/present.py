@@ -11,7 +11,7 @@ from muster.api.status import Phase, RoleStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import has_failed_by_itself
 from muster.lifecycle.observed import ReplicaPhase
-from muster.lifecycle.present.conditions import with_conditions
+from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
 
@@ -30,6 +30,8 @@ def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
     match state:
         case Ended():
             return Phase.SUCCEEDED if state.has_succeeded else Phase.FAILED
+        case _ if is_queued(status, facts):
+            return Phase.PENDING if _is_empty(facts) or status.phase is Phase.SUSPENDED else status.phase
         case Suspended():
             return Phase.SUSPENDED if _is_empty(facts) else status.phase
         case Open() if status.world and status.world.ready_time:

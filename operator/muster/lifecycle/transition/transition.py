@@ -78,16 +78,19 @@ def _reviewed(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatu
 
 
 def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
-    """The open attempt ends if the user suspends the job, if its world is broken or hangs, or if another world is needed.
+    """The open attempt ends if the user suspends the job, if its queue takes the quota back, if its world is broken or hangs, or if another
+    world is needed.
 
     An earlier failure that is still provisional then becomes final as it is.
     """
     state = _state(status, facts)
     if not isinstance(state, Open):
         return status, None
-    cause = None if facts.spec.suspend else cause_of_break(status, facts) or cause_of_hang(status, facts)
+    cause = None if facts.spec.suspend or facts.waits_for_quota else cause_of_break(status, facts) or cause_of_hang(status, facts)
     if facts.spec.suspend:
         status = attempts.with_end(status, facts, Reason.SUSPENDED)
+    elif facts.waits_for_quota and facts.observed.quota:
+        status = attempts.with_end(status, facts, Reason.EVICTED_BY_QUEUE, message=facts.observed.quota.message)
     elif cause:
         status = attempts.with_failure(status, facts, cause)
     elif elastic.is_outgrown(status, facts):
@@ -106,7 +109,7 @@ def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[
 def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
     """Whether the next attempt begins. It also follows a failure that is still provisional, unless the job would be given up for that."""
     state = _state(status, facts)
-    if isinstance(state, Open) or facts.spec.suspend or facts.problems:
+    if isinstance(state, Open) or facts.spec.suspend or facts.problems or facts.waits_for_quota:
         return False
     return state.provisional is None or budget.verdict(status, facts, state.provisional) is None
 

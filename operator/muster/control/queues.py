@@ -1,0 +1,168 @@
+"""The queue of a job: its Workload in Kueue, which is created, followed, and removed when the job needs no quota."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+
+from muster.api.constants import FORM_LABEL
+from muster.api.job import TrainingJob
+from muster.api.problems import Problem
+from muster.api.spec import GangMode
+from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
+from muster.control.admission import Admitted
+from muster.control.cluster import Cluster, Object, owner_of
+from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
+from muster.lifecycle.observed import Observed, QuotaView
+from muster.lifecycle.state import is_open
+from muster.render.gang import chosen
+from muster.render.kueue import (
+    Placement,
+    flavor,
+    flavors_of,
+    identity,
+    is_reserved,
+    placement_of,
+    priority_class,
+    released,
+    view_of,
+    with_priority,
+    workload,
+)
+
+
+class Kueue:
+    """Whether jobs may use Kueue, and whether the cluster serves it: a cache, which `served` updates."""
+
+    def __init__(self, *, enabled: bool = False, served: bool = False) -> None:
+        self.enabled = enabled
+        self.served = served
+
+    def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
+        """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
+        if not job.spec.scheduling.queue or self.served or is_open(job.status) or not _starts(job):
+            return []
+        gang = chosen(job.spec.scheduling.gang, gang_groups) if job.spec.scheduling.gang is not GangMode.NEVER else None
+        if gang is not None and gang.has_queues:
+            return []
+        missing = "serves no kueue.x-k8s.io/v1beta1" if self.enabled else "has queueing.kueue.enabled off"
+        message = (
+            f"names a queue that nothing would hold the job in: this installation {missing}, and its gang scheduler is not Volcano; "
+            "install Kueue and set queueing.kueue.enabled of the chart, or leave the queue empty"
+        )
+        return [Problem("spec.scheduling.queue", message, reason=Reason.QUEUE_UNAVAILABLE)]
+
+
+class Queues:
+    """The Workloads of jobs. `controller` is the manager whose jobs it serves."""
+
+    def __init__(self, cluster: Cluster, kueue: Kueue, *, controller: str, now: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._kueue = kueue
+        self._controller = controller
+        self._now = now
+        self._existing: dict[str, Object] = {}
+        self._settled: set[str] = set()
+
+    def is_settled(self, obj: Object) -> bool:
+        """Whether a job that has ended holds no quota any more, as far as this process knows."""
+        queue = ((obj.get("spec") or {}).get("scheduling") or {}).get("queue")
+        return not queue or not self._kueue.served or obj["metadata"]["uid"] in self._settled
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._settled.discard(uid)
+        self._existing.pop(uid, None)
+
+    async def look(self, job: TrainingJob) -> QuotaView | None:
+        """What Kueue says about the job. None if no queue holds it. A job that runs without a Workload is left alone until it starts again.
+
+        Raises ClusterError.
+        """
+        uid = job.metadata.uid
+        self._existing.pop(uid, None)
+        if not self._uses_queue(job):
+            return None
+        with suppress(NotFoundError):
+            self._existing[uid] = await self._cluster.read(identity(job))
+        existing = self._existing.get(uid)
+        if existing is not None and owner_of(existing) != uid:
+            del self._existing[uid]
+            if owner_of(existing) or "deletionTimestamp" in existing["metadata"]:
+                raise ConflictError(f"Workload {job.metadata.name} of an earlier job of this name is not gone yet")
+            message = f"a Workload {job.metadata.name} exists and does not belong to this job: remove it, or give the job another name"
+            return QuotaView(admitted=False, message=f"queue {job.spec.scheduling.queue}: {message}")
+        if existing is None and is_open(job.status) and job.status.condition(ConditionType.QUOTA_RESERVED) is None:
+            return None
+        return view_of(existing, job.spec.scheduling.queue)
+
+    async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
+        """Creates the Workload of a job that wants to run, and gives its quota back once no pod of the job uses it. Raises ClusterError."""
+        job, uid = admitted.job, admitted.job.metadata.uid
+        if not self._uses_queue(job):
+            return
+        existing = self._existing.get(uid)
+        ended = all(view.phase.ended and not view.lingers for view in observed.replicas)
+        if status.phase.final:
+            if existing is not None and ended:
+                await self._delete(existing)
+            if existing is None or ended:
+                self._settled.add(uid)
+            return
+        if is_open(status) or observed.quota is None:
+            return
+        is_empty = observed.live and not observed.replicas
+        if job.spec.suspend:
+            if existing is not None and status.phase is Phase.SUSPENDED and is_empty:
+                await self._delete(existing)
+        elif admitted.problems:
+            return
+        elif existing is None:
+            await self._create(admitted)
+        elif is_empty or not job.status.attempts:
+            wanted = workload(job, admitted.images, admitted.defaults)
+            if (existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL]:
+                await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
+            elif not observed.quota.admitted and is_reserved(existing) and _is_evicted(existing):
+                await self._cluster.replace_status(released(existing, f"{self._now():%Y-%m-%dT%H:%M:%SZ}"))
+
+    async def placements(self, job: TrainingJob) -> dict[str, Placement]:
+        """What Kueue adds to the pods of each role, by the role's name in lower case. Raises ClusterError."""
+        existing = self._existing.get(job.metadata.uid)
+        if existing is None:
+            return {}
+        flavors = flavors_of(existing)
+        objects = {name: await self._cluster.read(flavor(name)) for name in {each for names in flavors.values() for each in names}}
+        return {pod_set: placement_of(existing, pod_set, [objects[name] for name in names]) for pod_set, names in flavors.items()}
+
+    def _uses_queue(self, job: TrainingJob) -> bool:
+        ours = job.spec.managed_by == self._controller and job.metadata.deletion_timestamp is None
+        return self._kueue.served and ours and bool(job.spec.scheduling.queue)
+
+    async def _create(self, admitted: Admitted) -> None:
+        manifest = workload(admitted.job, admitted.images, admitted.defaults)
+        if name := manifest["spec"].get("priorityClassName"):
+            try:
+                value = int((await self._cluster.read(priority_class(name)))["value"])
+            except NotFoundError:
+                raise RefusedError(
+                    f"there is no PriorityClass {name}: create it, or name another in spec.scheduling.priorityClassName"
+                ) from None
+            manifest = with_priority(manifest, value)
+        with suppress(AlreadyExistsError):
+            await self._cluster.create(manifest)
+
+    async def _delete(self, existing: Object) -> None:
+        with suppress(NotFoundError, ConflictError):
+            await self._cluster.delete(existing)
+
+
+def _starts(job: TrainingJob) -> bool:
+    """Whether its next attempt is the first one in its queue. A job that has run without a queue goes on without one."""
+    status = job.status
+    return not status.attempts or status.phase is Phase.SUSPENDED or status.condition(ConditionType.QUOTA_RESERVED) is not None
+
+
+def _is_evicted(existing: Object) -> bool:
+    return any(each["type"] == "Evicted" and each["status"] == "True" for each in existing["status"].get("conditions", ()))

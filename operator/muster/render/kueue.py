@@ -1,0 +1,178 @@
+"""Kueue: the Workload with which a job asks for the quota of its queue, and what Kueue's answer adds to the pods of the job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.api.constants import FORM_LABEL
+from muster.api.job import TrainingJob
+from muster.api.status import TrainingJobStatus
+from muster.lifecycle.observed import QuotaView
+from muster.render.addresses import ClusterAddresses
+from muster.render.defaults import JobDefaults
+from muster.render.gang import priority_class_of
+from muster.render.images import Images
+from muster.render.manifests import plans_of, render_replica
+from muster.render.pods import labels_of, owner_of
+from muster.strategies.registry import strategy_of
+
+GROUP, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta1", "workloads"
+_API_VERSION = f"{GROUP}/{VERSION}"
+_READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
+"""The fields of a pod, besides its containers, that decide which flavors fit it and what it needs."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What Kueue adds to the pods of one role, so that they run where their quota is."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+
+
+def identity(job: TrainingJob) -> dict[str, Any]:
+    """The Workload of the job, without its contents."""
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": "Workload",
+        "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
+    }
+
+
+def flavor(name: str) -> dict[str, Any]:
+    """A ResourceFlavor, without its contents."""
+    return {"apiVersion": _API_VERSION, "kind": "ResourceFlavor", "metadata": {"name": name}}
+
+
+def priority_class(name: str) -> dict[str, Any]:
+    """A PriorityClass, without its contents."""
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+
+
+def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) -> dict[str, Any]:
+    """The Workload of the job: one pod set per role, with the replicas of the largest world that the job may have.
+
+    The value of its priority class is missing, because only the cluster knows it (`with_priority`).
+    """
+    job = job.with_status(TrainingJobStatus())
+    plan, strategy, elastic = plans_of(job).whole, strategy_of(job.spec.strategy), job.spec.elastic
+    pod_sets = []
+    for role in dict.fromkeys(replica.role for replica in plan.replicas):
+        count = len(plan.of(role))
+        if elastic is not None and role == strategy.worker_role:
+            count = max(count, elastic.max_replicas or 0)
+        pod = render_replica(
+            job,
+            role,
+            index=plan.of(role)[0].index,
+            attempt=0,
+            addresses=ClusterAddresses(job.metadata.name, job.metadata.namespace),
+            images=images,
+            defaults=defaults,
+        )
+        pod_sets.append({"name": str(role).lower(), "count": count, "template": {"spec": _requirements(pod["spec"])}})
+    spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
+    if name := priority_class_of(job, defaults):
+        spec |= {"priorityClassName": name, "priorityClassSource": "scheduling.k8s.io/priorityclass"}
+    labels = {**labels_of(job), FORM_LABEL: hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]}
+    owner, base = owner_of(job), identity(job)
+    metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
+    return {**base, "metadata": metadata, "spec": spec}
+
+
+def with_priority(manifest: dict[str, Any], value: int) -> dict[str, Any]:
+    """The Workload with the value of its priority class."""
+    return {**manifest, "spec": {**manifest["spec"], "priority": value}}
+
+
+def view_of(existing: dict[str, Any] | None, queue: str) -> QuotaView:
+    """What Kueue says about the Workload. None: it does not exist."""
+    if existing is None:
+        return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
+    conditions = {each["type"]: each for each in (existing.get("status") or {}).get("conditions") or ()}
+    evicted, admitted = _holding(conditions, "Evicted"), _holding(conditions, "Admitted")
+    if admitted and evicted is None:
+        return QuotaView(admitted=True)
+    words = evicted if evicted and is_reserved(existing) else conditions.get("QuotaReserved") or evicted
+    said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
+    return QuotaView(admitted=False, message=f"queue {queue}: {said}")
+
+
+def is_reserved(existing: dict[str, Any]) -> bool:
+    """Whether it holds quota."""
+    return any(
+        each["type"] == "QuotaReserved" and each["status"] == "True" for each in (existing.get("status") or {}).get("conditions", ())
+    )
+
+
+def released(existing: dict[str, Any], now: str) -> dict[str, Any]:
+    """An evicted Workload that gives its quota back and waits in its queue again, as Kueue's own controllers leave it."""
+    status = {name: value for name, value in existing["status"].items() if name != "admission"}
+    evicted: dict[str, Any] = next((each for each in status["conditions"] if each["type"] == "Evicted"), {})
+    requeued = evicted.get("reason") in ("Preempted", "PodsReadyTimeout", "AdmissionCheck")
+    ends = {"QuotaReserved": "Pending", "Admitted": "NoReservation"}
+    message = evicted.get("message") or "the pods of the job have ended"
+    others = [each for each in status["conditions"] if each["type"] not in (*ends, "Requeued")]
+    base = {"message": message, "lastTransitionTime": now, "observedGeneration": existing["metadata"]["generation"]}
+    conditions = [{**base, "type": kind, "status": "False", "reason": reason} for kind, reason in ends.items()]
+    waits = evicted.get("reason") in ("PodsReadyTimeout", "AdmissionCheck")
+    if evicted and not (evicted.get("reason") or "").startswith("Deactivated"):
+        state = "True" if requeued and not waits else "False"
+        conditions.append({**base, "type": "Requeued", "status": state, "reason": evicted["reason"]})
+    return {**existing, "status": {**status, "conditions": [*others, *conditions]}}
+
+
+def flavors_of(existing: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Pod set to the names of the flavors that Kueue has given it."""
+    assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    return {each["name"]: tuple(dict.fromkeys((each.get("flavors") or {}).values())) for each in assignments}
+
+
+def placement_of(existing: dict[str, Any], pod_set: str, flavors: Sequence[dict[str, Any]]) -> Placement:
+    """What these flavors and the admission checks of the Workload add to the pods of a pod set."""
+    selector: dict[str, str] = {}
+    tolerations: list[Mapping[str, Any]] = []
+    for each in flavors:
+        selector |= (each.get("spec") or {}).get("nodeLabels") or {}
+        tolerations += (each.get("spec") or {}).get("tolerations") or []
+    for check in (existing.get("status") or {}).get("admissionChecks") or ():
+        for update in check.get("podSetUpdates") or ():
+            if update["name"] == pod_set:
+                selector |= update.get("nodeSelector") or {}
+                tolerations += update.get("tolerations") or []
+    return Placement(selector, tolerations)
+
+
+def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
+    """The pod where its quota is."""
+    spec = dict(pod["spec"])
+    if placement.node_selector:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **placement.node_selector}
+    if placement.tolerations:
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *placement.tolerations]
+    return {**pod, "spec": spec}
+
+
+def _requirements(spec: dict[str, Any]) -> dict[str, Any]:
+    """The part of a pod's spec that Kueue reads. The rest may be large."""
+    kept = {name: spec[name] for name in _READ_BY_KUEUE if name in spec}
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required:
+        kept["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    for field_name in ("initContainers", "containers"):
+        containers = [
+            {name: each[name] for name in ("name", "image", "resources", "restartPolicy") if name in each}
+            for each in spec.get(field_name) or ()
+        ]
+        if containers:
+            kept[field_name] = containers
+    return {**kept, "restartPolicy": "Never"}
+
+
+def _holding(conditions: Mapping[str, dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    each = conditions.get(kind)
+    return each if each and each["status"] == "True" else None

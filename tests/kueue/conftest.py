@@ -1,0 +1,59 @@
+"""A control plane of Kubernetes with Kueue, the chart in it, an operator, and kwok's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.api_server.api import Object
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.fake_nodes import add_node, scheduling
+from tests.support.api_server.jobs import Jobs
+from tests.support.api_server.kueue import API, define, kueue
+from tests.support.api_server.operators import OperatorProcess, operating
+
+QUOTA = 4
+"""CPUs of the only ClusterQueue. Its nodes have more, so only the quota makes a job wait."""
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("control-plane")
+    with scheduling(folder, options=["--set", "queueing.kueue.enabled=true"]) as cluster:
+        define(cluster.admin)
+        with kueue(folder, cluster.kubeconfig):
+            admin = cluster.admin
+            for name, value in (("low", 10), ("high", 1000)):
+                admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
+            admin.create(f"{API}/resourceflavors", _object("ResourceFlavor", "main", {"nodeLabels": {"pool": "main"}}))
+            resources = [{"name": "cpu", "nominalQuota": QUOTA}]
+            spec = {
+                "namespaceSelector": {},
+                "preemption": {"withinClusterQueue": "LowerPriority"},
+                "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "main", "resources": resources}]}],
+            }
+            admin.create(f"{API}/clusterqueues", _object("ClusterQueue", "all", spec))
+            for number in range(3):
+                add_node(admin, f"main-{number}", cpu=4, labels={"pool": "main"})
+            add_node(admin, "other", cpu=16)
+            yield cluster
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, operator: OperatorProcess) -> Iterator[Jobs]:
+    """Jobs in a namespace of their own, with the LocalQueue `team`."""
+    namespace = cluster.namespace("kueue")
+    cluster.admin.create(f"{API}/namespaces/{namespace}/localqueues", _object("LocalQueue", "team", {"clusterQueue": "all"}))
+    yield Jobs(cluster.admin, namespace)
+    cluster.empty(namespace)

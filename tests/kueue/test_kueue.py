@@ -1,0 +1,134 @@
+"""Jobs in the queues of Kueue 0.10.1: `make kueue-test`. The quota has room for QUOTA workers of one CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kueue.conftest import QUOTA
+from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Kubelet
+from tests.support.api_server.kueue import API
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
+
+
+def queued_job(name: str, workers: int, *, queue: str = "team", scheduling: Object | None = None, **spec: Any) -> Object:
+    worker = {"replicas": workers, "resources": {"requests": {"cpu": "1"}}}
+    return job(name, roles={"worker": worker}, scheduling={"queue": queue, **(scheduling or {})}, **spec)
+
+
+def workload(jobs: Jobs, name: str) -> Object | None:
+    try:
+        return jobs.api.get(f"{API}/namespaces/{jobs.namespace}/workloads/{name}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def waits(jobs: Jobs, name: str, *, words: str) -> Object:
+    """The status once the job waits in its queue and says so with these words. It has no pods then."""
+
+    def is_waiting() -> bool:
+        reserved = condition(jobs.status(name), "QuotaReserved")
+        return reserved.get("reason") == "WaitingForQuota" and words in reserved["message"] and not jobs.pods(name)
+
+    wait_until(is_waiting, f"{name} waits in its queue")
+    return jobs.reaches(name, "Pending")
+
+
+def end(jobs: Jobs, name: str) -> None:
+    for pod in jobs.pods(name):
+        Kubelet(jobs.api).end(pod, 0)
+    jobs.reaches(name, "Succeeded")
+
+
+def test_a_job_waits_for_the_quota_of_another_and_starts_when_that_ends(jobs: Jobs, operator: OperatorProcess) -> None:
+    jobs.submit(queued_job("first", 3))
+    first = jobs.reaches("first", "Running")
+    assert condition(first, "QuotaReserved")["status"] == "True"
+    assert {pod["spec"]["nodeSelector"]["pool"] for pod in jobs.pods("first")} == {"main"}
+    jobs.submit(queued_job("second", 2))
+    second = waits(jobs, "second", words="insufficient unused quota")
+    assert second["message"].startswith("waits in queue team: ")
+    since = condition(second, "QuotaReserved")["lastTransitionTime"]
+    operator.kill()
+    operator.start().ready()
+    assert condition(waits(jobs, "second", words="quota"), "QuotaReserved")["lastTransitionTime"] == since
+    end(jobs, "first")
+    second = jobs.reaches("second", "Running")
+    assert second["attempt"] == 0
+    assert second["goodput"]["queuedSeconds"] > 0
+    wait_until(lambda: workload(jobs, "first") is None, "the quota of the first is given back")
+
+
+def test_a_job_of_higher_priority_preempts_another_which_goes_on_afterwards(jobs: Jobs) -> None:
+    jobs.submit(queued_job("low", 3, scheduling={"priorityClassName": "low"}))
+    jobs.reaches("low", "Running")
+    jobs.submit(queued_job("high", QUOTA, scheduling={"priorityClassName": "high"}))
+    jobs.reaches("high", "Running")
+    low = waits(jobs, "low", words="quota")
+    assert low["attempts"][-1]["reason"] == "EvictedByQueue"
+    assert "failureClass" not in low["attempts"][-1]
+    assert (low.get("restarts") or {}).get("total", 0) == 0
+    end(jobs, "high")
+    low = jobs.reaches("low", "Running", attempt=1)
+    assert (low.get("restarts") or {}).get("total", 0) == 0
+
+
+def test_a_suspended_job_gives_its_quota_back_and_waits_again_when_it_resumes(jobs: Jobs) -> None:
+    jobs.submit(queued_job("first", 3))
+    jobs.reaches("first", "Running")
+    jobs.submit(queued_job("second", 3))
+    waits(jobs, "second", words="quota")
+    jobs.patch("first", {"spec": {"suspend": True}})
+    jobs.reaches("first", "Suspended")
+    jobs.reaches("second", "Running")
+    jobs.patch("first", {"spec": {"suspend": False}})
+    waits(jobs, "first", words="quota")
+    jobs.delete("second")
+    jobs.reaches("first", "Running", attempt=1)
+
+
+def test_a_queue_that_does_not_exist_is_named_and_holds_the_job_until_it_does(jobs: Jobs) -> None:
+    jobs.submit(queued_job("digits", 1, queue="late"))
+    waits(jobs, "digits", words="LocalQueue late doesn't exist")
+    queue = {"metadata": {"name": "late"}, "spec": {"clusterQueue": "all"}}
+    queue |= {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue"}
+    jobs.api.create(f"{API}/namespaces/{jobs.namespace}/localqueues", queue)
+    jobs.reaches("digits", "Running")
+
+
+def test_a_queue_that_is_stopped_and_drained_takes_the_quota_back_until_it_goes_on(jobs: Jobs) -> None:
+    jobs.submit(queued_job("digits", 1))
+    jobs.reaches("digits", "Running")
+    queue = f"{API}/namespaces/{jobs.namespace}/localqueues/team"
+    jobs.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+    waits(jobs, "digits", words="team is inactive")
+    jobs.api.patch(queue, {"spec": {"stopPolicy": "None"}})
+    digits = jobs.reaches("digits", "Running", attempt=1)
+    assert (digits.get("restarts") or {}).get("total", 0) == 0
+    jobs.delete("digits")
+    wait_until(lambda: workload(jobs, "digits") is None, "the Workload goes with its job")
+
+
+def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_quota(jobs: Jobs) -> None:
+    jobs.submit(queued_job("other", 1, managedBy="kueue.x-k8s.io/multikueue"))
+    jobs.submit(queued_job("digits", 2))
+    jobs.reaches("digits", "Running")
+    before = workload(jobs, "digits")
+    Kubelet(jobs.api).end(jobs.pods("digits")[0], 1)
+    jobs.reaches("digits", "Running", attempt=1, seconds=120)
+    after = workload(jobs, "digits")
+    assert before is not None
+    assert after is not None
+    assert before["status"]["conditions"] == after["status"]["conditions"]
+    assert workload(jobs, "other") is None
+    assert jobs.status("other") == {}
+
+
+def test_a_job_whose_priority_class_does_not_exist_says_so(jobs: Jobs) -> None:
+    jobs.submit(queued_job("digits", 1, scheduling={"priorityClassName": "absent"}))
+    wait_until(lambda: condition(jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused", "the refusal is in the status")
+    assert "PriorityClass absent" in jobs.status("digits")["message"]

@@ -1,0 +1,66 @@
+"""A job whose queue holds it until there is quota, and takes the quota back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.api.status import Phase, TrainingJobStatus
+from muster.lifecycle.actions import Decision, DeleteReplica
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed, QuotaView, ReplicaView
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, running, running_story
+
+WAITS = QuotaView(admitted=False, message="queue team: Pending: insufficient unused quota")
+EVICTED = QuotaView(admitted=False, message="queue team: Preempted: by another job")
+ADMITTED = QuotaView(admitted=True)
+
+
+def see(story: Story, quota: QuotaView, *views: ReplicaView, seconds: float) -> Decision:
+    decision = decide(story.job, Observed(views, service=True, quota=quota), at(seconds))
+    story.job = story.job.with_status(TrainingJobStatus.from_wire(decision.status.wire()))
+    return decision
+
+
+def deletions(decision: Decision) -> Sequence[int | None]:
+    return [action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)]
+
+
+def test_a_job_that_waits_for_quota_has_no_attempt_and_its_time_counts_as_queued() -> None:
+    story = Story(job())
+    assert not see(story, WAITS, seconds=0).actions
+    assert not see(story, WAITS, seconds=60).actions
+    assert (story.status.phase, story.status.attempts) == (Phase.PENDING, ())
+    assert story.condition("QuotaReserved") == ("False", "WaitingForQuota")
+    assert story.condition("Ready") == ("False", "WaitingForQuota")
+    assert created(see(story, ADMITTED, seconds=100)) == ["worker-0/0", "worker-1/0"]
+    assert story.status.goodput is not None
+    assert story.status.goodput.queued_seconds >= 100
+    assert story.condition("QuotaReserved") == ("True", "QuotaReserved")
+
+
+def test_an_eviction_ends_the_attempt_without_a_failure_and_pods_keep_their_grace() -> None:
+    story = running_story()
+    decision = see(story, EVICTED, *running(), seconds=30)
+    assert deletions(decision) == [None, None]
+    assert (story.record.reason, story.record.failure_class) == ("EvictedByQueue", None)
+    assert "save and stop" in story.status.message
+    see(story, WAITS, seconds=40)
+    assert (story.status.phase, story.status.restarts.total) == (Phase.PENDING, 0)
+    assert created(see(story, ADMITTED, seconds=110)) == ["worker-0/1", "worker-1/1"]
+    assert story.status.goodput is not None
+    assert story.status.goodput.queued_seconds >= 70
+    assert story.status.restarts.total == 0
+    assert story.status.next_attempt_time is None
+
+
+def test_a_suspended_job_waits_for_quota_when_it_resumes() -> None:
+    story = running_story()
+    story.edit(suspend=True)
+    see(story, ADMITTED, *running(), seconds=30)
+    see(story, WAITS, seconds=40)
+    assert story.status.phase is Phase.SUSPENDED
+    assert story.condition("QuotaReserved") == ("False", "Suspended")
+    story.edit(suspend=False)
+    see(story, WAITS, seconds=50)
+    assert story.status.phase is Phase.PENDING
+    assert created(see(story, ADMITTED, seconds=60)) == ["worker-0/1", "worker-1/1"]
