@@ -71,7 +71,7 @@ class CommitReason(StrEnum):
     FINAL = "Final"
     """The last step is done."""
     PEER_LOST = "PeerLost"
-    """Rank 0 lost its peers."""
+    """The rank lost its peers."""
 
     @property
     def is_urgent(self) -> bool:

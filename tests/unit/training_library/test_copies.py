@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from muster_contract.events import CommitReason
 from muster_training.copies import copy_share, share_of
 from muster_training.ranks import Ranks
 from muster_training.saves import Saved, Saves
@@ -29,7 +30,7 @@ def test_the_file_of_the_lowest_rank_is_copied_if_names_are_equal() -> None:
 
 def save(ranks: Ranks, saves: Saves, source: Path) -> None:
     saved: list[Saved] = []
-    with saves.write(5, "Periodic", saved) as folder:
+    with saves.write(5, CommitReason.PERIODIC, saved) as folder:
         copy_share(ranks, source, folder)
 
 

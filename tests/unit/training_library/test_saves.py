@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from muster_contract.errors import StorageUnavailable, UserError
+from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Store
 from muster_trainer.training.resume_point import ResumePoint
@@ -55,7 +56,7 @@ def on_all(saves: list[Saves], call: Callable[[int, Saves], T]) -> list[T | Exce
 def test_the_files_of_all_ranks_are_one_checkpoint(storage: str) -> None:
     def save(rank: int, saves: Saves) -> str:
         saved: list[Saved] = []
-        with saves.write(5, "Periodic", saved) as folder:
+        with saves.write(5, CommitReason.PERIODIC, saved) as folder:
             (folder / "parts").mkdir()
             (folder / "parts" / f"{rank}.txt").write_text(str(rank))
             (folder / "same.txt").write_text("same")
@@ -82,7 +83,7 @@ def test_ranks_may_write_into_one_folder(storage: str) -> None:
     """As Orbax does: rank 0 completes the files of the other ranks."""
 
     def save(rank: int, saves: Saves) -> None:
-        with saves.write(5, "Periodic", [], shared=True) as folder:
+        with saves.write(5, CommitReason.PERIODIC, [], shared=True) as folder:
             (folder / f"{rank}.txt").write_text(str(rank))
             saves._ranks.gather("written")
             if rank == 0:
@@ -100,7 +101,7 @@ def test_ranks_may_write_into_one_folder(storage: str) -> None:
 
 def test_the_error_of_one_rank_in_a_shared_folder_is_raised_on_all(storage: str) -> None:
     def save(rank: int, saves: Saves, step: int = 5) -> None:
-        with saves.write(step, "Periodic", [], shared=True) as folder:
+        with saves.write(step, CommitReason.PERIODIC, [], shared=True) as folder:
             (folder / f"{rank}.txt").touch()
             if rank == 1 and step == 5:
                 raise ZeroDivisionError("no number")
@@ -119,7 +120,7 @@ def test_a_rank_that_does_not_see_the_shared_folder_gets_an_error(storage: str, 
     monkeypatch.setattr(Path, "is_dir", lambda self: not self.name.startswith((".shared", "muster-save-")) and is_dir(self))
 
     def save(rank: int, saves: Saves) -> None:
-        with saves.write(5, "Periodic", [], shared=True):
+        with saves.write(5, CommitReason.PERIODIC, [], shared=True):
             raise AssertionError
 
     for error in on_all(world(storage), save):
@@ -129,7 +130,7 @@ def test_a_rank_that_does_not_see_the_shared_folder_gets_an_error(storage: str, 
 
 def test_ranks_that_write_different_files_of_one_name_save_nothing(storage: str) -> None:
     def save(rank: int, saves: Saves) -> None:
-        with saves.write(5, "Periodic", []) as folder:
+        with saves.write(5, CommitReason.PERIODIC, []) as folder:
             (folder / "state.txt").write_text(str(rank // 2))
 
     errors = on_all(saves := world(storage), save)
@@ -139,7 +140,7 @@ def test_ranks_that_write_different_files_of_one_name_save_nothing(storage: str)
 
 def test_a_commit_remains_if_the_removal_of_older_ones_fails(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def save(rank: int, saves: Saves) -> None:
-        with saves.write(5, "Periodic", []) as folder:
+        with saves.write(5, CommitReason.PERIODIC, []) as folder:
             (folder / f"{rank}.txt").touch()
 
     def fail(self: Store, newest: object = None) -> None:
@@ -153,7 +154,7 @@ def test_a_commit_remains_if_the_removal_of_older_ones_fails(storage: str, monke
 
 def test_the_error_of_one_rank_is_raised_on_all_and_the_next_save_works(storage: str) -> None:
     def save(rank: int, saves: Saves, step: int = 5) -> None:
-        with saves.write(step, "Periodic", []) as folder:
+        with saves.write(step, CommitReason.PERIODIC, []) as folder:
             (folder / f"{rank}.txt").touch()
             if rank == 1 and step == 5:
                 raise ZeroDivisionError("no number")
