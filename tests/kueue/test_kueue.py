@@ -94,8 +94,8 @@ def test_a_suspended_job_gives_its_quota_back_and_waits_again_when_it_resumes(jo
 def test_a_queue_that_does_not_exist_is_named_and_holds_the_job_until_it_does(jobs: Jobs) -> None:
     jobs.submit(queued_job("digits", 1, queue="late"))
     waits(jobs, "digits", words="LocalQueue late doesn't exist")
-    queue = {"metadata": {"name": "late"}, "spec": {"clusterQueue": "all"}}
-    queue |= {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue"}
+    kind = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue"}
+    queue = {**kind, "metadata": {"name": "late"}, "spec": {"clusterQueue": "all"}}
     jobs.api.create(f"{API}/namespaces/{jobs.namespace}/localqueues", queue)
     jobs.reaches("digits", "Running")
 
