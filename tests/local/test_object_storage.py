@@ -121,6 +121,7 @@ def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(ro
         with server.full():
             assert first.finish() == [31, 31], first.story()
     assert proofs.last_error(first)["reason"] == "StorageUnavailable"
+    assert str(root) in proofs.last_error(first)["message"]
     second = proofs.second_attempt("DDP", document)
     proofs.resumed_at_the_last_commit(first, second)
     assert {**first.losses(), **second.losses()} == whole

@@ -149,3 +149,4 @@ def test_a_port_in_use_is_a_lost_peer(tmp_path: Path) -> None:
         with world("JAX", trainer(tmp_path), JAX_COORDINATOR_ADDRESS=address) as running:
             assert running.processes[0].wait(240) == 20, running.story()
     assert proofs.last_error(running)["reason"] == "PeerLost"
+    assert address in proofs.last_error(running)["message"]

@@ -125,3 +125,4 @@ def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
     with world(MWMS, trainer(tmp_path, config={"epochs": 1, "hidden": [8]}), size=1, attempt=1) as refused:
         assert refused.finish() == [11], refused.story()
     assert proofs.last_error(refused)["reason"] == "BadConfiguration"
+    assert "spec.trainer.config.hidden" in proofs.last_error(refused)["message"]

@@ -40,6 +40,7 @@ def test_another_batch_size_is_refused_by_name_and_never_starts_over(tmp_path: P
     with world("DDP", other, size=2, attempt=1) as refused:
         assert refused.finish() == [11, 11], refused.story()
     assert proofs.last_error(refused)["reason"] == "BadConfiguration"
+    assert all(part in proofs.last_error(refused)["message"] for part in ("spec.batch.globalSize", "64", "32", "checkpoint.name"))
     other["checkpoint"]["resume"] = "Never"
     again = proofs.second_attempt("DDP", other, size=1, MUSTER_JOB_CREATED="2026-11-21T12:00:00Z")
     assert again.events("resumed")[0]["step"] == 0
@@ -74,6 +75,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with world("DDP", trainer(tmp_path), size=1, MASTER_PORT=port) as running:
             assert running.finish() == [20], running.story()
     assert proofs.last_error(running)["reason"] == "PeerLost"
+    assert port in proofs.last_error(running)["message"]
 
 
 def test_a_checkpoint_directory_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path) -> None:
@@ -81,6 +83,7 @@ def test_a_checkpoint_directory_that_cannot_be_made_is_named_with_the_remedy(tmp
     with world("DDP", trainer(tmp_path / "file" / "checkpoints")) as running:
         assert running.finish() == [31, 31], running.story()
     assert proofs.last_error(running)["reason"] == "StorageUnavailable"
+    assert str(tmp_path / "file") in proofs.last_error(running)["message"]
 
 
 def test_nccl_without_cuda_is_refused_by_all_ranks() -> None:
