@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 
@@ -26,7 +26,6 @@ from muster.render.kueue import (
     placement_of,
     priority_class,
     released,
-    view_of,
     with_priority,
     workload,
 )
@@ -166,3 +165,21 @@ def _starts(job: TrainingJob) -> bool:
 
 def _is_evicted(existing: Object) -> bool:
     return any(each["type"] == "Evicted" and each["status"] == "True" for each in existing["status"].get("conditions", ()))
+
+
+def view_of(existing: Object | None, queue: str) -> QuotaView:
+    """What Kueue says about the Workload. None: it does not exist."""
+    if existing is None:
+        return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
+    conditions = {each["type"]: each for each in (existing.get("status") or {}).get("conditions") or ()}
+    evicted, admitted = _holding(conditions, "Evicted"), _holding(conditions, "Admitted")
+    if admitted and evicted is None:
+        return QuotaView(admitted=True)
+    words = evicted if evicted and is_reserved(existing) else conditions.get("QuotaReserved") or evicted
+    said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
+    return QuotaView(admitted=False, message=f"queue {queue}: {said}")
+
+
+def _holding(conditions: Mapping[str, Object], kind: str) -> Object | None:
+    each = conditions.get(kind)
+    return each if each and each["status"] == "True" else None

@@ -11,7 +11,6 @@ from typing import Any
 from muster.api.constants import FORM_LABEL
 from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
-from muster.lifecycle.observed import QuotaView
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
 from muster.render.gang import priority_class_of
@@ -89,19 +88,6 @@ def with_priority(manifest: dict[str, Any], value: int) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], "priority": value}}
 
 
-def view_of(existing: dict[str, Any] | None, queue: str) -> QuotaView:
-    """What Kueue says about the Workload. None: it does not exist."""
-    if existing is None:
-        return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
-    conditions = {each["type"]: each for each in (existing.get("status") or {}).get("conditions") or ()}
-    evicted, admitted = _holding(conditions, "Evicted"), _holding(conditions, "Admitted")
-    if admitted and evicted is None:
-        return QuotaView(admitted=True)
-    words = evicted if evicted and is_reserved(existing) else conditions.get("QuotaReserved") or evicted
-    said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
-    return QuotaView(admitted=False, message=f"queue {queue}: {said}")
-
-
 def is_reserved(existing: dict[str, Any]) -> bool:
     """Whether it holds quota."""
     return any(
@@ -171,8 +157,3 @@ def _requirements(spec: dict[str, Any]) -> dict[str, Any]:
         if containers:
             kept[field_name] = containers
     return {**kept, "restartPolicy": "Never"}
-
-
-def _holding(conditions: Mapping[str, dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    each = conditions.get(kind)
-    return each if each and each["status"] == "True" else None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.control.queues import Kueue
-from muster.render.kueue import flavors_of, placed, placement_of, released, view_of, with_priority, workload
+from muster.control.queues import Kueue, view_of
+from muster.render.kueue import flavors_of, placed, placement_of, released, with_priority, workload
 from tests.support.golden_jobs import IMAGES, job_of
 
 
