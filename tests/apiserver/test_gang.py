@@ -78,6 +78,11 @@ def group(request: pytest.FixtureRequest, cluster: Cluster, pod_groups: None, tm
         yield request.param
 
 
+def queue(name: str, group: str) -> dict[str, str]:
+    """The field `queue`, which only Volcano reads."""
+    return {"queue": name} if group == VOLCANO else {}
+
+
 def pod_group(jobs: Jobs, group: str, name: str = "digits") -> Object:
     return jobs.api.get(f"/apis/{group}/{VERSIONS[group]}/namespaces/{jobs.namespace}/podgroups/{name}")
 
@@ -98,11 +103,19 @@ def test_a_job_that_requires_a_gang_waits_where_there_is_none_and_costs_one_requ
     ]
 
 
+def test_a_job_that_names_a_queue_waits_where_nothing_has_queues(jobs: Jobs, operator: OperatorProcess) -> None:
+    jobs.submit(job("digits", scheduling={"queue": "research"}))
+    wait_until(lambda: condition(jobs.status("digits"), "Valid").get("reason") == "QueueUnavailable", "the condition says why")
+    assert jobs.pods("digits") == []
+    jobs.patch("digits", {"spec": {"scheduling": {"queue": None}}})
+    wait_until(lambda: len(jobs.pods("digits")) == 2, "it starts without a queue")
+
+
 def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nodes(group: str, jobs: Jobs, kubelet: Kubelet) -> None:
-    submitted = jobs.submit(job("digits", workers=2, scheduling={"queue": "research"}))
+    submitted = jobs.submit(job("digits", workers=2, scheduling=queue("research", group)))
     wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
     made = pod_group(jobs, group)
-    assert made["spec"] == {"minMember": 2, **({"queue": "research"} if group == VOLCANO else {})}
+    assert made["spec"] == {"minMember": 2, **queue("research", group)}
     assert [owner["uid"] for owner in made["metadata"]["ownerReferences"]] == [submitted["metadata"]["uid"]]
     unscheduled = {
         "type": "PodScheduled",
@@ -128,13 +141,13 @@ def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nod
 
 
 def test_the_pod_group_follows_a_job_that_is_changed_while_it_is_suspended(group: str, jobs: Jobs) -> None:
-    jobs.submit(job("digits", workers=2, scheduling={"queue": "research"}))
+    jobs.submit(job("digits", workers=2, scheduling=queue("research", group)))
     wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
     jobs.patch("digits", {"spec": {"suspend": True}})
     jobs.reaches("digits", "Suspended")
-    jobs.patch("digits", {"spec": {"suspend": False, "roles": {"worker": {"replicas": 3}}, "scheduling": {"queue": "urgent"}}})
+    jobs.patch("digits", {"spec": {"suspend": False, "roles": {"worker": {"replicas": 3}}, "scheduling": queue("urgent", group)}})
     wait_until(lambda: len(jobs.pods("digits")) == 3, "three pods exist")
-    assert pod_group(jobs, group)["spec"] == {"minMember": 3, **({"queue": "urgent"} if group == VOLCANO else {})}
+    assert pod_group(jobs, group)["spec"] == {"minMember": 3, **queue("urgent", group)}
 
 
 def test_a_job_that_wants_no_gang_gets_none(group: str, jobs: Jobs) -> None:
