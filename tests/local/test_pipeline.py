@@ -49,7 +49,7 @@ class PipeDreamOnOneDevice:
         spec = TrainerSpec.from_json(json.dumps({"strategy": descriptors.document("Pipeline"), **document}))
         self.task = load_task(spec)
         self.order = Order(self.task.config.seed, len(self.task.train), spec.batch.global_size, 1)
-        self.size = spec.batch.global_size // spec.options["pipeline"]["microBatches"]
+        self.size = spec.batch.global_size // spec.options.pipeline.micro_batches
         seed_all(self.task.config.seed, 0, 0)
         layers = list(self.task.build_model(self.task.config))
         ends = [sum(cut[:stage]) for stage in range(len(cut) + 1)]
