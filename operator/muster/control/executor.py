@@ -21,7 +21,8 @@ from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteRep
 from muster.lifecycle.facts import gang
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
-from muster.render.gang import SCHEDULERS, is_outdated, pod_group, priority_class_of, with_count
+from muster.render.form import is_outdated
+from muster.render.gang import SCHEDULERS, pod_group, priority_class_of, with_count
 from muster.render.kueue import Placement, placed
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects

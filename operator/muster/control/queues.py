@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from muster.api.constants import FORM_LABEL
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import GangMode
 from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster, Object, owner_of
 from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.state import is_open
+from muster.render.form import is_outdated
 from muster.render.gang import chosen
 from muster.render.kueue import (
     Placement,
+    conditions_of,
     flavor,
     flavors_of,
     identity,
-    is_reserved,
+    is_true,
     placement_of,
     priority_class,
     released,
@@ -42,7 +42,7 @@ class Kueue:
         """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
         if not job.spec.scheduling.queue or self.served or is_open(job.status) or not _starts(job):
             return []
-        gang = chosen(job.spec.scheduling.gang, gang_groups) if job.spec.scheduling.gang is not GangMode.NEVER else None
+        gang = chosen(job.spec.scheduling.gang, gang_groups)
         if gang is not None and gang.has_queues:
             return []
         missing = "serves no kueue.x-k8s.io/v1beta1" if self.enabled else "has queueing.kueue.enabled off"
@@ -121,9 +121,9 @@ class Queues:
             await self._create(admitted)
         elif is_empty or not job.status.attempts:
             wanted = workload(job, admitted.images, admitted.defaults)
-            if (existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL]:
+            if is_outdated(existing, wanted):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
-            elif not observed.quota.admitted and is_reserved(existing) and _is_evicted(existing):
+            elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
                 await self._cluster.replace_status(released(existing, f"{self._now():%Y-%m-%dT%H:%M:%SZ}"))
 
     async def placements(self, job: TrainingJob) -> dict[str, Placement]:
@@ -163,23 +163,14 @@ def _starts(job: TrainingJob) -> bool:
     return not status.attempts or status.phase is Phase.SUSPENDED or status.condition(ConditionType.QUOTA_RESERVED) is not None
 
 
-def _is_evicted(existing: Object) -> bool:
-    return any(each["type"] == "Evicted" and each["status"] == "True" for each in existing["status"].get("conditions", ()))
-
-
 def view_of(existing: Object | None, queue: str) -> QuotaView:
     """What Kueue says about the Workload. None: it does not exist."""
     if existing is None:
         return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
-    conditions = {each["type"]: each for each in (existing.get("status") or {}).get("conditions") or ()}
-    evicted, admitted = _holding(conditions, "Evicted"), _holding(conditions, "Admitted")
-    if admitted and evicted is None:
+    conditions = conditions_of(existing)
+    evicted = conditions["Evicted"] if is_true(existing, "Evicted") else None
+    if is_true(existing, "Admitted") and evicted is None:
         return QuotaView(admitted=True)
-    words = evicted if evicted and is_reserved(existing) else conditions.get("QuotaReserved") or evicted
+    words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
     said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
     return QuotaView(admitted=False, message=f"queue {queue}: {said}")
-
-
-def _holding(conditions: Mapping[str, Object], kind: str) -> Object | None:
-    each = conditions.get(kind)
-    return each if each and each["status"] == "True" else None

@@ -1,5 +1,5 @@
-"""The form of a job's pods: a digest of what they are rendered from. All pods of one world must have the same form, because their processes
-must agree."""
+"""Forms: digests of what objects are rendered from, in their label `muster.dev/form`. All pods of one world must have the same form,
+because their processes must agree."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from muster.api.constants import FORM_LABEL
 from muster.api.spec import TrainingJobSpec
 from muster.render.defaults import JobDefaults
 
@@ -33,5 +34,15 @@ def form_of(spec: TrainingJobSpec, defaults: Sequence[JobDefaults]) -> str:
     roles = {name: role for name, role in fields.pop("roles", {}).items() if role}
     installation = {name: value for each in defaults if not each.preset for name, value in each.template.items()}
     others = [[each.template, each.templates] for each in defaults if each.preset or each.templates]
-    sources = json.dumps([fields, roles, installation, *others], sort_keys=True)
-    return hashlib.sha256(sources.encode()).hexdigest()[:10]
+    return digest_of([fields, roles, installation, *others])
+
+
+def digest_of(value: Any) -> str:
+    """A digest of a JSON value, fit for a label."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether an object has another form than the wanted one. The API server adds fields, so the digests of what Muster wrote are
+    compared."""
+    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])

@@ -5,8 +5,6 @@ Each scheduler is one description. Nothing else in Muster depends on which one i
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +13,7 @@ from muster.api.constants import FORM_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
 from muster.render.defaults import JobDefaults
+from muster.render.form import digest_of
 from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
@@ -117,7 +116,7 @@ def priority_class_of(job: TrainingJob, defaults: Sequence[JobDefaults]) -> str:
 def pod_group(job: TrainingJob, scheduler: GangScheduler, *, count: int, priority_class: str) -> dict[str, Any]:
     """The manifest of the job's PodGroup. The scheduler places `count` pods at once or none."""
     owner, spec = owner_of(job), scheduler.spec(job, priority_class)
-    labels = {**labels_of(job), FORM_LABEL: hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]}
+    labels = {**labels_of(job), FORM_LABEL: digest_of(spec)}
     metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace, "labels": labels}
     return {
         "apiVersion": f"{scheduler.group}/{scheduler.version}",
@@ -125,12 +124,6 @@ def pod_group(job: TrainingJob, scheduler: GangScheduler, *, count: int, priorit
         "metadata": {**metadata, **({"ownerReferences": [owner]} if owner else {})},
         "spec": _merged(spec, scheduler.minimum, count),
     }
-
-
-def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether the PodGroup differs from the wanted one in more than its count. Schedulers allow no change of the rest. The API server adds
-    fields, so the digests of what Muster wrote are compared."""
-    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])
 
 
 def with_count(group: dict[str, Any], scheduler: GangScheduler, count: int) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
+from muster.render.form import digest_of
 from muster.render.gang import priority_class_of
 from muster.render.images import Images
 from muster.render.manifests import plans_of, render_replica
@@ -77,7 +76,7 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
     spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
     if name := priority_class_of(job, defaults):
         spec |= {"priorityClassName": name, "priorityClassSource": "scheduling.k8s.io/priorityclass"}
-    labels = {**labels_of(job), FORM_LABEL: hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]}
+    labels = {**labels_of(job), FORM_LABEL: digest_of(spec)}
     owner, base = owner_of(job), identity(job)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": spec}
@@ -88,17 +87,20 @@ def with_priority(manifest: dict[str, Any], value: int) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], "priority": value}}
 
 
-def is_reserved(existing: dict[str, Any]) -> bool:
-    """Whether it holds quota."""
-    return any(
-        each["type"] == "QuotaReserved" and each["status"] == "True" for each in (existing.get("status") or {}).get("conditions", ())
-    )
+def conditions_of(existing: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The conditions of a Workload, by type."""
+    return {each["type"]: each for each in (existing.get("status") or {}).get("conditions") or ()}
+
+
+def is_true(existing: dict[str, Any], condition: str) -> bool:
+    """Whether this condition of a Workload is True, such as QuotaReserved."""
+    return bool(conditions_of(existing).get(condition, {}).get("status") == "True")
 
 
 def released(existing: dict[str, Any], now: str) -> dict[str, Any]:
     """An evicted Workload that gives its quota back and waits in its queue again, as Kueue's own controllers leave it."""
     status = {name: value for name, value in existing["status"].items() if name != "admission"}
-    evicted: dict[str, Any] = next((each for each in status["conditions"] if each["type"] == "Evicted"), {})
+    evicted = conditions_of(existing).get("Evicted", {})
     requeued = evicted.get("reason") in ("Preempted", "PodsReadyTimeout", "AdmissionCheck")
     ends = {"QuotaReserved": "Pending", "Admitted": "NoReservation"}
     message = evicted.get("message") or "the pods of the job have ended"

@@ -11,7 +11,8 @@ from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
-from muster.render.gang import SCHEDULERS, chosen, is_outdated, pod_group, priority_class_of, with_count
+from muster.render.form import is_outdated
+from muster.render.gang import SCHEDULERS, chosen, pod_group, priority_class_of, with_count
 from muster.render.manifests import render_replica
 from tests.support.golden_jobs import IMAGES, UID, job_of
 
