@@ -57,7 +57,8 @@ def kueue(folder: Path, kubeconfig: Path) -> Iterator[None]:
     try:
         for manifest in _webhooks(f"https://127.0.0.1:{webhook}", authority):
             api.create(f"/apis/admissionregistration.k8s.io/v1/{_HOOKS[manifest['kind']]}", manifest)
-        wait_until(lambda: _answers(api), f"the webhooks of Kueue answer; see {folder / 'kueue.log'}")
+        wait_until(lambda: _answers(api) or process.poll() is not None, "the webhooks of Kueue answer")
+        assert process.poll() is None, (folder / "kueue.log").read_text()[-2000:]
         yield
     finally:
         process.terminate()
@@ -92,8 +93,12 @@ def _webhooks(url: str, authority: str) -> list[Object]:
 
 
 def _serves(api: Api) -> bool:
+    """Whether the API server serves the objects and lists them in its discovery, which comes later. Kueue ends at its start if they are not
+    listed."""
+    plurals = {"workloads", "localqueues", "clusterqueues", "resourceflavors"}
     with suppress(ApiError):
-        return all(api.get(f"{API}/{plural}") for plural in ("workloads", "localqueues", "clusterqueues", "resourceflavors"))
+        listed = {each["name"] for each in api.get(API)["resources"]}
+        return plurals <= listed and bool(api.get(f"/apis/{_GROUP}")) and all(api.get(f"{API}/{plural}") for plural in plurals)
     return False
 
 
