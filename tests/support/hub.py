@@ -33,7 +33,7 @@ class Hub:
         self.listed: dict[str, object] = {}
         """Fields that replace those of a file in a listing, by the name of the file; and files that only the listing has."""
         self.limit: int | None = None
-        """Bytes of files, over all requests, after which every connection breaks."""
+        """The position in a file at which every connection breaks. Shorter files are sent whole."""
         self.sent = 0
         """Bytes of files that it has sent."""
 
@@ -127,11 +127,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - begin))
         self.end_headers()
         if self.command == "GET":
-            self._stream(content[begin:])
+            self._stream(content, begin)
 
-    def _stream(self, content: bytes) -> None:
-        for start in range(0, len(content), _BLOCK):
-            if self.hub.limit is not None and self.hub.sent >= self.hub.limit:
+    def _stream(self, content: bytes, begin: int) -> None:
+        for start in range(begin, len(content), _BLOCK):
+            if self.hub.limit is not None and start >= self.hub.limit:
                 self.close_connection = True
                 return
             block = content[start : start + _BLOCK]
