@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster_contract.errors import InputUnavailable
+from muster_trainer.checkpoint import files
 from muster_trainer.inputs.remote import Listing, RemoteFile
 
 COMPLETE = "COMPLETE"
@@ -98,18 +99,15 @@ class Entry:
         for each in self.partial.iterdir():
             if each != self.partial_files:
                 each.unlink()
-        for parent, _, names in os.walk(self.partial, topdown=False):
-            for path in (*(Path(parent, name) for name in names), Path(parent)):
-                _sync(path)
+        files.sync_tree(self.partial)
         self.partial.rename(self.folder)
-        _sync(self.root)
+        files.sync_directory(self.root)
         content = json.dumps({"revision": listing.revision, "files": [[file.path, file.size] for file in listing.files]})
         marker = self.folder / COMPLETE
         temporary = marker.with_suffix(".new")
-        temporary.write_text(content)
-        _sync(temporary)
+        files.write_file(temporary, content.encode())
         temporary.rename(marker)
-        _sync(self.folder)
+        files.sync_directory(self.folder)
 
     def fetched_bytes(self) -> int:
         """Bytes that the files fetched so far take, including unfinished ones."""
@@ -130,11 +128,3 @@ def open_cache(root: Path) -> Path:
     except OSError as error:
         raise InputUnavailable(f"the cache {root} cannot be written: {error.strerror}") from None
     return root
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
