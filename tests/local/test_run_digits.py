@@ -53,7 +53,9 @@ def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_r
     assert records[1]["stepsLost"] == 0  # rank 0 saved what it had
     assert records[2]["stepResumed"] == saved
     phases = records[1]["phases"]
-    assert min(phases[f"{phase}Seconds"] for phase in ("detect", "schedule", "start", "load", "firstStep")) > 0, phases
+    assert phases.keys() == {f"{phase}Seconds" for phase in ("detect", "schedule", "start", "load", "firstStep")}
+    # On one machine, the first two can take less than a millisecond.
+    assert min(phases[f"{phase}Seconds"] for phase in ("start", "load", "firstStep")) > 0, phases
     local_job.check_goodput()
     code, output = local_job.muster_run(name, "--run-dir", "runs/undisturbed", seconds=SECONDS)
     assert code == 0, output
