@@ -1,4 +1,4 @@
-"""The coordination channel with many supervisors: `python bench/channel.py`. Prints JSON.
+"""The coordination channel with many supervisors: `python -m bench.channel`. Prints JSON.
 
 A real API server, the operator as a process, and as many TLS clients as there are pods. Each has a token of its own, posts as a supervisor
 does, and posts again after the interval of the reply; all of them start within ten seconds.

@@ -1,4 +1,4 @@
-"""What saving costs the training: `python bench/checkpoints.py`. Prints JSON.
+"""What saving costs the training: `python -m bench.checkpoints`. Prints JSON.
 
 One process trains a language model whose state takes more than a second to save. Both sides of a ratio are taken in turns, in one
 run on one machine; the median of the pairs counts, since other things may run here too.

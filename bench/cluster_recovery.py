@@ -1,4 +1,4 @@
-"""How long a job in a real cluster stands still when pods die: `python bench/cluster_recovery.py`. Prints JSON.
+"""How long a job in a real cluster stands still when pods die: `python -m bench.cluster_recovery`. Prints JSON.
 
 On the cluster of `make cluster`, whose nodes are containers of this machine: their processes can be killed from here.
 """

@@ -1,4 +1,4 @@
-"""What the operator costs and how fast it is: `python bench/control_plane.py`. Prints JSON.
+"""What the operator costs and how fast it is: `python -m bench.control_plane`. Prints JSON.
 
 A real API server, kwok's fake nodes, the operator as a process under the chart's rights. Absolute figures are those of this machine, where
 other things may run; what counts are the ratios, both sides of which are taken in one run on one server.
@@ -145,10 +145,12 @@ def spent_by_server() -> float:
 def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
     """When the operator's own client makes the same services and pods, rendered before, and does nothing else."""
     namespace, pods = cluster.namespace("direct"), jobs * PODS_PER_JOB
-    command = [sys.executable, str(Path(__file__).with_name("direct.py")), namespace, str(jobs)]
+    command = [sys.executable, "-m", "bench.direct", namespace, str(jobs)]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     before = spent_by_server()
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True
+    )
     server = spent_by_server() - before
     creation = Creation(pods / seconds_until_last_pod(requests_of(cluster, namespace)), float(done.stdout), 1000 * server / pods)
     clear(cluster.admin, namespace)

@@ -1,4 +1,4 @@
-"""`python bench/direct.py NAMESPACE JOBS`: services and pods of so many jobs, by the operator's own client and nothing else.
+"""`python -m bench.direct NAMESPACE JOBS`: services and pods of so many jobs, by the operator's own client and nothing else.
 
 Prints CPU milliseconds per pod, without those of rendering.
 

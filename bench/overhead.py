@@ -1,4 +1,4 @@
-"""What the trainer costs: `python bench/overhead.py`. Prints JSON.
+"""What the trainer costs: `python -m bench.overhead`. Prints JSON.
 
 Each strategy's step in the trainer's loop, with all its reports, is paired with that of a plain script (bench/plain): the same
 model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other

@@ -1,4 +1,4 @@
-"""What cutting a pipeline by cost gains over cutting it evenly, and what each schedule costs: `python bench/pipeline.py`. Prints JSON.
+"""What cutting a pipeline by cost gains over cutting it evenly, and what each schedule costs: `python -m bench.pipeline`. Prints JSON.
 
 Both sides of a ratio run in one world of two processes, in turns; the median of the pairs counts, with its interval, since other things
 may run here too. `predicted` is the ratio of the largest stages, as the cut's own measurement has them.

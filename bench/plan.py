@@ -1,4 +1,4 @@
-"""`python bench/plan.py [JOB.YAML ...]`: what `muster plan` predicts a step to take, held against what it takes when the job is trained.
+"""`python -m bench.plan [JOB.YAML ...]`: what `muster plan` predicts a step to take, held against what it takes when the job is trained.
 
 Trains with 1, 2 and 4 processes (those that the plan looks at) under DDP or MultiWorkerMirrored. Ends with 1 where a prediction is
 more than 30 % off, as a median over rounds of both. On a machine that is busy with other things meanwhile, neither means anything.

@@ -1,4 +1,4 @@
-"""How long a training stands still when something dies: `python bench/recovery.py`. Prints JSON.
+"""How long a training stands still when something dies: `python -m bench.recovery`. Prints JSON.
 
 The same model on the same machine, under `muster run` and as a careful engineer would run it without: by torchrun with the best settings
 known, and, for TensorFlow, which has no launcher that restarts, by a cold restart of both processes. What counts is the time from the kill

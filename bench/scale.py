@@ -1,4 +1,4 @@
-"""How the operator scales: `python bench/scale.py`, or `make bench-scale`. Prints a table; fails where a job did not come back.
+"""How the operator scales: `python -m bench.scale`, or `make bench-scale`. Prints a table; fails where a job did not come back.
 
 A real API server, kwok's fake nodes, the operator as a process under the chart's rights, and simulated supervisors (bench/supervisors.py),
 so that a job of thousands starts, reports, breaks and recovers as a real one does. The defaults take some minutes on two idle cores. For a
