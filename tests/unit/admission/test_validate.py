@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from muster.admission.validate import MAX_VARIABLE, problems
+from muster.admission.validate import problems
 from muster.api.job import TrainingJob
 from muster.strategies.registry import STRATEGIES
+from muster_contract.large_variables import LONGEST
 
 
 def job(spec: dict, **metadata: str) -> TrainingJob:
@@ -233,27 +235,27 @@ def test_the_problems_include_those_of_the_strategy():
     assert messages(job({"roles": {"ps": {}}})) == ["spec.roles: only worker with this strategy; remove all other roles"]
 
 
-@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
-def test_a_world_with_too_many_addresses_is_refused_with_the_largest_number(strategy: str) -> None:
-    def sized(workers: int) -> TrainingJob:
-        spec = {
-            "strategy": strategy,
-            "roles": {"worker": {"replicas": workers}, "evaluator": {"replicas": 1}},
-            "batch": {"globalSize": 8192},
-        }
-        return job(spec, namespace="team-with-a-long-name")
+def large(strategy: str, workers: int, **spec: Any) -> TrainingJob:
+    roles = {"worker": {"replicas": workers}, "evaluator": {"replicas": 1}}
+    return job({"strategy": strategy, "roles": roles, "batch": {"globalSize": 8192}, **spec}, namespace="team-with-a-long-name")
 
-    [message] = messages(sized(4000))
-    match = re.fullmatch(
-        r"spec\.roles: TF_CONFIG has the address of each replica, and \d+ of them take (\d+) bytes: "
-        r"Linux allows 131072 in a variable; write at most (\d+) replicas in all",
-        message,
-    )
-    assert match, message
-    assert int(match[1]) > 131_072
-    others = len(STRATEGIES[sized(1).spec.strategy].plan(sized(1).spec).replicas) - 1
-    assert messages(sized(int(match[2]) - others)) == []
-    assert messages(sized(int(match[2]) - others + 20)) != [], "the number is not much lower than it must be"
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+def test_a_command_is_refused_in_a_world_with_too_many_addresses(strategy: str) -> None:
+    command = {"trainer": {"command": ["python", "train.py"]}}
+    [problem] = problems(large(strategy, 4000, **command))
+    assert problem.field == "spec.trainer.command"
+    assert "write script" in problem.message
+    assert (match := re.search(r"at most (\d+) replicas", problem.message))
+    others = len(STRATEGIES[strategy].plan(large(strategy, 1).spec).replicas) - 1
+    assert problems(large(strategy, int(match[1]) - others, **command)) == []
+    assert problems(large(strategy, int(match[1]) - others + 20, **command)), "the number is not much lower than it must be"
+
+
+@pytest.mark.parametrize("trainer", [{"task": "digits"}, {"module": "my.model"}, {"script": "train.py"}])
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+def test_a_world_of_any_size_is_accepted_for_programs_that_unpack_its_addresses(strategy: str, trainer: dict[str, str]) -> None:
+    assert problems(large(strategy, 4096, trainer=trainer)) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other limits")
@@ -262,9 +264,9 @@ def test_the_limit_of_a_variable_equals_the_limit_of_linux() -> None:
         value = "x" * (size - len("TF_CONFIG=") - 1)
         subprocess.run([sys.executable, "-c", ""], env={"TF_CONFIG": value}, check=True, timeout=60)
 
-    start(MAX_VARIABLE)
+    start(LONGEST)
     with pytest.raises(OSError, match="Argument list too long"):
-        start(MAX_VARIABLE + 1)
+        start(LONGEST + 1)
 
 
 def test_a_world_of_pytorch_has_no_limit_of_addresses() -> None:
