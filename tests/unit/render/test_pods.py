@@ -489,7 +489,7 @@ def test_one_replica_is_rendered_as_in_the_whole_job() -> None:
     alone = render_replica(job, PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
     together = {pod["metadata"]["name"]: pod for pod in manifests_of(job)}["job-ps-0"]
     assert environment_of(alone).items() <= environment_of(together).items()
-    with pytest.raises(LookupError, match="ns/job has no replica ps-1"):
+    with pytest.raises(LookupError, match="ps-1"):
         render_replica(job, PS, index=1, attempt=2, addresses=addresses, images=IMAGES)
 
 
