@@ -20,6 +20,7 @@ LOCAL_RANK = "MUSTER_LOCAL_RANK"
 EVENTS_FD = "MUSTER_EVENTS_FD"
 EVENTS_ADDRESS = "MUSTER_EVENTS_ADDRESS"
 EVENTS_TOKEN = "MUSTER_EVENTS_TOKEN"
+LARGE_VARIABLES = "MUSTER_LARGE_VARIABLES"
 DEBUG = "MUSTER_DEBUG"
 RUN = "MUSTER_RUN"
 
@@ -31,6 +32,8 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "
     "descriptor. Set for `script` and `command`.",
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",
+    LARGE_VARIABLES: "Variables of more than 32 KiB, such as the `TF_CONFIG` of a large job: JSON, compressed and in base64. The "
+    "supervisor and the training process make plain variables of them.",
     DEBUG: "`1`: the bundled trainer logs more, and a traceback with each error.",
     RUN: "Mark of every process of a local run, by which `muster run` finds and ends them.",
 }

@@ -35,7 +35,7 @@ FRAME = 256
 MAX_REPORT = 128 * 1024
 """Bytes of a report. One of 64 processes with all figures has about 90 KiB."""
 MAX_REPLY = 256 * 1024
-"""Bytes of a reply. A TF_CONFIG has up to 128 KiB, and more in JSON."""
+"""Bytes of a reply. The variables of a world have up to 32 KiB each, and the packed ones up to 128 KiB together."""
 MAX_LAST_WORDS = 4096
 """Bytes of the last words: Kubernetes keeps no more of a termination message."""
 MAX_INTERVAL = 600.0

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster_contract.environment import STATUS_TOKEN, STATUS_URL, STATUS_VARIABLES, TRACKER_VARIABLES, WANDB_RUN_ID
+from muster_contract.environment import LARGE_VARIABLES, STATUS_TOKEN, STATUS_URL, STATUS_VARIABLES, TRACKER_VARIABLES, WANDB_RUN_ID
+from muster_contract.large_variables import LONGEST, pack
 from tests.support.supervisors import DEADLINE, SupervisorRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="images are of Linux")
@@ -139,6 +140,14 @@ def python_for(folder: Path, *options: str) -> str:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {" ".join(options)} "$@"\n')
     python.chmod(0o755)
     return f"{bin_folder}:/usr/bin:/bin"
+
+
+def test_a_script_reads_a_variable_that_is_too_long_for_any_program(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:
+    run.script.write_text("import os, sys; print(len(os.environ['TF_CONFIG']), sys.path[0])")
+    packed = pack({"TF_CONFIG": "x" * LONGEST})[LARGE_VARIABLES]
+    start(copy, run, {"script": str(run.script)}, PATH=python_for(tmp_path), MUSTER_LARGE_VARIABLES=packed)
+    assert run.wait() == 0, run.err.read_text()
+    assert run.out.read_text().split() == [str(LONGEST), str(run.folder)]
 
 
 def test_a_script_of_a_config_map_finds_its_files_and_may_write_beside_them(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from muster_contract.strategy import RoleRuntime, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.framework import named, set_quiet
+from muster_trainer.host.large_variables import unpack_here
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.measure import collectives
 from muster_trainer.measure.meeting import Meeting
@@ -56,6 +57,7 @@ def _end(code: ExitCode) -> NoReturn:
 
 
 def _run(events: Events) -> NoReturn:
+    unpack_here()
     env = ReplicaEnvironment.from_environment(os.environ)
     spec = env.trainer_spec
     framework = spec.strategy.framework

@@ -6,7 +6,7 @@ The API types check the types and bounds of single fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,13 +22,13 @@ from muster.strategies.base import Strategy, host_in_cluster, processes_of
 from muster.strategies.faults import StrategyFaultError
 from muster.strategies.registry import REFUSED, STRATEGIES, reserved_for
 from muster_contract.config import wrong_values
+from muster_contract.environment import LARGE_VARIABLES
 from muster_contract.inputs import INPUT_SOURCE, parse_source
+from muster_contract.large_variables import LONGEST, MAX_UNPACKED, pack, size
 
 MAX_PROCESSES = 65_536
-MAX_VARIABLE = 131_072
-"""Bytes of an environment variable with its name, the `=` and a NUL. Linux starts no program with a longer one (execve(2))."""
 FEW_REPLICAS = 500
-"""The addresses of fewer replicas always fit into a variable."""
+"""The addresses of fewer replicas always fit into a variable of a program."""
 
 
 def problems(job: TrainingJob) -> list[Problem]:
@@ -169,22 +169,30 @@ class _Longest:
 
 
 def _variable_problems(strategy: Strategy, job: TrainingJob) -> Iterable[Problem]:
-    """The problem of a framework that reads its world from one environment variable, if the world does not fit into it."""
+    """The problem of a world whose description in the environment is too long. A command is started with it; other processes unpack it."""
     plan = strategy.plan(job.spec)
     if len(plan.replicas) < FEW_REPLICAS:
         return
     addresses = _Longest(job.metadata.name, job.metadata.namespace)
     one_of_each = {replica.role: replica for replica in plan.replicas}
-    sizes = [
-        (len(name) + len(value) + 2, name)
-        for replica in one_of_each.values()
-        for name, value in strategy.environment(job.spec, plan, replica, addresses).items()
-    ]
-    size, name = max(sizes, default=(0, ""))
-    if size > MAX_VARIABLE:
-        most = len(plan.replicas) * MAX_VARIABLE // size - 5
-        message = f"{name} has the address of each replica, and {len(plan.replicas)} of them take {size} bytes"
-        yield Problem("spec.roles", f"{message}: Linux allows {MAX_VARIABLE} in a variable; write at most {most} replicas in all")
+    environments = [strategy.environment(job.spec, plan, replica, addresses) for replica in one_of_each.values()]
+    longest, name = max((_longest(environment) for environment in environments), default=(0, ""))
+    message = f"{name} has the address of each replica, and {len(plan.replicas)} of them take {longest} bytes"
+    if job.spec.trainer.command is not None and longest > LONGEST:
+        most = len(plan.replicas) * LONGEST // longest - 5
+        remedy = f"write script instead, or at most {most} replicas in all"
+        yield Problem("spec.trainer.command", f"{message}: Linux starts no program with a variable of more than {LONGEST}; {remedy}")
+    elif any(not _can_be_packed(environment) for environment in environments):
+        yield Problem("spec.roles", f"{message}: that is more than a pod can have; write fewer replicas")
+
+
+def _longest(environment: Mapping[str, str]) -> tuple[int, str]:
+    return max(((size(name, value), name) for name, value in environment.items()), default=(0, ""))
+
+
+def _can_be_packed(environment: Mapping[str, str]) -> bool:
+    packed = pack(environment).get(LARGE_VARIABLES, "")
+    return size(LARGE_VARIABLES, packed) <= LONGEST and sum(size(*each) for each in environment.items()) <= MAX_UNPACKED
 
 
 def _resized(strategy: Strategy, spec: TrainingJobSpec, replicas: int) -> TrainingJobSpec:

@@ -16,6 +16,7 @@ from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
 from muster_contract.checkpoint_layout import TENSORBOARD
 from muster_contract.environment import variables
 from muster_contract.inputs import input_variables
+from muster_contract.large_variables import pack
 
 NOT_APPLIED_UID = "00000000-0000-0000-0000-000000000000"
 NOT_APPLIED_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,8 +107,10 @@ def inputs_of(spec: TrainingJobSpec, role: RoleName) -> list[JobInput]:
 def world_environment(
     spec: TrainingJobSpec, replica: ReplicaPlan, *, strategy: Strategy, plan: WorldPlan, attempt: int, addresses: Addresses
 ) -> dict[str, str]:
-    """The variables that change with the world: the attempt, and those that the framework reads."""
-    return {**_of_attempt(replica, attempt), **_world(replica, plan, addresses), **strategy.environment(spec, plan, replica, addresses)}
+    """The variables that change with the world: the attempt, and those that the framework reads. A supervisor unpacks large ones."""
+    framework = strategy.environment(spec, plan, replica, addresses)
+    packed = pack(framework) if spec.trainer.supervised else framework
+    return {**_of_attempt(replica, attempt), **_world(replica, plan, addresses), **packed}
 
 
 def _world(replica: ReplicaPlan, plan: WorldPlan, addresses: Addresses) -> dict[str, str]:

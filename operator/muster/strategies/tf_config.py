@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from muster.api.spec import EVALUATOR, TrainingJobSpec
 from muster.strategies.base import Addresses, Measured, ReplicaPlan, WorldPlan
@@ -48,14 +50,35 @@ def tf_config(plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> st
     Only the TF_CONFIG of an evaluator lists the evaluator. The others would wait for it or count it as a member, while its own
     `multi_worker_util` refuses a task type that the cluster lacks.
     """
-    cluster: dict[str, list[str]] = {}
-    for member in plan.replicas:
-        if member.role == EVALUATOR and replica.role != EVALUATOR:
+    cluster = _cluster(_ClusterKey(plan, addresses), with_evaluator=replica.role == EVALUATOR)
+    return f'{{"cluster": {cluster}, "task": {json.dumps({"type": replica.role, "index": replica.index})}}}'
+
+
+@dataclass(frozen=True, eq=False)
+class _ClusterKey:
+    """Keys are equal if they have the same plan. To compare two plans would cost as much as the cluster."""
+
+    plan: WorldPlan
+    addresses: Addresses
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ClusterKey) and self.plan is other.plan and self.addresses == other.addresses
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+
+@lru_cache(maxsize=16)
+def _cluster(key: _ClusterKey, *, with_evaluator: bool) -> str:
+    """The JSON of the cluster. It is cached, because it is the same for all replicas, and its cost grows with their number."""
+    members: dict[str, list[str]] = {}
+    for member in key.plan.replicas:
+        if member.role == EVALUATOR and not with_evaluator:
             continue
-        host = addresses.host(member.role, member.index)
-        port = addresses.port(member.role, member.index, PORT_NAME)
-        cluster.setdefault(member.role, []).append(f"{host}:{port}")
-    return json.dumps({"cluster": cluster, "task": {"type": replica.role, "index": replica.index}})
+        host = key.addresses.host(member.role, member.index)
+        port = key.addresses.port(member.role, member.index, PORT_NAME)
+        members.setdefault(member.role, []).append(f"{host}:{port}")
+    return json.dumps(members)
 
 
 def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:

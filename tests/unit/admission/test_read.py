@@ -7,6 +7,8 @@ import pytest
 
 from muster.admission.read import MAX_BYTES, InvalidJobFileError, parse_job, read_job
 from muster.api.problems import InvalidJobError
+from muster.strategies.registry import STRATEGIES
+from tests.support.texts import absent
 
 HEAD = "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: digits}\n"
 SPEC = HEAD + "spec:\n  strategy: DDP\n  trainer: {task: digits}\n"
@@ -71,19 +73,19 @@ def test_the_error_for_a_missing_file_suggests_a_similar_name(tmp_path):
     (tmp_path / "digits.yaml").write_text(SPEC)
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path / "digit.yaml")
-    assert str(refused.value) == f"{tmp_path}/digit.yaml: does not exist; did you mean {tmp_path}/digits.yaml?"
+    assert absent(str(refused.value), f"{tmp_path}/digit.yaml: ", f"did you mean {tmp_path}/digits.yaml?") == []
 
 
 def test_the_error_for_a_missing_file_names_a_missing_folder(tmp_path):
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path / "jobs" / "digits.yaml")
-    assert str(refused.value) == f"{tmp_path}/jobs/digits.yaml: does not exist: the folder does not exist either"
+    assert absent(str(refused.value), f"{tmp_path}/jobs/digits.yaml: ", "folder does not exist") == []
 
 
 def test_a_directory_is_not_a_job_file(tmp_path):
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(tmp_path)
-    assert str(refused.value) == f"{tmp_path}: is a directory: name the job file in it"
+    assert absent(str(refused.value), f"{tmp_path}: ", "directory") == []
 
 
 def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path):
@@ -91,7 +93,7 @@ def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path):
     path.write_bytes(b"apiVersion: muster.dev/v1alpha1\nkind: \xe4\n")
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(path)
-    assert str(refused.value) == f"{path}:2: is not UTF-8: byte 0xe4 at offset 38; save it as UTF-8"
+    assert absent(str(refused.value), f"{path}:2: ", "UTF-8", "0xe4", "38") == []
 
 
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path):
@@ -99,7 +101,7 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path):
     path.write_bytes(b"#" * (MAX_BYTES + 1))
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(path)
-    assert str(refused.value) == f"{path}: is larger than 1 MiB, so it is no job file; put code and data elsewhere and name them in it"
+    assert absent(str(refused.value), f"{path}: ", "1 MiB") == []
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
@@ -109,140 +111,159 @@ def test_an_invalid_path_is_refused(path):
 
 
 WHOLE_FILES = [
-    ("", "job.yaml: is empty: write apiVersion, kind, metadata and spec"),
-    ("a: [", "job.yaml:2: is not YAML (line 2, column 1): did not find expected node content"),
-    (SPEC + "---\n" + SPEC, "job.yaml:8: holds 2 documents: put each into a file of its own"),
-    ("- a\n- b\n", "job.yaml: holds a list, not a job: write apiVersion, kind, metadata and spec at its top"),
-    ("just text\n", 'job.yaml: holds "just text", not a job: write apiVersion, kind, metadata and spec at its top'),
-    (SPEC.replace("TrainingJob", "ConfigMap"), 'job.yaml:2: kind: must be TrainingJob, not "ConfigMap"'),
-    (SPEC.replace("TrainingJob", "TrainJob"), 'job.yaml:2: kind: must be TrainingJob, not "TrainJob"'),
-    (SPEC.replace("v1alpha1", "v1"), 'job.yaml:1: apiVersion: must be muster.dev/v1alpha1, not "muster.dev/v1"'),
-    (SPEC.split("\n", 1)[1], "job.yaml: apiVersion: is required: write apiVersion: muster.dev/v1alpha1"),
-    (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata: is required: name and the rest of an object's metadata"),
-    (HEAD, "job.yaml: spec: is required: the desired training"),
-    (HEAD + "spec:\n", "job.yaml:4: spec: has no value: leave the field out, or give it one ({} is an empty mapping)"),
-    (SPEC + "spec: {}\n", "job.yaml:4: spec: is there twice, on lines 4 and 7; keep one"),
+    ("", "job.yaml", "is empty"),
+    ("a: [", "job.yaml:2", "line 2, column 1"),
+    (SPEC + "---\n" + SPEC, "job.yaml:8", "2 documents"),
+    ("- a\n- b\n", "job.yaml", "a list"),
+    ("just text\n", "job.yaml", '"just text"'),
+    (SPEC.replace("TrainingJob", "ConfigMap"), "job.yaml:2: kind", '"ConfigMap"'),
+    (SPEC.replace("TrainingJob", "TrainJob"), "job.yaml:2: kind", '"TrainJob"'),
+    (SPEC.replace("v1alpha1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
+    (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1alpha1"),
+    (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata", "is required"),
+    (HEAD, "job.yaml: spec", "is required"),
+    (HEAD + "spec:\n", "job.yaml:4: spec", "has no value"),
+    (SPEC + "spec: {}\n", "job.yaml:4: spec", "lines 4 and 7"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WHOLE_FILES)
-def test_a_file_without_a_job_is_refused_with_its_line(text, message):
-    assert refusal(text) == message
+def assert_refused(text: str, place: str, fact: str) -> None:
+    """Checks the file, line and field of the only problem. `fact` is the wrong value, or what to write instead."""
+    message = refusal(text)
+    assert message.startswith(f"{place}: ")
+    assert "\n" not in message
+    assert absent(message, fact) == []
+
+
+@pytest.mark.parametrize(("text", "place", "fact"), WHOLE_FILES)
+def test_a_file_without_a_job_is_refused_with_its_line(text: str, place: str, fact: str) -> None:
+    assert_refused(text, place, fact)
 
 
 FIELDS = [
-    ("  foo: 1", "job.yaml:7: spec.foo: is no field of spec"),
-    ("  suspended: true", "job.yaml:7: spec.suspended: is no field of spec; did you mean suspend?"),
+    ("  foo: 1", "job.yaml:7: spec.foo", "no field of spec"),
+    ("  suspended: true", "job.yaml:7: spec.suspended", "did you mean suspend?"),
     (
         "  batch: {global_size: 64}",
-        "job.yaml:7: spec.batch.global_size: is no field of spec.batch; did you mean globalSize? "
-        "It has globalSize, accumulationSteps, learningRateScaling",
+        "job.yaml:7: spec.batch.global_size",
+        "did you mean globalSize?",
     ),
     (
         "  roles: {workers: {replicas: 2}}",
-        "job.yaml:7: spec.roles: only worker with this strategy; remove all other roles",
+        "job.yaml:7: spec.roles",
+        "worker",
     ),
     (
         "  roles: {a: {}, b: {}, c: {}, d: {}, e: {}, f: {}, g: {}, h: {}, i: {}}",
-        "job.yaml:7: spec.roles: must have at most 8 entries, not 9",
+        "job.yaml:7: spec.roles",
+        "at most 8",
     ),
-    ("  roles: {worker: {replicas: -2}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not -2"),
-    ("  roles: {worker: {replicas: 0}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not 0"),
-    ("  roles: {worker: {replicas: 99999}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at most 4096, not 99999"),
+    ("  roles: {worker: {replicas: -2}}", "job.yaml:7: spec.roles.worker.replicas", "at least 1"),
+    ("  roles: {worker: {replicas: 0}}", "job.yaml:7: spec.roles.worker.replicas", "at least 1"),
+    ("  roles: {worker: {replicas: 99999}}", "job.yaml:7: spec.roles.worker.replicas", "at most 4096"),
     (
         "  roles: {worker: {replicas: 2.0}}",
-        "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not 2.0: write 2",
+        "job.yaml:7: spec.roles.worker.replicas",
+        "write 2",
     ),
-    ("  roles: {worker: {replicas: 2.5}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not 2.5"),
+    ("  roles: {worker: {replicas: 2.5}}", "job.yaml:7: spec.roles.worker.replicas", "not 2.5"),
     (
         '  roles: {worker: {replicas: "2"}}',
-        'job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not "2": take the quotes away',
+        "job.yaml:7: spec.roles.worker.replicas",
+        "quotes",
     ),
-    ("  roles: {worker: {replicas: yes}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not true"),
-    ("  roles: {worker: {replicas: 1e300}}", "job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not 1e+300"),
+    ("  roles: {worker: {replicas: yes}}", "job.yaml:7: spec.roles.worker.replicas", "not true"),
+    ("  roles: {worker: {replicas: 1e300}}", "job.yaml:7: spec.roles.worker.replicas", "1e+300"),
     (
         "  roles:\n    worker:\n      replicas:",
-        "job.yaml:9: spec.roles.worker.replicas: has no value: leave the field out, or give it one ({} is an empty mapping)",
+        "job.yaml:9: spec.roles.worker.replicas",
+        "no value",
     ),
-    ("  roles: 2", "job.yaml:7: spec.roles: must be a mapping (name: value), not 2"),
-    ("  roles: [worker]", "job.yaml:7: spec.roles: must be a mapping (name: value), not a list"),
-    ("  suspend: 'yes'", 'job.yaml:7: spec.suspend: must be true or false, not "yes"'),
-    ("  managedBy: 5", "job.yaml:7: spec.managedBy: must be text, not 5: put it in quotes"),
+    ("  roles: 2", "job.yaml:7: spec.roles", "mapping"),
+    ("  roles: [worker]", "job.yaml:7: spec.roles", "mapping"),
+    ("  suspend: 'yes'", "job.yaml:7: spec.suspend", '"yes"'),
+    ("  managedBy: 5", "job.yaml:7: spec.managedBy", "quotes"),
     (
         "  communication: nccl2",
-        'job.yaml:7: spec.communication: must be one of Auto, NCCL, Gloo, Ring, Hierarchical, OneDevice, not "nccl2"; did you mean NCCL?',
+        "job.yaml:7: spec.communication",
+        "did you mean NCCL?",
     ),
-    ("  checkpoint: {keep: 1}", "job.yaml:7: spec.checkpoint.keep: must be a whole number of at least 2, not 1"),
+    ("  checkpoint: {keep: 1}", "job.yaml:7: spec.checkpoint.keep", "at least 2"),
     *(
         (
             f"  checkpoint: {{everySeconds: {value}}}",
-            "job.yaml:7: spec.checkpoint.everySeconds: must be a whole number from 1 to 604800, or Auto, or Continuous",
+            "job.yaml:7: spec.checkpoint.everySeconds",
+            "604800",
         )
         for value in ("0", "604801", "auto", "'60'", "1.5", "true", "[Auto]")
     ),
-    ("  checkpoint: {storage: {uri: ''}}", "job.yaml:7: spec.checkpoint.storage.uri: must not be empty"),
+    ("  checkpoint: {storage: {uri: ''}}", "job.yaml:7: spec.checkpoint.storage.uri", "not be empty"),
     (
         "  checkpoint: {name: a/b}",
-        "job.yaml:7: spec.checkpoint.name: must have this form, not \"a/b\": name of the job's folder, in the namespace's folder of the "
-        "storage. It consists of letters, digits, '.', '_' and '-'. Default: the job's name",
+        "job.yaml:7: spec.checkpoint.name",
+        '"a/b"',
     ),
-    ("  elastic: {minReplicas: 1}", "job.yaml:7: spec.elastic.maxReplicas: is required: largest number of workers the job may run with"),
+    ("  elastic: {minReplicas: 1}", "job.yaml:7: spec.elastic.maxReplicas", "required"),
     (
         "  roles: {worker: {resources: {limits: {cpu: 0.5}}}}",
-        "job.yaml:7: spec.roles.worker.resources.limits.cpu: must be a whole number or text, such as 4, 500m or 16Gi: "
-        'write "0.5", in quotes',
+        "job.yaml:7: spec.roles.worker.resources.limits.cpu",
+        '"0.5"',
     ),
     (
         "  roles: {worker: {resources: {limits: {memory: 16 GB}}}}",
-        "job.yaml:7: spec.roles.worker.resources.limits.memory: must be a quantity, such as 4, 500m or 16Gi, not '16 GB'",
+        "job.yaml:7: spec.roles.worker.resources.limits.memory",
+        "'16 GB'",
     ),
     (
         "  roles: {worker: {resources: {limits: {nvidia.com/gpu: [1]}}}}",
-        "job.yaml:7: spec.roles.worker.resources.limits[nvidia.com/gpu]: must be a quantity, such as 4, 500m or 16Gi",
+        "job.yaml:7: spec.roles.worker.resources.limits[nvidia.com/gpu]",
+        "quantity",
     ),
-    ("  options: {devices: []}", "job.yaml:7: spec.options.devices: must not be empty: leave the field out"),
-    ("  options: {devices: GPU:0}", 'job.yaml:7: spec.options.devices: must be a list, such as [a, b], not "GPU:0"'),
-    ('  scheduling: {queue: "a\\0b"}', "job.yaml:7: spec.scheduling.queue: has a NUL character: remove it"),
-    ("  roles: {ps: {replicas: 1}}", "job.yaml:7: spec.roles: only worker with this strategy; remove all other roles"),
+    ("  options: {devices: []}", "job.yaml:7: spec.options.devices", "leave the field out"),
+    ("  options: {devices: GPU:0}", "job.yaml:7: spec.options.devices", "a list"),
+    ('  scheduling: {queue: "a\\0b"}', "job.yaml:7: spec.scheduling.queue", "NUL"),
+    ("  roles: {ps: {replicas: 1}}", "job.yaml:7: spec.roles", "worker"),
     (
         "  roles: {worker: {replicas: 4}}\n  batch: {globalSize: 3}",
-        "job.yaml:8: spec.batch.globalSize: 3 samples cannot be shared out over 4 devices; write at least 4",
+        "job.yaml:8: spec.batch.globalSize",
+        "at least 4",
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), FIELDS)
-def test_a_bad_field_is_named_with_line_and_remedy(text, message):
-    assert refusal(SPEC + text + "\n") == message
+@pytest.mark.parametrize(("text", "place", "fact"), FIELDS)
+def test_a_bad_field_is_named_with_line_and_remedy(text: str, place: str, fact: str) -> None:
+    assert_refused(SPEC + text + "\n", place, fact)
 
 
 TRAINERS = [
-    ("{}", "job.yaml:6: spec.trainer: needs exactly one of task, module, script and command"),
+    ("{}", "job.yaml:6: spec.trainer", "exactly one of"),
     (
         "{task: digits, script: train.py}",
-        "job.yaml:6: spec.trainer: needs exactly one of task, module, script and command",
+        "job.yaml:6: spec.trainer",
+        "exactly one of",
     ),
-    ("{task: digits, config: {a: .nan}}", "job.yaml:6: spec.trainer.config.a: must be a finite number: JSON has no NaN and no infinity"),
-    ("{command: torchrun}", 'job.yaml:6: spec.trainer.command: must be a list, such as [a, b], not "torchrun"'),
-    ("{command: []}", "job.yaml:6: spec.trainer.command: must not be empty: leave the field out"),
-    ("{command: [sleep, 5]}", "job.yaml:6: spec.trainer.command[1]: must be text, not 5: put it in quotes"),
+    ("{task: digits, config: {a: .nan}}", "job.yaml:6: spec.trainer.config.a", "finite"),
+    ("{command: torchrun}", "job.yaml:6: spec.trainer.command", "a list"),
+    ("{command: []}", "job.yaml:6: spec.trainer.command", "not be empty"),
+    ("{command: [sleep, 5]}", "job.yaml:6: spec.trainer.command[1]", "quotes"),
     (
         "{module: my_pkg/model.py}",
-        "job.yaml:6: spec.trainer.module: must be a Python module, such as my_pkg.model; a file goes into script, not 'my_pkg/model.py'",
+        "job.yaml:6: spec.trainer.module",
+        "my_pkg.model",
     ),
 ]
 
 
-@pytest.mark.parametrize(("trainer", "message"), TRAINERS)
-def test_a_bad_trainer_is_named_with_line_and_remedy(trainer, message):
-    assert refusal(SPEC.replace("{task: digits}", trainer)) == message
+@pytest.mark.parametrize(("trainer", "place", "fact"), TRAINERS)
+def test_a_bad_trainer_is_named_with_line_and_remedy(trainer: str, place: str, fact: str) -> None:
+    assert_refused(SPEC.replace("{task: digits}", trainer), place, fact)
 
 
 def test_the_error_for_an_unknown_strategy_lists_all_strategies():
-    assert refusal(SPEC.replace("DDP", "ddp")) == (
-        "job.yaml:5: spec.strategy: must be one of OneDevice, Mirrored, CentralStorage, MultiWorkerMirrored, ParameterServer, TPU, DDP, "
-        'FSDP, TensorParallel, Pipeline, RPC, JAX, not "ddp"; did you mean DDP?'
-    )
+    message = refusal(SPEC.replace("DDP", "ddp"))
+    assert message.startswith("job.yaml:5: spec.strategy: ")
+    assert absent(message, *STRATEGIES, '"ddp"', "did you mean DDP?") == []
 
 
 def test_all_problems_are_listed_in_the_order_of_the_file():
@@ -258,4 +279,5 @@ def test_all_problems_are_listed_in_the_order_of_the_file():
 def test_the_error_has_its_problems_without_file_and_line():
     with pytest.raises(InvalidJobError) as refused:
         parse_job(SPEC + "  suspend: 1\n", source="job.yaml")
-    assert [(problem.field, problem.message) for problem in refused.value.problems] == [("spec.suspend", "must be true or false, not 1")]
+    assert [problem.field for problem in refused.value.problems] == ["spec.suspend"]
+    assert "job.yaml" not in refused.value.problems[0].message

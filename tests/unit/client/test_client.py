@@ -17,6 +17,7 @@ import pytest
 
 import muster
 from muster.client.background import BackgroundLoop
+from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
 
@@ -48,7 +49,7 @@ def test_both_clients_have_the_same_methods_and_arguments(sync: type, asynchrono
 
 
 def test_an_unknown_backend_and_options_of_another_one_are_refused() -> None:
-    with pytest.raises(muster.RefusedError, match="backend: must be cluster or local"):
+    with pytest.raises(muster.RefusedError, match=r"^backend: .*cluster or local"):
         muster.Client(backend="slurm")  # type: ignore[arg-type]
     with pytest.raises(muster.RefusedError, match="are for clusters"):
         muster.Client(backend="local", namespace="team")
@@ -64,7 +65,7 @@ def test_a_missing_kubeconfig_is_an_error_of_the_first_call(tmp_path: Path) -> N
 def test_the_error_without_the_kubernetes_package_names_it() -> None:
     code = "import sys; sys.modules['kubernetes'] = None; import muster; muster.Client()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.stderr.splitlines()[-1].endswith("ClientError: this needs the Kubernetes client: pip install 'muster-training[cluster]'")
+    assert absent(ended.stderr.splitlines()[-1], "ClientError", "pip install 'muster-training[cluster]'") == []
 
 
 async def _count(closed: threading.Event, *, up_to: int = 1_000_000) -> AsyncGenerator[int, None]:

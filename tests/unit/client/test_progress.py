@@ -11,6 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
 from muster.client.errors import JobFailedError
 from muster.client.progress import is_over, progress_of
+from tests.support.texts import absent
 
 
 def job(status: dict[str, Any], *, generation: int = 1) -> TrainingJob:
@@ -49,7 +50,7 @@ def test_a_failed_job_raises_an_error_with_reason_message_and_status() -> None:
         is_over(job({"phase": "Failed", "message": "worker-0 divided by zero", "conditions": [condition]}), Phase.SUCCEEDED)
     assert (raised.value.reason, raised.value.message) == ("ApplicationLimitExceeded", "worker-0 divided by zero")
     assert raised.value.status.phase is Phase.FAILED
-    assert str(raised.value) == "digits failed: worker-0 divided by zero; see explain()"
+    assert absent(str(raised.value), "digits", "worker-0 divided by zero", "explain()") == []
 
 
 def test_progress_has_the_figures_of_the_status_as_numbers() -> None:

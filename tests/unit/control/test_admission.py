@@ -12,6 +12,7 @@ from muster.admission.job_policy import JobPolicy
 from muster.control.admission import Admission, readable_status
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
+from tests.support.texts import absent
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
@@ -62,7 +63,7 @@ def test_a_mount_needs_a_volume_of_the_pod_or_of_the_installation() -> None:
     mounting = {**GOOD, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
     [problem] = admission().admit(obj(mounting)).problems
     assert problem.field == "spec.roles.worker.template.spec.containers"
-    assert problem.message.startswith("trainer mounts data, which is not a volume of the pod")
+    assert absent(problem.message, "trainer", "data") == []
     own = {**GOOD, "roles": {"worker": {"template": {"spec": {**spec, "volumes": [{"name": "data", "emptyDir": {}}]}}}}}
     assert admission().admit(obj(own)).problems == ()
     installation = JobDefaults(template={"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}})

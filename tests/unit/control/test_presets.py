@@ -1,4 +1,4 @@
-"""Which preset does a job get, when, and what if it cannot have it?"""
+"""The preset of a job: when the job gets it, when it changes, and the errors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from muster.control.admission import Admission, Admitted
 from muster.control.presets import Presets, read_presets, with_preset, with_preset_written_out
 from muster.render.defaults import JobDefaults
 from tests.support.presets import H100_8, preset
+from tests.support.texts import absent
 from tests.unit.control.test_admission import GOOD, IMAGES, RUNNING, obj
 from tests.unit.control.test_reconciler import KEY, World
 
@@ -41,15 +42,15 @@ def messages(admitted: Admitted) -> list[str]:
 
 def test_a_preset_that_does_not_exist_is_named_with_those_that_do() -> None:
     judge = admission(Presets([preset("h100-8"), preset("a100-8")]))
-    text = "spec.preset: there is no preset h100-9; there are a100-8, h100-8"
-    assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
+    [text] = messages(judge.admit(obj({**GOOD, "preset": "h100-9"})))
+    assert absent(text, "spec.preset: ", "h100-9", "a100-8, h100-8") == []
     grown = Presets([preset("h100-8")])
     judge = admission(grown)
     judge.admit(obj({**GOOD, "preset": "h100-9"}))
     grown.update([preset("h100-8"), preset("a100-8")])
     assert messages(judge.admit(obj({**GOOD, "preset": "h100-9"}))) == [text]
     [none] = messages(admission(Presets()).admit(obj(NAMED)))
-    assert none.startswith("spec.preset: there is no preset h100-8; there is none: the owners of the cluster create them")
+    assert absent(none, "spec.preset: ", "h100-8", "there is none") == []
     many = admission(Presets([preset(f"p{number}") for number in range(30)])).admit(obj(NAMED))
     assert messages(many)[0].endswith(" and 18 more")
 
@@ -71,30 +72,31 @@ def test_a_job_waits_for_its_preset_and_starts_when_it_is_there() -> None:
     assert presets.update([SMALL])
     world.reconcile()
     assert len(world.cluster.of("Pod")) == 2
-    assert [each["message"] for each in world.status()["conditions"] if each["type"] == "Valid"] == ["with the defaults of preset h100-8"]
+    [valid] = [each for each in world.status()["conditions"] if each["type"] == "Valid"]
+    assert (valid["status"], "h100-8" in valid["message"]) == ("True", True)
 
 
 def test_a_preset_that_is_not_valid_is_named_with_the_field() -> None:
     broken = preset(template={"spec": {"containers": [{"name": "trainer", "env": [{"name": "MUSTER_JOB", "value": "x"}]}]}})
     [text] = messages(admission(Presets([broken])).admit(obj(NAMED)))
-    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.template.spec.containers[0].env[0].name: ")
+    assert absent(text, "spec.preset: preset h100-8", " spec.template.spec.containers[0].env[0].name: ") == []
     [text] = messages(admission(Presets([preset(template=3)])).admit(obj(NAMED)))
-    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.template: must be a mapping")
+    assert absent(text, "spec.preset: preset h100-8", " spec.template: ", "a mapping") == []
     many = preset(roles={"worker": {"resources": {"limits": {"nvidia.com/gpu": "many!"}}}})
     [text] = messages(admission(Presets([many])).admit(obj(NAMED)))
-    assert text.startswith("spec.preset: preset h100-8 is not valid: spec.roles.worker.resources.limits[nvidia.com/gpu]: ")
+    assert absent(text, "spec.preset: preset h100-8", " spec.roles.worker.resources.limits[nvidia.com/gpu]: ") == []
     [text] = messages(admission(Presets([{**preset(), "spec": None}])).admit(obj(NAMED)))
-    assert text.startswith("spec.preset: preset h100-8 is not valid: spec: ")
+    assert absent(text, "spec.preset: preset h100-8", " spec: ") == []
 
 
 def test_a_job_that_is_not_valid_with_its_preset_only_says_so_with_preset_and_field() -> None:
     judge = admission(Presets([SMALL]))
     assert judge.admit(obj({**GOOD, "batch": {"globalSize": 3}})).problems == ()
     [text] = messages(judge.admit(obj({**NAMED, "batch": {"globalSize": 3}}, generation=2)))
-    assert text.startswith("spec.preset: with preset h100-8, spec.batch.globalSize is not possible: 3 samples")
+    assert absent(text, "spec.preset: ", "preset h100-8", "spec.batch.globalSize", "3 samples") == []
     merging = preset(template={"spec": {"securityContext": []}})
     [text] = messages(admission(Presets([merging])).admit(obj(NAMED)))
-    assert text.startswith("spec.preset: preset h100-8: template.spec.securityContext: must be an object")
+    assert absent(text, "spec.preset: preset h100-8", "template.spec.securityContext: ", "an object") == []
     own = {**NAMED, "batch": {"globalSize": 1}}
     assert [each.field for each in judge.admit(obj(own, generation=3)).problems] == ["spec.batch.globalSize"]
 
@@ -131,7 +133,7 @@ def test_a_running_job_whose_preset_is_deleted_goes_on_as_it_was_and_says_so() -
     presets.update([])
     after = judge.admit(obj(NAMED, status=READY))
     assert (gpus(after), after.form) == ("2", before.form)
-    assert messages(after)[0].startswith("spec.preset: there is no preset h100-8")
+    assert [each.field for each in after.problems] == ["spec.preset"]
     again = admission(presets).admit(obj(NAMED, status=READY))
     assert again.problems, "an operator that has never seen the preset starts nothing without it"
     presets.update([SMALL])
@@ -143,7 +145,7 @@ def test_a_job_changes_its_preset_only_while_it_is_suspended() -> None:
     judge.admit(obj(NAMED))
     changed = {**NAMED, "preset": "other"}
     [problem] = judge.admit(obj(changed, generation=2, status=READY)).problems
-    assert (problem.field, problem.message[:40]) == ("spec.preset", "cannot be changed while the job runs: se")
+    assert (problem.field, "suspend: true" in problem.message) == ("spec.preset", True)
     assert judge.admit(obj({**changed, "suspend": True}, generation=3, status=READY)).problems == ()
 
 
@@ -202,10 +204,9 @@ def test_a_job_does_not_change_a_side_car_or_a_volume_of_its_preset(kind: str, i
     }
     judge = admission(Presets([preset(template={"spec": spec})]))
     own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": {kind: [item]}}}}}
-    [text] = messages(judge.admit(obj(own)))
-    assert text == (
-        f"spec.roles.worker.template.spec.{kind}: {item['name']} is one of preset h100-8, which a job may not change; write another name"
-    )
+    [problem] = judge.admit(obj(own)).problems
+    assert problem.field == f"spec.roles.worker.template.spec.{kind}"
+    assert absent(problem.message, item["name"], "preset h100-8", "another name") == []
     other = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": {kind: [{**item, "name": "mine", "image": "mine"}]}}}}}
     assert kind == "volumes" or judge.admit(obj(other, generation=2)).problems == ()
 

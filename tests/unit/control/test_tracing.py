@@ -16,6 +16,7 @@ from muster.api.status import AttemptRecord, CheckpointStatus, Phase, TrainingJo
 from muster.control.tracing import Tracing, TracingError, tracing_from
 from muster.lifecycle.observed import Observed
 from tests.support.collector import Collector, collecting
+from tests.support.texts import absent
 
 HERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CREATED = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -68,7 +69,7 @@ def test_without_an_endpoint_or_when_they_are_switched_off_there_are_no_traces(e
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_the_name_of_the_variable(environ: dict[str, str], variable: str) -> None:
-    with pytest.raises(TracingError, match=f"^{variable}: no traces are sent"):
+    with pytest.raises(TracingError, match=f"^{variable}: "):
         tracing_from(environ)
 
 
@@ -114,7 +115,7 @@ def test_a_collector_that_is_away_costs_the_end_no_more_than_it_may(monkeypatch:
     monkeypatch.setenv(HERE, f"http://127.0.0.1:{free_ports(1)[0]}")
     tracing = started()
     tracing.record(job(), DONE, Observed())
-    assert tracing.close(0.1) == f"traces: 2 of 2 spans did not reach the collector of {HERE}"
+    assert absent(tracing.close(0.1) or "", "2 of 2 spans", str(HERE)) == []
 
 
 def test_the_longer_a_job_lives_the_fewer_of_its_saves_have_a_span(collector: Collector) -> None:

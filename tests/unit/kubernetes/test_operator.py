@@ -111,7 +111,7 @@ def test_the_operator_is_not_ready_while_only_a_load_balancer_answers(status: in
     availability.record("GET", status)
     unready = health.unready()
     availability.record("GET", 200)
-    assert (unready, bool(retries)) == (("the API server does not answer", True) if away else (None, False))
+    assert ("API server" in (unready or ""), unready is None, bool(retries)) == (away, not away, away)
     assert standby.samples()[f"muster_api_requests_total{{'status': '{status}', 'verb': 'GET'}}"] >= 1
 
 
@@ -125,9 +125,9 @@ def test_the_operator_is_ready_once_all_is_listed_and_the_channel_listens() -> N
         is_listed=lambda: state["listed"],
         lacks_channel=lambda: state["lacks"],
     )
-    assert health.unready() == "jobs and pods are being listed"
+    assert "listed" in (health.unready() or "")
     state["listed"] = True
-    assert health.unready() == "the coordination channel has no certificate yet"
+    assert "channel" in (health.unready() or "")
     state["lacks"] = False
     assert health.unready() is None
 

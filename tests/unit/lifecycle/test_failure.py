@@ -105,8 +105,9 @@ def test_a_lack_of_memory_is_a_failure_even_in_the_second_of_the_deletion() -> N
 def test_the_message_of_a_lack_of_memory_names_the_limit_to_raise(fields: dict[str, Any], end: str) -> None:
     cause = cause_of_end(replica("evaluator-0", phase="Failed", exit_code=137, oom_killed=True, **fields), stopped=False)
     assert cause is not None
-    cure = "raise resources.limits.memory of its container in spec.roles.evaluator.template"
-    assert cause.message == f"the container ran out of memory: {cure}{end}"
+    assert "resources.limits.memory" in cause.message
+    assert "spec.roles.evaluator.template" in cause.message
+    assert cause.message.endswith(f"template{end}")
 
 
 def test_the_status_and_condition_of_a_job_show_its_lack_of_memory() -> None:

@@ -48,7 +48,6 @@ def test_suspended_time_does_not_lower_the_goodput() -> None:
 
 def test_the_time_of_a_program_without_steps_is_unreported() -> None:
     story = running_story(1, trainer={"script": "train.py"})
-    assert story.status.message == "attempt 0: all replicas run; the program has reported no step"
     story.see(replica(phase="Succeeded"), seconds=110)
     books = story.status.goodput
     assert books == Goodput(queued_seconds=10.0, unreported_seconds=100.0)

@@ -8,6 +8,7 @@ import pytest
 
 from muster.api.status import Reason
 from muster.lifecycle.policy import Policy
+from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, replica, report, running, running_story
 
 HANG = {"hang": {"stepSeconds": 60, "startSeconds": 200, "saveSeconds": 100, "evaluationSeconds": 150}}
@@ -131,7 +132,8 @@ def test_stacks_name_the_rank_that_caused_the_hang(stands: list[Stand], verdict:
     others = [replica_of(index, 80) for index in range(1, len(stands))]
     subject.see(replica(report=report(step=5, idleSeconds=60), reported=at(80)), *others, seconds=80)
     base = subject.status.attempts[0].message
-    assert (subject.status.attempt, base) == (1, "no step after step 5 for 60 s, while Training")
+    assert subject.status.attempt == 1
+    assert absent(base, "step 5", "60 s", "Training") == []
     for reported in range(len(stands)):
         views = [replica_of(index, 81, stands[index] if index <= reported else None) for index in range(len(stands))]
         subject.see(*views, seconds=81)
@@ -163,4 +165,4 @@ def test_other_ranks_show_progress_when_rank_0_is_cut_off() -> None:
     subject.see(silent, other(91, 141, 200), seconds=200)
     assert subject.status.attempt == 0
     subject.see(silent, other(91, 141, 201), seconds=201)
-    assert subject.status.attempts[0].message == "no step after step 91 for 60 s, while Training"
+    assert "step 91" in subject.status.attempts[0].message

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from muster.api.status import Phases
 from muster.control.events import events_between
+from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, report, running, running_story
 
 
@@ -65,9 +66,9 @@ def test_a_recovery_creates_one_event_with_its_phases() -> None:
     story = recovered({"restoring": 11.55, "resumed": 11.6, "stepped": 11.8})
     before = replace(story.status, attempts=(story.status.attempts[0], replace(story.record, phases=None)))
     [event_created] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
-    assert event_created.message == (
-        "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
-    )
+    assert story.record.phases is not None
+    assert story.record.phases.total_seconds == pytest.approx(1.675)
+    assert absent(event_created.message, "1.68 s", "0.12", "1.00", "0.30", "0.05", "0.20") == []
     assert not [event for event in events_between(story.status, story.status) if event.reason == "Recovered"]
 
 
@@ -78,7 +79,8 @@ def test_the_event_of_a_recovery_without_steps_names_no_step() -> None:
     before = story.status
     story.see(replica(attempt=1), seconds=22.5)
     [event_created] = [event for event in events_between(before, story.status) if event.reason == "Recovered"]
-    assert event_created.message == "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)"
+    assert "2.50 s" in event_created.message
+    assert "first" not in event_created.message
 
 
 def test_the_next_attempt_is_due_at_an_exact_millisecond() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.status import Condition, ConditionType
+from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, replica, report, running, running_story
 
 
@@ -48,7 +49,7 @@ def test_a_straggler_is_named_until_it_is_well_below_the_threshold() -> None:
     named = seen(subject, [0.02, 0.02, 0.08], seconds=30)
     assert named
     assert (named.status, named.reason) == ("True", "SlowRank")
-    assert named.message == "rank 2 (worker-2) works 0.08 s in each step, the others 0.02 s and wait"
+    assert absent(named.message, "rank 2", "worker-2", "0.08 s", "0.02 s") == []
     assert seen(subject, [0.02, 0.02, 0.07], seconds=70) == named
     assert seen(subject, [0.02, 0.02, 0.027], seconds=110) == named, "still above what makes it one of the others"
     cleared = seen(subject, [0.02, 0.02, 0.022], seconds=150)

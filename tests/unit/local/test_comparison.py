@@ -12,6 +12,7 @@ from muster.local.errors import RunError
 from muster.measure.compare_page import Outcome, comparison_page, comparison_table
 from muster.measure.figures import RunFigures, interval_of_median
 from muster.report.page import as_html, as_text
+from tests.support.texts import absent
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -49,7 +50,7 @@ def test_an_invalid_comparison_is_refused_with_the_name_of_the_field(tmp_path: P
 def test_the_message_for_an_empty_file_names_the_fields_of_a_comparison(tmp_path: Path) -> None:
     file = tmp_path / "compare.yaml"
     file.write_text("# nothing\n")
-    with pytest.raises(InvalidJobError, match=r"is empty: write job and variants$"):
+    with pytest.raises(InvalidJobError, match=r"is empty.*job and variants"):
         read_comparison(file)
 
 
@@ -89,7 +90,7 @@ def test_metrics_of_the_trainer_have_readable_column_heads() -> None:
 
 def test_the_page_names_the_fastest_variant_and_the_causes_of_failures() -> None:
     page = as_html(comparison_page(OUTCOMES, title="Compared", subtitle=""))
-    assert "two trains fastest: 12.5 s, 1.60 times as fast as one" in page
+    assert absent(page, "two trains fastest", "12.5 s", "1.60 times") == []
     assert "rank 1: &lt;b&gt;broke" in page
     assert '<table class="dense">' in page
     assert '<td>lost</td><td class="bad" colspan="11">failed</td>' in page

@@ -20,6 +20,7 @@ from muster.render.environment import Coordinator
 from muster.render.images import default_images
 from muster.render.manifests import render_replica
 from muster.strategies.registry import strategy_of
+from tests.support.texts import absent
 from tests.unit.local.local_jobs import NOW, job
 
 LOCAL = {"MUSTER_POD_NAME": "tiny-worker-0", "MUSTER_POD_UID": "u", "MUSTER_STATE_DIR": "/runs/0", "MUSTER_TENSORBOARD_DIR": "/runs/tb"}
@@ -134,11 +135,11 @@ def test_an_object_store_is_used_by_local_runs(directory: RunDirectory) -> None:
     wanted = job(checkpoint={"storage": storage}, trainer={"task": "digits"})
     here = localized(wanted, directory, cwd=Path(), job_file=Path("job.yaml"))
     assert here.spec.checkpoint.storage == wanted.spec.checkpoint.storage
-    assert any("keys is on a cluster; set its variables" in line for line in remarks(wanted, gpus=0, job_file=Path("job.yaml")))
+    assert any("secretRef: keys" in line for line in remarks(wanted, gpus=0, job_file=Path("job.yaml")))
 
 
 def test_storage_on_another_machine_is_refused(directory: RunDirectory) -> None:
-    with pytest.raises(FieldError, match=r"spec.checkpoint.storage.uri: a local run cannot reach .*; write file:///path"):
+    with pytest.raises(FieldError, match=r"^spec\.checkpoint\.storage\.uri: .*file:///path"):
         checkpoint_folder(job(checkpoint={"storage": {"uri": "file://host/x"}}), directory)
 
 
@@ -158,7 +159,7 @@ def test_programs_are_searched_in_the_working_directory_then_beside_the_job_file
     assert program(script="beside.py --lr 0.1") == f"'{there}/beside.py' --lr 0.1"
     assert program(script="$(FOLDER)/none.py --rank $(RANK)") == "$(FOLDER)/none.py --rank $(RANK)"
     assert program(command=["torchrun", "beside.py", "none.py"]) == ["torchrun", f"{there}/beside.py", "none.py"]
-    with pytest.raises(FieldError, match=r"there is no file 'none\.py'"):
+    with pytest.raises(FieldError, match=r"none\.py"):
         program(script="none.py")
 
 
@@ -168,7 +169,7 @@ def test_a_word_that_is_too_long_for_a_path_does_not_change(letters: int, tmp_pa
     trainer = job(trainer={"command": ["python", "-c", program], "args": [program]}).spec.trainer
     local = with_paths(trainer, cwd=tmp_path, job_file=tmp_path / "elsewhere" / "job.yaml")
     assert (local.command, local.args) == (["python", "-c", program], [program])
-    with pytest.raises(FieldError, match=r"spec\.trainer\.script: there is no file"):
+    with pytest.raises(FieldError, match=r"^spec\.trainer\.script: "):
         with_paths(job(trainer={"script": program.replace("#", "x")}).spec.trainer, cwd=tmp_path, job_file=tmp_path / "job.yaml")
 
 
@@ -185,7 +186,7 @@ def test_code_runs_in_the_folder_of_its_config_map(tmp_path: Path, directory: Ru
     assert working_directory(beside, cwd=here, job_file=job_file) == there
     assert working_directory(plain, cwd=here, job_file=job_file) == here
     assert with_paths(trainer, cwd=code, job_file=job_file).command == ["torchrun", "train.py"]
-    assert any(f"its files are taken from {code}" in line for line in remarks(job(trainer=trainer.wire()), gpus=0, job_file=job_file))
+    assert any(str(code) in line for line in remarks(job(trainer=trainer.wire()), gpus=0, job_file=job_file))
 
 
 def test_images_and_code_volumes_do_not_apply_to_local_runs(tmp_path: Path, directory: RunDirectory) -> None:
@@ -203,7 +204,7 @@ def test_images_and_code_volumes_do_not_apply_to_local_runs(tmp_path: Path, dire
 def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     gpus = job(roles={"worker": {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 1}}}}, suspend=True)
     lines = remarks(gpus, gpus=0, job_file=Path("job.yaml"))
-    assert lines[0] == "role worker asks for nvidia.com/gpu; this machine has none, so the job runs on CPU"
+    assert absent(lines[0], "worker", "nvidia.com/gpu", "CPU") == []
     assert "suspend" in lines[1]
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
@@ -212,7 +213,7 @@ def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
 def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy: str, warned: int) -> None:
     roles = {"worker": {}, "ps": {}, "chief": {}} if strategy == "ParameterServer" else {"worker": {}}
     lines = remarks(job(strategy=strategy, roles=roles), gpus=0, job_file=Path("job.yaml"))
-    assert len([line for line in lines if "listen on every network address" in line and "--ports" in line]) == warned
+    assert len([line for line in lines if "every network address" in line and "--ports" in line]) == warned
 
 
 def test_fields_of_the_command_line_override_the_job() -> None:

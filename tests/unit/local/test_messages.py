@@ -13,6 +13,7 @@ from muster.local.display import PanelDisplay, PlainDisplay
 from muster.local.messages import change_lines, duration, failure, stopped, success
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
+from tests.support.texts import absent
 from tests.unit.local.local_jobs import NOW, failed, job
 
 RUNNING = TrainingJobStatus(
@@ -30,7 +31,8 @@ def test_the_end_of_an_attempt_is_shown_once_when_its_cause_is_settled() -> None
     unsettled = TrainingJobStatus(attempts=(failed(0, settled=False),))
     settled = TrainingJobStatus(attempts=(failed(0),))
     assert change_lines(empty, unsettled) == []
-    assert change_lines(unsettled, settled) == ["attempt 0 ended: worker-1: ended by signal 9"]
+    [line] = change_lines(unsettled, settled)
+    assert absent(line, "attempt 0", "worker-1", "ended by signal 9") == []
     assert change_lines(settled, settled) == []
 
 
@@ -47,21 +49,22 @@ def test_a_resume_is_shown_with_the_number_of_lost_steps() -> None:
             replace(BEGUN, step_resumed=320, steps_lost=4),
         )
     )
-    assert change_lines(before, after) == ["attempt 1: resumed at step 320, 4 steps redone"]
+    [line] = change_lines(before, after)
+    assert absent(line, "attempt 1", "step 320", "4 steps") == []
 
 
 def test_a_later_attempt_that_starts_at_step_0_is_shown() -> None:
     later = replace(BEGUN, step_resumed=0)
     first = replace(later, attempt=0)
-    assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(later,))) == [
-        "attempt 1: no checkpoint to resume from, starts at step 0"
-    ]
+    [line] = change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(later,)))
+    assert absent(line, "attempt 1", "no checkpoint", "step 0") == []
     assert change_lines(TrainingJobStatus(), TrainingJobStatus(attempts=(first,))) == []
 
 
 def test_notices_are_shown_once() -> None:
     after = TrainingJobStatus(notices=(Notice(reason=NoticeReason.CHECKPOINT_DAMAGED, message="a checkpoint was passed over"),))
-    assert change_lines(TrainingJobStatus(), after) == ["note: a checkpoint was passed over"]
+    [line] = change_lines(TrainingJobStatus(), after)
+    assert "a checkpoint was passed over" in line
     assert change_lines(after, after) == []
 
 
@@ -82,11 +85,11 @@ def test_plain_lines_appear_at_phase_changes_and_every_few_seconds() -> None:
     clock.now = 5.0
     plain.show(job(advanced))
     plain.show(job(TrainingJobStatus(phase=Phase.SUCCEEDED)))
-    assert out.getvalue().splitlines() == [
-        "starting: attempt 0 waits",
-        "running: step 120/345, loss 0.4127, 5,120 samples/s, ETA 1:23, attempt 0, workers 2/2, saved at step 100, restarts 1",
-        "running: step 121, attempt 0, workers 2/2, saved at step 100, restarts 1",
-    ]
+    starting, running, later = out.getvalue().splitlines()
+    assert absent(starting, "attempt 0 waits") == []
+    figures = ("120/345", "0.4127", "5,120 samples/s", "1:23", "attempt 0", "2/2", "step 100", "restarts 1")
+    assert absent(running, *figures) == []
+    assert absent(later, "step 121", "2/2", "step 100") == []
 
 
 def test_a_quiet_display_shows_no_progress() -> None:
@@ -112,7 +115,9 @@ def test_a_failure_shows_the_first_failed_replica_and_the_end_of_its_log(tmp_pat
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     status = TrainingJobStatus(phase=Phase.FAILED, message="the budget is spent", attempts=(failed(0),))
     lines = failure(job(status), "job.yaml", log)
-    assert lines[:3] == ["tiny failed: the budget is spent", "  worker-1: ended by signal 9", f"  log: {log}, which ends with"]
+    assert absent(lines[0], "tiny failed", "the budget is spent") == []
+    assert absent(lines[1], "worker-1", "ended by signal 9") == []
+    assert str(log) in lines[2]
     assert lines[3:] == [f"  | line {number}" for number in range(85, 100)]
 
 
@@ -122,13 +127,16 @@ def test_an_invalid_job_is_shown_once_with_the_name_of_its_file(tmp_path: Path) 
     record = failed(0, reason=Reason.BAD_CONFIGURATION, message="there is no task 'x'")
     status = TrainingJobStatus(phase=Phase.FAILED, message="worker-1: there is no task 'x'", attempts=(record,))
     lines = failure(job(status), "jobs/a.yaml", log)
-    assert lines == ["jobs/a.yaml: tiny cannot run as written: worker-1: there is no task 'x'", f"  log: {log}"]
+    assert [line.count("there is no task 'x'") for line in lines] == [1, 0]
+    assert absent(lines[0], "jobs/a.yaml", "tiny", "worker-1") == []
+    assert str(log) in lines[1]
 
 
 def test_a_stop_shows_the_saved_step_and_the_command_to_continue() -> None:
     again = "muster run job.yaml --resume"
-    assert stopped(job(RUNNING), ExitCode.PREEMPTED, again) == [f"saved at step 100. Continue with: {again}"]
-    assert "last checkpoint is of step 100" in stopped(job(RUNNING), ExitCode.PREEMPTED_NOT_SAVED, again)[0]
+    [saved] = stopped(job(RUNNING), ExitCode.PREEMPTED, again)
+    assert absent(saved, "step 100", again) == []
+    assert absent(stopped(job(RUNNING), ExitCode.PREEMPTED_NOT_SAVED, again)[0], "last checkpoint", "step 100") == []
     assert "nothing was saved" in stopped(job(TrainingJobStatus()), ExitCode.PREEMPTED_NOT_SAVED, again)[0]
     assert "no step is lost" in stopped(job(TrainingJobStatus()), ExitCode.PREEMPTED, again)[0]
 
@@ -136,11 +144,8 @@ def test_a_stop_shows_the_saved_step_and_the_command_to_continue() -> None:
 def test_a_success_has_a_summary() -> None:
     progress = Progress(step=345, loss="0.0912", metrics={"accuracy": 0.97222}, updated_at=NOW)
     status = TrainingJobStatus(phase=Phase.SUCCEEDED, progress=progress, restarts=Restarts(total=2))
-    assert success(job(status), Path("runs/tiny")) == [
-        "tiny succeeded, 345 steps, loss 0.0912, 2 restarts",
-        "evaluation: accuracy 0.9722",
-        "logs and checkpoints: runs/tiny",
-    ]
+    lines = "\n".join(success(job(status), Path("runs/tiny")))
+    assert absent(lines, "tiny succeeded", "345 steps", "loss 0.0912", "2 restarts", "accuracy 0.9722", "runs/tiny") == []
 
 
 def test_durations_are_short() -> None:

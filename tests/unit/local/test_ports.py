@@ -30,7 +30,7 @@ def test_a_reserved_port_is_in_use_for_other_runs() -> None:
         [port] = reserved.numbers
         for share in (lambda: None, reserved.start_sharing) if SHARES_BOUND_PORTS else (lambda: None,):
             share()
-            with pytest.raises(ConfigurationError, match=f"port {port} of the range is in use"):
+            with pytest.raises(ConfigurationError, match=f"port {port} "):
                 reserve_ports(1, PortRange(port, port))
 
 
@@ -68,13 +68,13 @@ def test_no_port_stays_reserved_if_there_are_too_few() -> None:
 
 
 def test_a_range_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the job needs 5 ports, but the range has 2; give a larger range"):
+    with pytest.raises(ConfigurationError, match=r"\b5 ports.*\b2\b"):
         reserve_ports(5, PortRange(30000, 30001))
 
 
 @pytest.mark.parametrize("text", ["", "1", "a-b", "2-1", "0-5", "1-70000", "1-2-3", "-5", "٣-٤"])
 def test_text_that_is_not_a_range_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="write two numbers from 1 to 65535"):
+    with pytest.raises(ConfigurationError, match="1 to 65535"):
         PortRange.parse(text)
 
 

@@ -18,6 +18,7 @@ from muster.local.rundir import RunDirectory, continued, new_run, open_run_direc
 from muster.local.start import Start, open_run, reopened
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
+from tests.support.texts import absent
 from tests.unit.local.local_jobs import NOW, failed, job
 
 
@@ -86,7 +87,7 @@ def test_a_directory_in_use_is_refused_with_the_pid_of_its_user(tmp_path: Path) 
 
 def test_a_directory_with_a_run_is_refused_without_a_flag(tmp_path: Path) -> None:
     left_by(tmp_path / "r", phase=Phase.RUNNING, progress=Progress(step=40, total_steps=100, updated_at=NOW))
-    with pytest.raises(ConfigurationError, match=r"unfinished at step 40 of 100; continue it with: muster run job.yaml --resume"):
+    with pytest.raises(ConfigurationError, match=r"step 40 of 100.*muster run job\.yaml --resume"):
         start(tmp_path / "r")
     start(tmp_path / "r", resume=True).directory.release()  # the refusal has released the lock
 
@@ -112,13 +113,13 @@ def test_resume_continues_with_the_same_identity_and_attempt(tmp_path: Path) -> 
 def test_resume_without_a_run_names_the_existing_runs_and_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
         start(tmp_path / "typo", resume=True)
-    assert str(error.value) == (f"{tmp_path}/typo: does not exist, so it has no run to resume; start a new run with: muster run job.yaml")
+    assert absent(str(error.value), f"{tmp_path}/typo: ", "muster run job.yaml") == []
     left_by(tmp_path / "r", phase=Phase.RUNNING)
-    with pytest.raises(ConfigurationError, match=f"name one of these with --run-dir: {tmp_path}/r; or start a new run with: muster run"):
+    with pytest.raises(ConfigurationError, match=f"--run-dir: {tmp_path}/r.*muster run"):
         start(tmp_path / "typo", resume=True)
     assert not (tmp_path / "typo").exists()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match=f"{tmp_path}/empty: has no run to resume"):
+    with pytest.raises(ConfigurationError, match=f"^{tmp_path}/empty: "):
         start(tmp_path / "empty", resume=True)
 
 

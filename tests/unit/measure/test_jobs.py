@@ -18,6 +18,7 @@ from muster.measure.jobs import collectives_job, fits, link_job, rehearsal_job
 from muster.measure.readings import collectives, costs, in_log, link_of, socket
 from muster.report.page import as_text
 from muster_contract.events import CollectiveMeasurement, LinkMeasurement, StepMeasurement, encode_event
+from tests.support.texts import absent
 
 EXAMPLES = sorted(set(Path("examples").glob("*.yaml")) - set(Path("examples").glob("compare-*.yaml")))
 DDP = Path("examples/digits-ddp.yaml")
@@ -47,7 +48,7 @@ def test_a_rehearsal_has_the_task_of_the_job_and_its_config() -> None:
 
 def test_a_world_far_larger_than_the_machine_is_refused() -> None:
     fits(8, processors=2)
-    with pytest.raises(InvalidJobError, match="the world has 9 processes, but this machine has 2 processors; use at most 8 processes"):
+    with pytest.raises(InvalidJobError, match=r"9 processes.*2 processors.*at most 8"):
         fits(9, processors=2)
 
 
@@ -106,9 +107,9 @@ def test_bandwidths_equal_nccl_tests_and_are_compared_with_the_socket() -> None:
     assert table.rows[0] == ["AllReduce (the job's)", 0.1, 3.0, pytest.approx(0.5243, rel=1e-3), pytest.approx(50.0)]
     assert table.rows[-1][0] == "plain socket"
     sentences = [finding.sentence for finding in collectives_page.findings(collectives(MEASURED), socket(LINK), processors=2)]
-    assert "50% of what a plain socket reaches" in sentences[0]
-    assert "AllReduce Ring is 3 times as fast" in sentences[1]
-    assert "4 processes shared 2 processors" in sentences[2]
+    assert "50%" in sentences[0]
+    assert "Ring is 3 times" in sentences[1]
+    assert absent(sentences[2], "4 processes", "2 processors") == []
 
 
 def test_the_log_of_a_pod_contains_the_same_events_as_a_run(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from muster.render.defaults import JobDefaults
 from muster.render.form import form_of
 from muster.render.manifests import plans_of, render_replica
 from muster.strategies.registry import strategy_of
+from muster_contract.environment import LARGE_VARIABLES
+from muster_contract.large_variables import unpack
 from muster_contract.options import Loop, MeshOptions, Options, PipelineOptions
 from muster_contract.strategy import StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
@@ -94,6 +96,31 @@ def test_every_address_is_the_host_name_of_a_pod() -> None:
     names = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}.ns.svc:2222" for pod in pods.values()}
     config = json.loads(environment_of(pods["job-evaluator-0"])["TF_CONFIG"])
     assert {address for members in config["cluster"].values() for address in members} == names
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "ParameterServer"])
+def test_the_addresses_of_thousands_of_replicas_fit_into_each_pod(strategy: str) -> None:
+    spec = {"strategy": strategy, "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 4096}, "evaluator": {}}}
+    job = job_of(spec, name="a-job-with-a-name-of-forty-four-letters-abcd", namespace="n" * 63)
+    for role in ("worker", "evaluator"):
+        addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
+        pod = render_replica(job, role, index=0, attempt=0, addresses=addresses, images=IMAGES)
+        environment = environment_of(pod)
+        assert "TF_CONFIG" not in environment
+        assert len(json.dumps(pod)) < 64 * 1024
+        config = json.loads(unpack(environment)["TF_CONFIG"])
+        assert config["task"] == {"type": role, "index": 0}
+        assert config["cluster"]["worker"] == [f"{addresses.host('worker', index)}:2222" for index in range(4096)]
+        assert ("evaluator" in config["cluster"]) is (role == "evaluator")
+
+
+def test_a_replica_without_a_supervisor_gets_plain_variables() -> None:
+    trainer = {"command": ["python", "train.py"], "supervisor": "Disabled"}
+    job = job_of({"strategy": "MultiWorkerMirrored", "trainer": trainer, "roles": {"worker": {"replicas": 1500}}})
+    pod = render_replica(job, "worker", index=7, attempt=0, addresses=ClusterAddresses("job", "ns"), images=IMAGES)
+    environment = environment_of(pod)
+    assert len(json.loads(environment["TF_CONFIG"])["cluster"]["worker"]) == 1500
+    assert LARGE_VARIABLES not in environment
 
 
 def test_a_replica_gets_the_variables_of_the_contract() -> None:
@@ -462,7 +489,7 @@ def test_one_replica_is_rendered_as_in_the_whole_job() -> None:
     alone = render_replica(job, PS, index=0, attempt=2, addresses=addresses, images=IMAGES)
     together = {pod["metadata"]["name"]: pod for pod in manifests_of(job)}["job-ps-0"]
     assert environment_of(alone).items() <= environment_of(together).items()
-    with pytest.raises(LookupError, match="ns/job has no replica ps-1"):
+    with pytest.raises(LookupError, match="ps-1"):
         render_replica(job, PS, index=1, attempt=2, addresses=addresses, images=IMAGES)
 
 

@@ -19,6 +19,7 @@ from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 from muster_contract.events import Commit, Step
+from tests.support.texts import absent
 
 BEGIN = 1_795_260_000.0
 
@@ -197,8 +198,8 @@ def run_dir(tmp_path: Path) -> Path:
 def test_the_page_has_the_story_and_needs_no_other_file(run_dir: Path) -> None:
     run = read_run(run_dir)
     page = as_html(run_page(run, against=run))
-    assert "worker-1: rank 1 was ended by SIGKILL" in page
-    assert "Attempt 1 trains from the checkpoint of step 2." in page
+    assert absent(page, "worker-1", "rank 1 was ended by SIGKILL") == []
+    assert "checkpoint of step 2" in page
     assert "97.50%" in page
     assert "all 4 losses are equal bit for bit" in page
     assert page.count("<figure") == 3
@@ -360,5 +361,5 @@ def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
 
 def test_a_run_without_a_status_is_refused(run_dir: Path) -> None:
     (run_dir / "status.json").write_text("{")
-    with pytest.raises(ReportError, match="the run directory is not complete"):
+    with pytest.raises(ReportError, match="not complete"):
         read_run(run_dir)

@@ -67,7 +67,7 @@ def test_a_failed_export_leaves_only_the_older_one(
     exporter: Exporter, kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = exporting(tmp_path)
-    assert "as the trained model does: loss 0.7000" in written(wanted, Exporter(0.7), monkeypatch, trained=0.7)
+    assert "loss 0.7000" in written(wanted, Exporter(0.7), monkeypatch, trained=0.7)
     with pytest.raises(kind, match=message):
         written(wanted, exporter, monkeypatch, trained=0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -82,7 +82,7 @@ def test_a_model_with_nan_as_loss_is_exported(tmp_path: Path, monkeypatch: pytes
 
 def test_a_folder_that_is_not_an_export_is_neither_overwritten_nor_checked(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(BadConfiguration, match="is there, and is no export; name another folder"):
+    with pytest.raises(BadConfiguration, match=r"no export.*another folder"):
         exporting(tmp_path).claim()
-    with pytest.raises(BadConfiguration, match=r"is no export: its export\.json cannot be read"):
+    with pytest.raises(BadConfiguration, match=r"export\.json cannot be read"):
         export.check(tmp_path / "model")

@@ -11,6 +11,7 @@ from muster_trainer.supervisor.outcome import End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Tail
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from tests.support import descriptors
+from tests.support.texts import absent
 
 PEER_LOST = peer_lost_pattern(descriptors.runtime().framework.peer_lost)
 GLOO = "RuntimeError: [pair.cc:538] Connection closed by peer [127.0.0.1]:31415"
@@ -95,7 +96,7 @@ def test_the_first_failure_decides_the_outcome() -> None:
 
 def test_another_failure_decides_before_a_lost_peer() -> None:
     result = outcome(ended(20, 0), ended(-9, 1))
-    assert (result.code, result.message) == (137, "rank 1: ended by signal 9 (SIGKILL)")
+    assert (result.code, absent(result.message, "rank 1", "SIGKILL")) == (137, [])
 
 
 def test_a_failure_before_the_stop_decides() -> None:
@@ -133,7 +134,7 @@ def test_a_killed_process_has_saved_if_its_last_step_is_committed(own: bool) -> 
 
 def test_a_process_that_stops_before_its_first_step_loses_no_step() -> None:
     result = outcome(ended(-15, requested=True), stop=True, saved=True)
-    assert (result.code, result.message) == (21, "asked to stop, and no step is lost")
+    assert result.code == 21
 
 
 def test_a_failure_before_the_stop_decides_even_if_all_is_saved() -> None:
@@ -148,10 +149,7 @@ def test_a_replica_is_preempted_if_its_world_was_stopped_elsewhere() -> None:
 
 def test_the_message_of_a_killed_process_names_the_grace_period() -> None:
     result = outcome(ended(-9, requested=True), stop=True, overdue=True)
-    assert (result.code, result.message) == (
-        22,
-        "asked to stop, and did not save: killed when the grace period was over",
-    )
+    assert (result.code, absent(result.message, "killed", "grace period")) == (22, [])
 
 
 def test_the_error_event_of_a_rank_is_its_message() -> None:
@@ -160,7 +158,7 @@ def test_the_error_event_of_a_rank_is_its_message() -> None:
 
 
 def test_a_failure_without_output_has_a_message() -> None:
-    assert outcome(ended(3)).message == "rank 0: ended with exit code 3 and printed nothing"
+    assert absent(outcome(ended(3)).message, "rank 0", "exit code 3") == []
 
 
 def test_the_last_line_of_the_traceback_is_the_message() -> None:

@@ -172,7 +172,7 @@ def test_a_truncated_summary_of_torchrun_is_not_the_message() -> None:
     lines = torchrun(1, 1)
     reading = read_tail(lines[lines.index("Failures:") :])
     assert reading.root_cause == RootCause(rank=1, code=1)
-    assert reading.message == "ended with exit code 1, and the end of its output shows no error"
+    assert "exit code 1" in reading.message
 
 
 RECORDED = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"

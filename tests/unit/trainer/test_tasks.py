@@ -81,7 +81,7 @@ def test_a_module_gets_defaults_and_its_own_keys_unchanged() -> None:
     assert config.epochs == config["epochs"] == 15
     assert config.width == {"a": 1}
     assert config.get("depth", 3) == 3
-    with pytest.raises(AttributeError, match="config has no key 'depth'; it has"):
+    with pytest.raises(AttributeError, match="'depth'"):
         _ = config.depth
 
 
@@ -182,7 +182,7 @@ def test_schedule_and_warm_up_multiply_the_learning_rate(module, given: str, sha
 @pytest.mark.parametrize("given", ["-0.1", "float('nan')", "float('inf')", "None", "'1'", "1j", "np.ones(2)"])
 def test_a_schedule_must_return_a_finite_number_of_0_or_more(module, given: str) -> None:  # type: ignore[no-untyped-def]
     task = load_task(module(f"{GOOD}\ndef schedule(step, config): return {given}\n"))
-    with pytest.raises(UserError, match=r"module user_model: schedule must give a share of the learning rate.*for step 3 it gave"):
+    with pytest.raises(UserError, match=r"module user_model: schedule .*step 3"):
         task.scheduled(3)
 
 
@@ -200,7 +200,7 @@ def test_nested_samples_are_stacked(module) -> None:  # type: ignore[no-untyped-
 
 def test_an_unreadable_sample_is_a_user_error_with_its_line(module) -> None:  # type: ignore[no-untyped-def]
     task = load_task(module(GOOD))
-    with pytest.raises(UserError, match=r"reading samples of the data set failed: IndexError"):
+    with pytest.raises(UserError, match=r"samples of the data set .*IndexError"):
         read_batch(task, task.train, np.array([5]))
 
 

@@ -18,6 +18,7 @@ from muster_trainer.training.resume_point import ResumePoint
 from muster_training.ranks import First, Other, Ranks
 from muster_training.saves import Saved, Saves
 from tests.support.own_loops import own_replica
+from tests.support.texts import absent
 from tests.unit.training_library.test_ranks import fresh_address
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ def test_the_error_of_one_rank_in_a_shared_folder_is_raised_on_all(storage: str)
     assert isinstance(failed, ZeroDivisionError)
     for error in (first, third):
         assert isinstance(error, UserError)
-        assert "rank 1 failed while it wrote a checkpoint: ZeroDivisionError: no number" in str(error)
+        assert absent(str(error), "rank 1", "ZeroDivisionError: no number") == []
     assert saves[0].newest() is None
     assert on_all(saves, lambda rank, each: save(rank, each, step=6)) == [None] * WORLD
 
@@ -134,7 +135,7 @@ def test_ranks_that_write_different_files_of_one_name_save_nothing(storage: str)
             (folder / "state.txt").write_text(str(rank // 2))
 
     errors = on_all(saves := world(storage), save)
-    assert all(isinstance(error, UserError) and "rank 2 wrote another state.txt" in str(error) for error in errors)
+    assert all(isinstance(error, UserError) and absent(str(error), "rank 2", "state.txt") == [] for error in errors)
     assert saves[0].newest() is None
 
 
@@ -163,7 +164,7 @@ def test_the_error_of_one_rank_is_raised_on_all_and_the_next_save_works(storage:
     assert isinstance(failed, ZeroDivisionError)
     for error in (first, third):
         assert isinstance(error, UserError)
-        assert "rank 1 failed while it wrote a checkpoint: ZeroDivisionError: no number" in str(error)
+        assert absent(str(error), "rank 1", "ZeroDivisionError: no number") == []
     assert saves[0].newest() is None
     assert on_all(saves, lambda rank, each: save(rank, each, step=6)) == [None] * WORLD
     assert saves[0].newest() == 6

@@ -7,14 +7,17 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from muster_contract.environment import LOCAL_RANK, NAMES, RANK, REFERENCE, ReplicaEnvironment, expanded
+from muster_contract.environment import LARGE_VARIABLES, LOCAL_RANK, NAMES, RANK, REFERENCE, ReplicaEnvironment, expanded
 from muster_contract.errors import BadConfiguration
+from muster_contract.large_variables import LONGEST, pack, unpack
 from muster_contract.strategy import Framework
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import image
+
+SCRIPT_RUNNER = Path(__file__).with_name("script_runner.py")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,16 @@ class Launch:
     env: Mapping[str, str]
 
 
+def with_world(environ: Mapping[str, str], world: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the variables of another attempt instead of those of the last one."""
+    return {**{name: value for name, value in environ.items() if name != LARGE_VARIABLES}, **world}
+
+
+def unpacked(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with plain variables, except those that are too long for any program. Raises BadConfiguration."""
+    return pack(unpack(environ), above=LONGEST)
+
+
 def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerSpec) -> list[Launch]:
     """The processes of this replica, in the order of their ranks.
 
@@ -34,6 +47,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     """
     first = _first_rank(replica)
     if spec.command is not None:
+        _check_lengths(environ)
         argv = tuple(expanded(word, environ) for word in spec.command)
         _check_program(argv[0], environ)
         return [Launch(first, argv, dict(environ))]
@@ -48,6 +62,8 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     if spec.script is not None:
         for path in {launch.argv[1] for launch in launches}:
             _check_script(Path(path))
+        if LARGE_VARIABLES in environ:
+            return [replace(launch, argv=(launch.argv[0], str(SCRIPT_RUNNER), *launch.argv[1:])) for launch in launches]
     return launches
 
 
@@ -89,6 +105,12 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
             f"spec.trainer.command: the program {program!r} is not found or not executable in this image; "
             "write a program on PATH or the path of one"
         )
+
+
+def _check_lengths(environ: Mapping[str, str]) -> None:
+    if LARGE_VARIABLES in environ:
+        names = ", ".join(sorted(set(unpack(environ)) - set(environ)))
+        raise BadConfiguration(f"spec.trainer.command: Linux starts no program with a variable as long as {names}; write script instead")
 
 
 def _words(script: str) -> list[str]:

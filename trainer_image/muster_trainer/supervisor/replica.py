@@ -20,7 +20,7 @@ from muster_contract.reports import LastWords, ProcessReport, ProcessState, Repo
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
-from muster_trainer.supervisor.environment import Launch, plan
+from muster_trainer.supervisor.environment import Launch, plan, unpacked, with_world
 from muster_trainer.supervisor.events import EventLog, EventReader, Line
 from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
@@ -72,7 +72,7 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
         if world is None:
             words = succession.words
             break
-        environ, standby = {**environ, **world}, False
+        environ, standby = with_world(environ, world), False
     starter.close()
     _write(words, environ)
     reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
@@ -97,7 +97,7 @@ def _live(
     """Runs one attempt. Its last words and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
     try:
-        spec = replica.trainer_spec
+        spec, environ = replica.trainer_spec, unpacked(environ)
         listener = None if _is_bundled(spec) else _listener(replica)
         with closing(listener) if listener else nullcontext():
             if listener:
