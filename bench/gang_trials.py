@@ -3,8 +3,8 @@
 The control plane of Kubernetes with its scheduler, kwok's nodes, and the operator as a process under the chart's rights. Each trial has
 nodes and a namespace of its own, and runs twice, with the same random choices: with `scheduling.gang` Required, and with Never. Many trials
 run at the same time on one control plane. Jobs arrive, jobs are deleted, and nodes are lost. A world whose pods all run trains for a while
-and ends. One that lacks a pod does not train, as in real life. An elastic job trains once its smallest world runs; the pods that get a node
-later train too.
+and ends. One that lacks a pod does not train, as in real life. An elastic job trains once its smallest world runs, and is deleted when
+it has trained: the simulated pods send no reports, so the operator cannot make its world smaller.
 
 Fails if a gang was placed in part, or if a trial with gangs came to a standstill although a job fitted.
 """
@@ -114,7 +114,6 @@ class Trial:
         self._deleted: set[str] = set()
         self._half_since: dict[tuple[str, int], float] = {}
         self._whole_since: dict[tuple[str, int], float] = {}
-        self._trained: set[tuple[str, int]] = set()
         self._last: object = None
         self._looks = 0
 
@@ -162,8 +161,7 @@ class Trial:
                 sizes = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
                 self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}, **sizes))
             elif what == "deleted":
-                self._deleted.add(name)
-                self._jobs.delete(name)
+                self._delete(name)
             else:
                 del self._nodes[name]
                 remove_node(self._api, name)
@@ -177,23 +175,26 @@ class Trial:
         running = [pod for pod in placed if pod["status"]["phase"] == "Running"]
         if plan.name in self._deleted or any(pod["status"]["phase"] == "Failed" for pod in members):
             self._half_since.pop(world, None)
-        elif world in self._trained:
-            self._end(running)
         elif len(placed) >= plan.smallest:
             self._half_since.pop(world, None)
             self.outcome.worlds.add(world)
             if len(running) >= plan.smallest and now - self._whole_since.setdefault(world, now) > plan.trains:
-                self._trained.add(world)
-                self._end(running)
+                self._end(plan, running)
         elif world not in self.outcome.worlds:  # later it may lose pods with their node
             since = self._half_since.setdefault(world, now) if placed else now
             self.outcome.longest = max(self.outcome.longest, now - since)
             if now - since > CYCLE_SECONDS:
                 self.outcome.half[world] = now - since
 
-    def _end(self, pods: Sequence[Object]) -> None:
+    def _end(self, plan: JobPlan, pods: Sequence[Object]) -> None:
+        if plan.smallest < plan.workers:
+            self._delete(plan.name)
         for pod in pods:
             self._kubelet.end(pod, 0)
+
+    def _delete(self, job: str) -> None:
+        self._deleted.add(job)
+        self._jobs.delete(job)
 
     def clear(self) -> None:
         self._cluster.empty(self.namespace)
