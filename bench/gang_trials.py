@@ -158,7 +158,7 @@ class Trial:
                 template = {"spec": {"nodeSelector": {LABEL: self.namespace}}}
                 worker = {"replicas": plan.workers, "resources": {"requests": {"cpu": "1"}}, "template": template}
                 elastic = {"minReplicas": plan.smallest, "maxReplicas": plan.workers, "shrinkAfterSeconds": 3600}
-                sizes = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
+                sizes: Object = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
                 self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}, **sizes))
             elif what == "deleted":
                 self._delete(name)
