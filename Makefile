@@ -68,6 +68,9 @@ control-plane: $(READY) manifests-check ## the chart, and the operator on a real
 gang-test: $(READY) ## jobs on the scheduler of Kubernetes, with gang scheduling and simulated nodes
 	$(BIN)/pytest tests/gang
 
+coscheduling-test: $(READY) ## jobs on the scheduler of scheduler-plugins, with its coscheduling and simulated nodes; builds it once
+	$(BIN)/pytest tests/coscheduling
+
 gang-trials: $(READY) ## random contention for nodes, with and without gang scheduling: OPTIONS="--trials 1000 --seed 17"
 	$(BIN)/python -m bench.gang_trials $(OPTIONS)
 
@@ -131,4 +134,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test gang-trials kueue-test ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean

@@ -3,7 +3,8 @@
 The control plane of Kubernetes with its scheduler, kwok's nodes, and the operator as a process under the chart's rights. Each trial has
 nodes and a namespace of its own, and runs twice, with the same random choices: with `scheduling.gang` Required, and with Never. Many trials
 run at the same time on one control plane. Jobs arrive, jobs are deleted, and nodes are lost. A world whose pods all run trains for a while
-and ends. One that lacks a pod does not train, as in real life.
+and ends. One that lacks a pod does not train, as in real life. An elastic job trains once its smallest world runs, and is deleted when
+it has trained: the simulated pods send no reports, so the operator cannot make its world smaller.
 
 Fails if a gang was placed in part, or if a trial with gangs came to a standstill although a job fitted.
 """
@@ -37,6 +38,7 @@ the API server takes the bindings one after the other, and this machine may be b
 STANDSTILL_SECONDS, STANDSTILL_LOOKS = 20.0, 10
 """After this time and so many looks without any change, nothing will change any more. The scheduler tries again after a second at most."""
 LONGEST_TRIAL_SECONDS = 300.0
+ELASTIC_SHARE = 0.3
 EVENTS_WITHIN_SECONDS = 5.0
 
 
@@ -46,6 +48,8 @@ class JobPlan:
 
     name: str
     workers: int
+    smallest: int
+    """Number of workers of the smallest world that trains: fewer than `workers` if the job is elastic."""
     arrives: float
     trains: float
     deleted: float | None
@@ -66,15 +70,17 @@ class Plan:
         dice = random.Random(seed)
         nodes = tuple(dice.randint(1, 3) for _ in range(dice.randint(2, 5)))
         room = sum(nodes)
+        sizes = [dice.randint(2, max(2, room)) for _ in range(dice.randint(2, 4))]
         jobs = tuple(
             JobPlan(
                 name=f"job-{number}",
-                workers=dice.randint(2, max(2, room)),
+                workers=workers,
+                smallest=dice.randint(1, workers - 1) if dice.random() < ELASTIC_SHARE else workers,
                 arrives=dice.choice((0.0, dice.uniform(0, EVENTS_WITHIN_SECONDS))),
                 trains=dice.uniform(0.5, 3),
                 deleted=dice.uniform(1, EVENTS_WITHIN_SECONDS) if dice.random() < 0.1 else None,
             )
-            for number in range(dice.randint(2, 4))
+            for number, workers in enumerate(sizes)
         )
         lost_node = dice.randrange(len(nodes)) if dice.random() < 0.25 else None
         return cls(nodes, jobs, lost_node, dice.uniform(1, EVENTS_WITHIN_SECONDS))
@@ -135,7 +141,7 @@ class Trial:
         self.outcome.waiting = {
             each.name: f"{phases.get(each.name)}: {statuses.get(each.name, {}).get('message')}"
             for each in self.plan.jobs
-            if each.name not in self._deleted and each.workers <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
+            if each.name not in self._deleted and each.smallest <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
         }
         is_quiet = now - self._changed > STANDSTILL_SECONDS and self._looks > STANDSTILL_LOOKS
         stands_still = is_quiet or now - self._begun > LONGEST_TRIAL_SECONDS
@@ -151,10 +157,11 @@ class Trial:
                 plan = next(each for each in self.plan.jobs if each.name == name)
                 template = {"spec": {"nodeSelector": {LABEL: self.namespace}}}
                 worker = {"replicas": plan.workers, "resources": {"requests": {"cpu": "1"}}, "template": template}
-                self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}))
+                elastic = {"minReplicas": plan.smallest, "maxReplicas": plan.workers, "shrinkAfterSeconds": 3600}
+                sizes: Object = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
+                self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}, **sizes))
             elif what == "deleted":
-                self._deleted.add(name)
-                self._jobs.delete(name)
+                self._delete(name)
             else:
                 del self._nodes[name]
                 remove_node(self._api, name)
@@ -165,21 +172,29 @@ class Trial:
         world = plan.name, attempt
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
         placed = [pod for pod in members if pod["spec"].get("nodeName")]
-        if plan.name in self._deleted or any(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in members):
+        running = [pod for pod in placed if pod["status"]["phase"] == "Running"]
+        if plan.name in self._deleted or any(pod["status"]["phase"] == "Failed" for pod in members):
             self._half_since.pop(world, None)
-        elif len(placed) == plan.workers:
+        elif len(placed) >= plan.smallest:
             self._half_since.pop(world, None)
             self.outcome.worlds.add(world)
-            if all(pod["status"]["phase"] == "Running" for pod in placed):
-                since = self._whole_since.setdefault(world, now)
-                if now - since > plan.trains:
-                    for pod in placed:
-                        self._kubelet.end(pod, 0)
+            if len(running) >= plan.smallest and now - self._whole_since.setdefault(world, now) > plan.trains:
+                self._end(plan, running)
         elif world not in self.outcome.worlds:  # later it may lose pods with their node
             since = self._half_since.setdefault(world, now) if placed else now
             self.outcome.longest = max(self.outcome.longest, now - since)
             if now - since > CYCLE_SECONDS:
                 self.outcome.half[world] = now - since
+
+    def _end(self, plan: JobPlan, pods: Sequence[Object]) -> None:
+        if plan.smallest < plan.workers:
+            self._delete(plan.name)
+        for pod in pods:
+            self._kubelet.end(pod, 0)
+
+    def _delete(self, job: str) -> None:
+        self._deleted.add(job)
+        self._jobs.delete(job)
 
     def clear(self) -> None:
         self._cluster.empty(self.namespace)
@@ -187,12 +202,15 @@ class Trial:
             remove_node(self._api, name)
 
 
-def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int) -> list[Outcome]:
-    """Runs all trials in both modes."""
+def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int, seconds: float) -> list[Outcome]:
+    """Runs the trials in both modes. Begins none after so many seconds."""
+    until = time.monotonic() + seconds
     queue = deque((seed, mode) for seed in seeds for mode in MODES)
     running: list[Trial] = []
     outcomes: list[Outcome] = []
     while queue or running:
+        if time.monotonic() > until and len(queue) % len(MODES) == 0:  # each trial that has begun runs in all modes
+            queue.clear()
         while queue and len(running) < at_once:
             running.append(Trial(cluster, *queue.popleft()))
         assert operator.alive
@@ -240,6 +258,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=100, help="number of trials; each runs in both modes")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further trial after so many minutes")
     parser.add_argument("--at-once", type=int, default=16, help="trials that run at the same time")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random choices")
     options = parser.parse_args()
@@ -248,7 +267,7 @@ def main() -> None:
         folder = Path(name)
         with scheduling(folder) as cluster, operating(cluster, folder / "operator") as operator:
             seeds = [f"{options.seed}-{number}" for number in range(options.trials)]
-            outcomes = run(cluster, operator, seeds, at_once=options.at_once)
+            outcomes = run(cluster, operator, seeds, at_once=options.at_once, seconds=options.minutes * 60)
     print(table(outcomes))
     wrong = [each for each in outcomes if each.mode == "Required" and (each.half or each.waiting)]
     if wrong:

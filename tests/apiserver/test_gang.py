@@ -6,6 +6,8 @@ No scheduler runs. The PodGroups are those of coscheduling and Volcano. tests/ga
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,24 +44,39 @@ def definition(group: str) -> Object:
     }
 
 
-@pytest.fixture(scope="module")
-def pod_groups(cluster: Cluster) -> Iterator[None]:
-    """The API server serves the PodGroups of both schedulers, and the operator may use them. The chart's default does not allow that."""
+@contextmanager
+def rights(cluster: Cluster) -> Iterator[None]:
+    """The operator may use the PodGroups of both schedulers. The chart's default does not allow that."""
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", "pod-groups-of-tests"
     rules = [{"apiGroups": [COSCHEDULING, VOLCANO], "resources": ["podgroups"], "verbs": ["get", "create", "update", "delete"]}]
-    for group in VERSIONS:
-        cluster.admin.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(group))
     cluster.admin.create(f"{rbac}/clusterroles", {"metadata": {"name": name}, "rules": rules})
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": RELEASE_NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     cluster.admin.create(f"{rbac}/clusterrolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
-    for group in VERSIONS:
-        wait_until(lambda group=group: _serves(cluster, group), f"{group} is served")  # type: ignore[misc]
-    yield
-    cluster.admin.delete(f"{rbac}/clusterrolebindings/{name}")
-    cluster.admin.delete(f"{rbac}/clusterroles/{name}")
-    for group in VERSIONS:
-        cluster.admin.delete(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.{group}")
+    try:
+        yield
+    finally:
+        cluster.admin.delete(f"{rbac}/clusterrolebindings/{name}")
+        cluster.admin.delete(f"{rbac}/clusterroles/{name}")
+
+
+@contextmanager
+def defined(cluster: Cluster, group: str) -> Iterator[None]:
+    """The API server serves the PodGroups of this API group."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    cluster.admin.create(definitions, definition(group))
+    try:
+        wait_until(lambda: _serves(cluster, group), f"{group} is served")
+        yield
+    finally:
+        cluster.admin.delete(f"{definitions}/podgroups.{group}")
+        wait_until(lambda: not _serves(cluster, group), f"{group} is not served any more")
+
+
+@pytest.fixture(scope="module")
+def pod_groups(cluster: Cluster) -> Iterator[None]:
+    with rights(cluster), defined(cluster, COSCHEDULING), defined(cluster, VOLCANO):
+        yield
 
 
 def _serves(cluster: Cluster, group: str) -> bool:
@@ -101,6 +118,19 @@ def test_a_job_that_requires_a_gang_waits_where_there_is_none_and_costs_one_requ
     assert not [
         each for each in cluster.requests() if "podgroups" in each["requestURI"] and "/apis/scheduling.k8s.io/" in each["requestURI"]
     ]
+
+
+def test_a_job_that_requires_a_gang_starts_once_the_cluster_serves_pod_groups(jobs: Jobs, cluster: Cluster, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"gangScheduling": {"apiGroups": [VOLCANO]}, "resyncSeconds": 1}
+    with rights(cluster), operating(cluster, tmp_path / "operator", **settings):
+        jobs.submit(job("digits", scheduling={"gang": "Required"}))
+        wait_until(lambda: condition(jobs.status("digits"), "Valid").get("reason") == "GangUnavailable", "the condition says why")
+        assert jobs.pods("digits") == []
+        with defined(cluster, VOLCANO):
+            wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
+            assert pod_group(jobs, VOLCANO)["spec"]["minMember"] == 2
+            status = jobs.status("digits")
+            assert (status["gangScheduler"], condition(status, "Valid")["status"]) == (VOLCANO, "True")
 
 
 def test_a_job_that_names_a_queue_waits_where_nothing_has_queues(jobs: Jobs, operator: OperatorProcess) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.api_server.cluster import Cluster
-from tests.support.api_server.fake_nodes import add_node, remove_node, scheduling
+from tests.support.api_server.fake_nodes import scheduling
+from tests.support.api_server.gangs import jobs_on_nodes
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.operators import OperatorProcess, operating
-
-NODES = 5
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +29,5 @@ def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def jobs(cluster: Cluster, operator: OperatorProcess) -> Iterator[Jobs]:
-    """Jobs in a namespace of their own, and NODES nodes with room for one pod each."""
-    namespace = cluster.namespace("gang")
-    for number in range(NODES):
-        add_node(cluster.admin, f"node-{number}", cpu=2)
-    yield Jobs(cluster.admin, namespace)
-    cluster.empty(namespace)
-    for node in cluster.admin.items("/api/v1/nodes"):
-        remove_node(cluster.admin, node["metadata"]["name"])
+    with jobs_on_nodes(cluster, "gang") as jobs:
+        yield jobs

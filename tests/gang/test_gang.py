@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
-from tests.gang.conftest import NODES
-from tests.support.api_server.api import ApiError, Object
+from muster.client.connection import Target, connected
+from muster.client.looking import snapshot_of
+from muster.explain.explain import explain
+from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node
+from tests.support.api_server.gangs import NODES, ROOM, end, gang_job, has_no_pod_group, placed, pod_group, pod_group_path, waits
 from tests.support.api_server.jobs import Jobs, condition, job
-from tests.support.api_server.kubelet import Kubelet
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
-
-POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/{}/podgroups"
-ROOM = {"requests": {"cpu": "2"}}
-
-
-def gang_job(name: str, workers: int, *, template: Object | None = None, **spec: Any) -> Object:
-    worker = {"replicas": workers, "resources": ROOM, **({"template": {"spec": template}} if template else {})}
-    return job(name, roles={"worker": worker}, **spec)
-
-
-def placed(jobs: Jobs, name: str) -> list[Object]:
-    """Its pods that have a node."""
-    return [pod for pod in jobs.pods(name) if pod["spec"].get("nodeName")]
-
-
-def pod_group(jobs: Jobs, name: str) -> Object:
-    return jobs.api.get(f"{POD_GROUPS.format(jobs.namespace)}/{name}")
-
-
-def end(jobs: Jobs, name: str) -> None:
-    """All its pods end well."""
-    for pod in jobs.pods(name):
-        Kubelet(jobs.api).end(pod, 0)
-    jobs.reaches(name, "Succeeded")
-
-
-def waits(jobs: Jobs, name: str) -> Object:
-    """The status once the scheduler has said why it does not place the job. No pod of the job has a node then."""
-
-    def reason() -> bool:
-        gang = condition(jobs.status(name), "GangScheduled")
-        return gang.get("status") == "False" and "Unschedulable" in gang["message"]
-
-    wait_until(reason, f"{name} says what it waits for")
-    assert placed(jobs, name) == []
-    return jobs.status(name)
 
 
 def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs: Jobs, operator: OperatorProcess) -> None:
@@ -141,9 +107,8 @@ def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(
     waits(jobs, "second")
     jobs.delete("second")
     wait_until(lambda: not jobs.pods("second"), "its pods are gone")
-
-    wait_until(lambda: _is_gone(jobs, "second"), "its PodGroup is gone")
-    jobs.api.delete(f"{POD_GROUPS.format(jobs.namespace)}/first")
+    wait_until(lambda: has_no_pod_group(jobs, "second"), "its PodGroup is gone")
+    jobs.api.delete(pod_group_path(jobs, "first"))
     jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
     jobs.reaches("first", "Running", attempt=1)
     end(jobs, "first")
@@ -158,9 +123,12 @@ def test_a_packed_world_is_placed_on_one_rack_where_it_fits(jobs: Jobs) -> None:
     assert len({racks[pod["spec"]["nodeName"]] for pod in jobs.pods("digits")}) == 1
 
 
-def _is_gone(jobs: Jobs, name: str) -> bool:
-    try:
-        pod_group(jobs, name)
-    except ApiError as error:
-        return error.status == 404
-    return False
+def test_explain_names_the_reason_of_one_pod_before_the_wait_of_the_gang(jobs: Jobs, cluster: Cluster) -> None:
+    jobs.submit(gang_job("digits", 3, template={"nodeSelector": {"pool": "absent"}}))
+    waits(jobs, "digits")
+
+    async def causes() -> list[str]:
+        async with connected(Target(jobs.namespace, kubeconfig=str(cluster.kubeconfig))) as connection:
+            return [finding.cause.id for finding in explain(await snapshot_of(connection, "digits")).findings]
+
+    assert asyncio.run(causes())[:2] == ["NodeSelector", "GangWaits"]

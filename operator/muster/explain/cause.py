@@ -17,6 +17,7 @@ class Kind(StrEnum):
     REFUSED = "Why pods are not created"
     SCHEDULING = "Why pods get no node"
     STARTING = "Why containers do not start"
+    WAITING = "What pods without a node wait for"
     FAILED = "Why an attempt or the job failed"
     SLOW = "Why the job is slow"
     STATE = "What the job does"

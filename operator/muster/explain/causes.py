@@ -6,7 +6,7 @@ from muster.explain.accepting import NOT_ACCEPTED, REFUSED
 from muster.explain.cause import Cause
 from muster.explain.failing import GIVEN_UP, INPUTS, PROGRAM, STORAGE, TAKEN_AWAY
 from muster.explain.running import RISKS, SLOW, STATES
-from muster.explain.scheduling import SCHEDULING
+from muster.explain.scheduling import SCHEDULING, WAITING
 from muster.explain.starting import STARTING
 
 CAUSES: tuple[Cause, ...] = (
@@ -14,6 +14,7 @@ CAUSES: tuple[Cause, ...] = (
     *REFUSED,
     *SCHEDULING,
     *STARTING,
+    *WAITING,
     *TAKEN_AWAY,
     *INPUTS,
     *STORAGE,

@@ -92,11 +92,12 @@ _GENERIC = {
     "ClaimUnbound": (Kind.SCHEDULING,),
     "PodsRefused": (Kind.REFUSED,),
     "Failed": (Kind.FAILED,),
-    "StartFailed": (Kind.STARTING, Kind.SCHEDULING),
+    "StartFailed": (Kind.STARTING, Kind.SCHEDULING, Kind.WAITING),
     "PeerLost": (Kind.FAILED,),
     "ImagePull": (Kind.STARTING,),
 }
 """Causes that say nothing if one of these kinds is found as well. None: any kind before the states."""
+_BEFORE_STATES = (Kind.NOT_ACCEPTED, Kind.REFUSED, Kind.SCHEDULING, Kind.STARTING, Kind.WAITING, Kind.FAILED)
 
 
 def _without_generic(findings: Iterable[Finding]) -> list[Finding]:
@@ -107,7 +108,7 @@ def _without_generic(findings: Iterable[Finding]) -> list[Finding]:
 def _is_idle(finding: Finding, every: list[Finding]) -> bool:
     if finding.cause.id not in _GENERIC:
         return False
-    kinds = _GENERIC[finding.cause.id] or (Kind.NOT_ACCEPTED, Kind.REFUSED, Kind.SCHEDULING, Kind.STARTING, Kind.FAILED)
+    kinds = _GENERIC[finding.cause.id] or _BEFORE_STATES
     return any(other.cause.kind in kinds and other.cause.id not in _GENERIC and other.is_past == finding.is_past for other in every)
 
 

@@ -82,12 +82,6 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "wait: they may save until their grace period is over",
     ),
     (
-        "GangWaits",
-        r"pod ?group|gang|minMember of group|minCount \(",
-        "the scheduler starts all pods together or none, and waits for the rest: {message}",
-        "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
-    ),
-    (
         "QueueMissing",
         r"(?P<what>LocalQueue|ClusterQueue) (?P<name>\S+) doesn't exist",
         "the job waits in a queue, and there is no {what} {name}",
@@ -243,6 +237,17 @@ SCHEDULING: tuple[Cause, ...] = rows(
         r"untolerated taint \{node-role",
         "only control-plane nodes are left, and these take no pods",
         "add worker nodes",
+    ),
+)
+
+WAITING: tuple[Cause, ...] = rows(
+    Kind.WAITING,
+    [Source.SCHEDULING, Source.STARTUP, Source.STATE],
+    (
+        "GangWaits",
+        r"pod ?group|gang|minMember of group|minCount \(",
+        "the scheduler starts all pods together or none, and waits for the rest: {message}",
+        "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
     ),
     (
         "Unschedulable",

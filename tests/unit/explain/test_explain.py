@@ -76,6 +76,17 @@ def of(status: dict[str, Any] | None, *pods: dict[str, Any], **fields: Any) -> S
 
 
 STARTING = {"phase": "Starting", "message": "attempt 0 waits for worker-0"}
+GANG = {
+    "phase": "Starting",
+    "message": "attempt 0 waits for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: no free CPU",
+}
+GANG_WAITS = "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining"
+REFUSED = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "ReplicasRefused",
+    "message": "exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1",
+}
 CLAIMED = {"storage": {"persistentVolumeClaim": {"claimName": "data"}}}
 NODE = {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "4"}, "conditions": []}}
 SILENT = {
@@ -198,6 +209,34 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
             }
         ),
         ["ImageNotFound"],
+    ),
+    "a gang of which one pod says why it gets no node": (
+        of(GANG, pod(0, status=unscheduled(GANG_WAITS)), pod(1, status=unscheduled("0/1 nodes are available: 1 Insufficient cpu"))),
+        ["CpuTaken", "GangWaits"],
+    ),
+    "a gang that says it in the same message": (
+        of(GANG, pod(status=unscheduled(f"{GANG_WAITS}, first pod: 0/1 nodes are available: 1 node(s) had untolerated taint(s)"))),
+        ["Tainted", "GangWaits"],
+    ),
+    "a gang whose claim has no volume": (
+        of(GANG, pod(0, status=unscheduled(GANG_WAITS)), pod(1, status=unscheduled("pod has unbound immediate PersistentVolumeClaims"))),
+        ["ClaimUnbound", "GangWaits"],
+    ),
+    "a gang of which one pod has an unknown reason": (
+        of(GANG, pod(0, status=unscheduled(GANG_WAITS)), pod(1, status=unscheduled("0/1 nodes are available: 1 something new"))),
+        ["GangWaits", "Unschedulable"],
+    ),
+    "a gang that lacks a pod because of a quota": (
+        of({**GANG, "conditions": [REFUSED]}, pod(status=unscheduled(GANG_WAITS))),
+        ["QuotaExceeded", "GangWaits"],
+    ),
+    "a gang of which one pod has a node and no image": (
+        of(
+            GANG,
+            pod(0, status=unscheduled(GANG_WAITS)),
+            pod(1, node="node-1", status=waiting("ErrImagePull", "own:1: not found")),
+        ),
+        ["ImageNotFound", "GangWaits"],
     ),
     "a policy of others": (
         of(RUNNING, pod(status=RUNS), policies=({"metadata": {"name": "deny"}, "spec": {"podSelector": {}}},)),

@@ -1,0 +1,92 @@
+"""Gang scheduling by coscheduling of scheduler-plugins: `make coscheduling-test`. Each node has room for one pod of a job."""
+
+from __future__ import annotations
+
+from tests.support.api_server.coscheduling import SCHEDULER_NAME
+from tests.support.api_server.fake_nodes import add_node
+from tests.support.api_server.gangs import (
+    COSCHEDULING,
+    CPUS,
+    NODES,
+    ROOM,
+    end,
+    gang_job,
+    has_no_pod_group,
+    placed,
+    pod_group,
+    pod_group_path,
+    waits,
+)
+from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.waiting import wait_until
+
+
+def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs: Jobs) -> None:
+    jobs.submit(gang_job("first", 3))
+    first = jobs.reaches("first", "Running")
+    assert (first["gangScheduler"], condition(first, "GangScheduled")["status"]) == ("scheduling.x-k8s.io", "True")
+    assert pod_group(jobs, "first", COSCHEDULING)["spec"]["minMember"] == 3
+    jobs.submit(gang_job("second", 3))
+    second = waits(jobs, "second")
+    assert (second["phase"], condition(second, "GangScheduled")["reason"]) == ("Pending", "WaitingForGang")
+    end(jobs, "first")
+    second = jobs.reaches("second", "Running")
+    assert len(placed(jobs, "second")) == 3
+    assert condition(second, "GangScheduled")["status"] == "True"
+
+
+def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs) -> None:
+    jobs.submit(gang_job("large", NODES + 1, scheduling={"gang": "Required"}))
+    waits(jobs, "large")
+    add_node(jobs.api, f"node-{NODES}", cpu=CPUS)
+    jobs.reaches("large", "Running")
+    assert len(placed(jobs, "large")) == NODES + 1
+
+
+def test_an_elastic_job_is_placed_with_its_fewest_replicas_and_the_others_follow(jobs: Jobs) -> None:
+    jobs.submit(gang_job("other", 2))
+    jobs.reaches("other", "Running")
+    jobs.submit(gang_job("elastic", 4, elastic={"minReplicas": 3, "maxReplicas": 4}, batch={"globalSize": 12}))
+    wait_until(lambda: condition(jobs.status("elastic"), "GangScheduled").get("status") == "True", "the gang is placed")
+    wait_until(lambda: len(placed(jobs, "elastic")) == 3, "its fewest replicas have nodes")
+    assert pod_group(jobs, "elastic", COSCHEDULING)["spec"]["minMember"] == 3
+    end(jobs, "other")
+    wait_until(lambda: len(placed(jobs, "elastic")) == 4, "the last replica has a node")
+
+
+def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
+    roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
+    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
+    wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
+    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
+    pods = {pod["metadata"]["labels"]["muster.dev/role"]: pod for pod in jobs.pods("digits")}
+    groups = {role: pod["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group") for role, pod in pods.items()}
+    assert groups == {"worker": "digits", "evaluator": None}
+    assert {role: pod["spec"]["schedulerName"] for role, pod in pods.items()} == {
+        "worker": SCHEDULER_NAME,
+        "evaluator": "default-scheduler",
+    }
+
+
+def test_a_pod_that_replaces_another_joins_the_pod_group_as_it_is(jobs: Jobs) -> None:
+    jobs.submit(gang_job("digits", 3))
+    jobs.reaches("digits", "Running")
+    group = pod_group(jobs, "digits", COSCHEDULING)["metadata"]["uid"]
+    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-1")
+    jobs.reaches("digits", "Running", attempt=1)
+    assert pod_group(jobs, "digits", COSCHEDULING)["metadata"]["uid"] == group
+    assert len(placed(jobs, "digits")) == 3
+
+
+def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(jobs: Jobs) -> None:
+    jobs.submit(gang_job("first", 3))
+    jobs.reaches("first", "Running")
+    jobs.submit(gang_job("second", NODES + 1))
+    waits(jobs, "second")
+    jobs.delete("second")
+    wait_until(lambda: not jobs.pods("second"), "its pods are gone")
+    wait_until(lambda: has_no_pod_group(jobs, "second", COSCHEDULING), "its PodGroup is gone")
+    jobs.api.delete(pod_group_path(jobs, "first", COSCHEDULING))
+    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
+    jobs.reaches("first", "Running", attempt=1)
+    end(jobs, "first")
