@@ -58,7 +58,7 @@ class ObjectStore:
 
     @contextmanager
     def frozen_at(self, pattern: str) -> Iterator[Path]:
-        """Stops answering when this object exists, or some objects in this folder. Returns it."""
+        """Stops the server as soon as an object matches the pattern, until the end of the block. Returns the path of the object."""
         limit = time.monotonic() + DEADLINE
         while not (path := next(self.objects.glob(pattern), None)):
             assert time.monotonic() < limit, f"no {pattern} in {DEADLINE} s"
