@@ -1,7 +1,7 @@
 """The coordination channel with many supervisors: `python -m bench.channel`. Prints JSON.
 
-A real API server, the operator as a process, and as many TLS clients as there are pods. Each has a token of its own, posts as a supervisor
-does, and posts again after the interval of the reply; all of them start within ten seconds.
+The bench runs a real API server, the operator as a process, and a TLS client for each pod. Each client has a token of its own and posts as
+a supervisor does. It posts again after the interval of the reply. All clients start within ten seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ START_SECONDS = 10.0
 
 @dataclass
 class Tally:
-    """What the clients saw."""
+    """The results of the clients."""
 
     seconds: list[float] = field(default_factory=list)
     """From the connection's first packet to the whole answer."""
@@ -106,7 +106,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
 
 
 def supervised(cluster: Cluster, count: int) -> list[tuple[Object, str]]:
-    """Pods with their tokens, once the operator has made them."""
+    """Pods with their tokens, once the operator has created them."""
     namespace = cluster.namespace("many")
     jobs = Jobs(cluster.admin, namespace)
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(count // PODS_PER_JOB)])

@@ -1,7 +1,7 @@
-"""What saving costs the training: `python -m bench.checkpoints`. Prints JSON.
+"""The cost of saves for the training: `python -m bench.checkpoints`. Prints JSON.
 
-One process trains a language model whose state takes more than a second to save. Both sides of a ratio are taken in turns, in one
-run on one machine; the median of the pairs counts, since other things may run here too.
+One process trains a language model whose state takes more than a second to save. Both sides of a ratio run in turns, in one run on one
+machine. The median of the pairs counts, because other programs may run on the machine too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 
 
 class Training:
-    """The loop's engine and saver, stepped by hand."""
+    """The engine and the saver of the loop, stepped by hand."""
 
     def __init__(self, directory: Path, steps: int) -> None:
         from muster_trainer.pytorch.ddp import engine
@@ -91,7 +91,7 @@ class Training:
             self.saver.advance()
 
     def window(self, steps: int, *, saves: bool) -> float:
-        """Seconds that so many steps take, with a save and a report of each step, or without."""
+        """Seconds of so many steps, with or without a save and a report of each step."""
         begun = time.monotonic()
         if saves:
             self.saver.begin(self.manifest(CommitReason.PERIODIC))
@@ -110,7 +110,7 @@ class Training:
         return time.monotonic() - begun
 
     def asynchronous(self) -> dict[str, Any]:
-        """The commit's event."""
+        """The event of the commit."""
         self.step()
         count = len(self.commits)
         self.saver.begin(self.manifest(CommitReason.PERIODIC))
@@ -123,7 +123,7 @@ class Training:
 
 @contextmanager
 def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor that reports as often as one of few does to a coordinator of another process; stopped and continued by signals."""
+    """A supervisor in another process that reports as often as one of few does. Signals stop and continue it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,6 +1,6 @@
-"""How long a job in a real cluster stands still when pods die: `python -m bench.cluster_recovery`. Prints JSON.
+"""The time that a job in a real cluster stands still when pods die: `python -m bench.cluster_recovery`. Prints JSON.
 
-On the cluster of `make cluster`, whose nodes are containers of this machine: their processes can be killed from here.
+It runs on the cluster of `make cluster`. Its nodes are containers of this machine, so their processes can be killed from here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.ti
 
 @contextmanager
 def ground(cluster: local_cluster.Cluster, name: str) -> Iterator[Ground]:
-    """A namespace with a claim; both go at the end, with what was written."""
+    """A namespace with a claim. Both are removed at the end, with all files."""
     made = make_ground(cluster, name)
     try:
         yield made
@@ -75,7 +75,8 @@ def last_step(training: ClusterJob) -> int:
 
 
 def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[float]:
-    """Of two DDP workers one is lost, pod and all, and replaced; its end is waited for by the other, which may be `elastic`."""
+    """Seconds that two DDP workers stand still, each time that the pod of one is lost and replaced. The other one, which may be
+    `elastic`, waits until it is gone."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.02}
     training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
     taken = []
@@ -87,7 +88,8 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
 
 
 def large_world(place: Ground) -> dict[str, float]:
-    """Seconds until 32 replicas are in one world after their first start, after 30 of their processes died at once, and after 30 pods."""
+    """Seconds until 32 replicas are in one world: after their first start, after 30 of their processes died at once, and after 30 pods
+    died."""
     program = Path(__file__).with_name("join_a_world.py")
     place.kubectl("create", "configmap", "code", f"--from-file={program}")
     manifest = job(
@@ -113,13 +115,13 @@ def large_world(place: Ground) -> dict[str, float]:
 
 
 def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
-    """When a world of that attempt, or a later one, did that step; Unix seconds."""
+    """When a world of that attempt, or of a later one, did that step, in Unix seconds."""
     training.wait_for_step(step, attempt=attempt, timeout=PATIENCE)
     return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
 
 
 def _processes(training: ClusterJob, program: str, indices: set[int]) -> list[int]:
-    """Of these workers, the processes that run it."""
+    """The pids of the processes that run these workers."""
     uid = training.read()["metadata"]["uid"]
     pids = []
     for process in psutil.process_iter():

@@ -1,7 +1,7 @@
-"""What the operator costs and how fast it is: `python -m bench.control_plane`. Prints JSON.
+"""The cost and the speed of the operator: `python -m bench.control_plane`. Prints JSON.
 
-A real API server, kwok's fake nodes, the operator as a process under the chart's rights. Absolute figures are those of this machine, where
-other things may run; what counts are the ratios, both sides of which are taken in one run on one server.
+The bench runs a real API server, the fake nodes of kwok, and the operator as a process with the rights of the chart. Absolute figures are
+those of this machine, where other programs may run. The ratios count, because both of their sides come from one run on one server.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def say(text: object) -> None:
 
 @contextmanager
 def kwok(cluster: Cluster, folder: Path, kubeconfig: Path, *, start_milliseconds: int = START_MILLISECONDS) -> Iterator[None]:
-    """Fake nodes that run every pod so many milliseconds after it was made, and end those labelled ENDS after two seconds more."""
+    """Fake nodes that run every pod so many milliseconds after its creation. They end pods with the label ENDS two seconds later."""
     for number in range(NODES):
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"fake-{number}"}}
         cluster.admin.apply(f"/api/v1/nodes/fake-{number}", node)
@@ -74,7 +74,7 @@ def clear(api: Api, namespace: str) -> None:
 
 
 class Arrivals:
-    """When pods of a namespace were created, by this process's clock."""
+    """When pods of a namespace were created, by the clock of this process."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._path = api, PODS.format(namespace)
@@ -108,8 +108,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Creation:
-    """How pods were made: how many a second, and what one took of the CPUs, in milliseconds: by those who ask for pods, and by the API
-    server with etcd."""
+    """The creation of pods: pods per second, and CPU milliseconds per pod of the client, and of the API server with etcd."""
 
     rate: float
     client: float
@@ -117,12 +116,13 @@ class Creation:
 
 
 def requests_of(cluster: Cluster, namespace: str) -> list[Object]:
-    """The requests of the operator's account in a namespace. Both ways of making pods are timed by it: it costs both the same."""
+    """The requests of the operator's account in a namespace. It times both ways to create pods, and costs both the same."""
     return [each for each in cluster.requests() if each.get("objectRef", {}).get("namespace") == namespace]
 
 
 def seconds_until_last_pod(requests: list[Object], begun: float | None = None) -> float:
-    """From `begun` (Unix seconds), else from the first request, to the answer to the last creation of a pod; by the server's clock."""
+    """Seconds from `begun` (Unix seconds), or else from the first request, to the answer to the last creation of a pod, by the clock of
+    the server."""
     pods = [each for each in requests if each["verb"] == "create" and each["objectRef"]["resource"] == "pods"]
     first = min(_unix(each["requestReceivedTimestamp"]) for each in requests) if begun is None else begun
     return max(_unix(each["stageTimestamp"]) for each in pods) - first
@@ -143,7 +143,7 @@ def spent_by_server() -> float:
 
 
 def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
-    """When the operator's own client makes the same services and pods, rendered before, and does nothing else."""
+    """Creates the same services and pods, rendered before, with the operator's own client alone."""
     namespace, pods = cluster.namespace("direct"), jobs * PODS_PER_JOB
     command = [sys.executable, "-m", "bench.direct", namespace, str(jobs)]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
@@ -158,8 +158,8 @@ def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
 
 
 def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[str, Creation, float]:
-    """The namespace; how the operator makes the pods of jobs, from the submission of the first job on; and its CPU milliseconds per pod
-    until all jobs are Running."""
+    """Returns the namespace, the rate at which the operator creates the pods of jobs from the first submission on, and its CPU
+    milliseconds per pod until all jobs are Running."""
     assert operator.process
     namespace, pods = cluster.namespace("jobs"), jobs * PODS_PER_JOB
     process = psutil.Process(operator.process.pid)
@@ -173,8 +173,8 @@ def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[st
 
 
 def creation_of_waiting(cluster: Cluster, operator: OperatorProcess, jobs: int) -> float:
-    """Pods per second that an operator makes which starts among so many new jobs, from its first request about them on: its own work,
-    without the server's work of taking the jobs, which nobody asks of it who makes pods directly."""
+    """Pods per second of an operator that starts among so many new jobs, from its first request for them on. So the figure has the
+    operator's work, and not the server's work of accepting the jobs."""
     namespace = cluster.namespace("waiting")
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(jobs)])
     operator.start()
@@ -194,7 +194,7 @@ def wait_for_pods(api: Api, namespace: str, pods: int) -> None:
 
 
 def counted(api: Api, namespace: str) -> int:
-    """How many pods there are. Nobody lists or watches them for it, as nobody does where they are made directly."""
+    """The number of pods. It is read without a list or a watch, as in the direct creation."""
     page = api.get(f"{PODS.format(namespace)}?limit=1")
     return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
@@ -214,14 +214,14 @@ def memory(operator: OperatorProcess) -> float:
 
 
 def settled(operator: OperatorProcess) -> None:
-    """Waits until it has taken in the jobs that are there."""
+    """Waits until the operator has listed the existing jobs."""
     assert operator.process
     process = psutil.Process(operator.process.pid)
     wait_until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=PATIENCE)
 
 
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
-    """Seconds from the failure of one pod until the first and until the last pod of the next attempt is made."""
+    """Seconds from the failure of one pod until the first and the last pod of the next attempt is created."""
     taken = []
     for number in range(times):
         [victim] = cluster.admin.items(PODS.format(namespace), fieldSelector=f"metadata.name=job-{number}-worker-3")
@@ -256,7 +256,7 @@ def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
 
 
 def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:
-    """How often the operator reads jobs or pods because of so many changes of pods that mean nothing."""
+    """The number of reads of jobs or pods that the operator does for so many irrelevant changes of pods."""
     kubelet = Kubelet(cluster.admin)
     pods = cluster.admin.items(PODS.format(namespace), limit="100")
     before = len(_reads(cluster))
@@ -281,7 +281,7 @@ def ended_status(cluster: Cluster) -> Object:
 
 
 def finished_jobs(cluster: Cluster, count: int, status: Object) -> None:
-    """Jobs that have succeeded long ago, as the operator leaves them. It must not run meanwhile, or it would begin them."""
+    """Creates jobs that have succeeded long ago, as the operator leaves them. It must not run meanwhile, or it would start them."""
     namespace = cluster.namespace("finished")
 
     def make(number: int) -> None:
@@ -294,8 +294,8 @@ def finished_jobs(cluster: Cluster, count: int, status: Object) -> None:
 
 
 def rates(cluster: Cluster, account: Path, operator: OperatorProcess, *, jobs: int, rounds: int) -> tuple[str, dict[str, Any]]:
-    """Directly and by the operator in turn, and once more directly: what else the machine does should meet both. The operator runs at the
-    end, with the last jobs in the namespace that is given."""
+    """Creates pods directly and by the operator in turns, and directly once more, so that other load on the machine affects both. The
+    operator runs at the end, with the last jobs in the given namespace."""
     directly, operated, namespace = [direct(cluster, account, jobs)], list[Creation](), ""
     until_running: list[float] = []
     waiting: list[float] = []

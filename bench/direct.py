@@ -1,8 +1,7 @@
-"""`python -m bench.direct NAMESPACE JOBS`: services and pods of so many jobs, by the operator's own client and nothing else.
+"""`python -m bench.direct NAMESPACE JOBS`: creates services and pods of so many jobs with the operator's own client alone.
 
-Prints CPU milliseconds per pod, without those of rendering.
-
-A process of its own, as the operator is. KUBECONFIG says with whose rights.
+Prints the CPU milliseconds per pod, without those of rendering. It is a process of its own, as the operator is. KUBECONFIG names the
+account.
 """
 
 from __future__ import annotations

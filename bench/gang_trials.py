@@ -88,7 +88,8 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What was seen in a trial. `half` are worlds that had a part of their nodes for longer than CYCLE_SECONDS, by job and attempt."""
+    """The observations of a trial. `half` has the worlds that had only a part of their nodes for longer than CYCLE_SECONDS, by job and
+    attempt."""
 
     mode: str
     worlds: set[tuple[str, int]] = field(default_factory=set)
@@ -148,7 +149,7 @@ class Trial:
         return not self.outcome.waiting or stands_still
 
     def _play(self, now: float) -> None:
-        """Lets happen what is due."""
+        """Carries out the events of the plan that are due."""
         for event in [each for each in self._to_come if each[0] <= now - self._begun]:
             self._to_come.remove(event)
             self._changed = now
@@ -167,7 +168,8 @@ class Trial:
                 remove_node(self._api, name)
 
     def _look_at(self, plan: JobPlan, pods: Sequence[Object], now: float) -> None:
-        """Notes whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of one that has trained enough."""
+        """Records whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of a world that has trained
+        long enough."""
         attempt = max(map(attempt_of, pods), default=0)
         world = plan.name, attempt
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]

@@ -12,7 +12,7 @@ ENDS = "bench/ends"
 
 
 def bench_job(name: str, number: int, *, ends: bool = False, workers: int = PODS_PER_JOB) -> Object:
-    """Its pods name their node, since no scheduler runs."""
+    """A job whose pods name their node, because no scheduler runs."""
     labels = {ENDS: "true"} if ends else {}
     template = {"metadata": {"labels": labels}, "spec": {"nodeName": f"fake-{number % NODES}"}}
     return job(name, roles={"worker": {"replicas": workers, "template": template}})

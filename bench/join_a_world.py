@@ -1,6 +1,6 @@
-"""What a replica of the bench's large world runs: it joins, steps together with all the others, and gives up when one of them is gone.
+"""The program of a replica in the bench's large world. It joins, steps together with all others, and ends when one of them is gone.
 
-No framework: a machine that cannot hold 32 of them holds 32 of these.
+It uses no framework, so that a machine with too little memory for 32 processes of a framework can run 32 of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def tell(**event: object) -> None:
 
 
 def members() -> list[socket.socket]:
-    """On rank 0 connections to all others, on these one to it."""
+    """On rank 0: connections to all others. On the others: one connection to rank 0."""
     if RANK == 0:
         with socket.create_server(("", PLACE[1]), backlog=WORLD) as listener:
             return [listener.accept()[0] for _ in range(WORLD - 1)]
@@ -35,7 +35,7 @@ def members() -> list[socket.socket]:
 
 
 def meet(others: list[socket.socket]) -> None:
-    """Ends the process where one of the others is gone."""
+    """Ends the process if another one is gone."""
     try:
         for other in others if RANK == 0 else ():
             if not other.recv(1):

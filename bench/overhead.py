@@ -1,10 +1,12 @@
-"""What the trainer costs: `python -m bench.overhead`. Prints JSON.
+"""The overhead of the trainer: `python -m bench.overhead`. Prints JSON.
 
-Each strategy's step in the trainer's loop, with all its reports, is paired with that of a plain script (bench/plain): the same
-model, data and batch, in the same processes, in turns. The median over the pairs of their ratios counts, and its interval; so other
-things may run here too, though the interval then grows; several worlds, since where a process puts its memory makes one side of it some
-percent faster than the other for as long as it lives. The processor seconds of a step say what the trainer adds in work alone,
-whatever else runs; what it adds in waiting (for the votes of a step) is in the other ratio only.
+Each strategy's step in the trainer's loop, with all its reports, is paired with the step of a plain script (bench/plain). Both have the
+same model, data and batch, and run in the same processes, in turns. The result is the median of the ratios of the pairs, with its interval.
+So other programs may run on the machine too, but the interval then grows.
+
+It starts several worlds. The placement of a process in memory makes one side faster by some percent for as long as the process lives. The
+processor seconds of a step show the additional work alone. The time that the trainer waits for the votes of a step is in the other ratio
+only.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def main() -> None:
 
 
 def run_world(strategy: str, size: int, *, plain_first: bool) -> Times:
-    """Starts this program once for each process of a world, and waits for all; gives what the first one has measured."""
+    """Starts this program once for each process of a world, and waits for all. Returns the measurements of the first one."""
     reader, writer = os.pipe()
     ports = []
     for _ in range(size):
@@ -111,7 +113,7 @@ def environment(strategy: str, ports: list[int], rank: int) -> dict[str, str]:
 
 
 def paired(strategy: str, arguments: argparse.Namespace, *, plain_first: bool) -> Times | None:
-    """Both sides in turns, in this process of the world; what their steps took, on rank 0."""
+    """Runs both sides in turns in this process of the world. Returns the seconds of their steps, on rank 0."""
     from muster_contract.environment import ReplicaEnvironment
     from muster_trainer.host.events import Events
     from muster_trainer.host.framework import named
@@ -145,7 +147,7 @@ def paired(strategy: str, arguments: argparse.Namespace, *, plain_first: bool) -
 
 
 def figures(worlds: list[Times]) -> dict[str, Any]:
-    """Of the pairs of all worlds together."""
+    """The figures of the pairs of all worlds together."""
     seconds, processor = (
         {name: [each for world in worlds for each in world[kind][name]] for name in ("trainer", "plain")}
         for kind in ("seconds", "processor")
@@ -169,7 +171,7 @@ def figures(worlds: list[Times]) -> dict[str, Any]:
 
 
 def trained(training: Any) -> Iterator[float]:
-    """The trainer's steps, as its loop takes them between two saves."""
+    """The steps of the trainer, as its loop runs them between two saves."""
     training.summaries = training._summaries(0)
     training.engine.expect(training.order, range(training.total))
     for step in range(training.total):
@@ -177,7 +179,7 @@ def trained(training: Any) -> Iterator[float]:
 
 
 def slower(seconds: Sides) -> tuple[float, list[float]]:
-    """By which share the trainer takes longer: the median over the pairs, and its 95 % interval by order statistics."""
+    """The additional time of the trainer as a share: the median over the pairs, and its 95 % interval by order statistics."""
     ratios = sorted(ours / plain - 1 for ours, plain in zip(seconds["trainer"], seconds["plain"], strict=True))
     spread = 1.96 * sqrt(len(ratios)) / 2
     low, high = max(0, floor(len(ratios) / 2 - spread)), min(len(ratios) - 1, ceil(len(ratios) / 2 + spread))

@@ -1,7 +1,7 @@
-"""What cutting a pipeline by cost gains over cutting it evenly, and what each schedule costs: `python -m bench.pipeline`. Prints JSON.
+"""The gain of a pipeline cut by cost over an even cut, and the cost of each schedule: `python -m bench.pipeline`. Prints JSON.
 
-Both sides of a ratio run in one world of two processes, in turns; the median of the pairs counts, with its interval, since other things
-may run here too. `predicted` is the ratio of the largest stages, as the cut's own measurement has them.
+Both sides of a ratio run in one world of two processes, in turns. The result is the median of the pairs, with its interval, because other
+programs may run on the machine too. `predicted` is the ratio of the largest stages according to the measurement of the cut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS = 2
 
 
 class Side:
-    """An engine of this process, stepped by hand; several share one world."""
+    """An engine of this process, stepped by hand. Several engines share one world."""
 
     def __init__(self, widths: list[int], **options: Any) -> None:
         from muster_trainer.pytorch import engine, pipeline, pipeline_stages
@@ -58,7 +58,7 @@ class Side:
         self.done = 0
 
     def steps(self) -> float:
-        """Seconds of a step, as the mean of some in a row: until all their updates are done."""
+        """Seconds of a step, until all its updates are done: the mean of some consecutive steps."""
         begun = time.perf_counter()
         for _ in range(STEPS):
             self.engine.step(self.order.batch_indices(0), step=self.done, stop=False, save=False, busy=False)
@@ -73,7 +73,7 @@ class Side:
 
 
 def ratios(one: Side, other: Side, pairs: int) -> dict[str, Any]:
-    """How many times as long as `other` a step of `one` takes."""
+    """The time of a step of `one`, divided by that of `other`."""
     both = [one, other]
     for side in both:
         side.steps()

@@ -1,7 +1,8 @@
-"""What recovery is measured against: a careful engineer's own training of the digits, with a checkpoint every 20 steps.
+"""The baseline for recovery: `python bench/plain_restart.py torch|tensorflow FOLDER DELAY`. It trains the digits, with a checkpoint every
+20 steps.
 
-`python bench/plain_restart.py torch|tensorflow FOLDER DELAY`. It starts as torchrun starts it, or with TF_CONFIG, goes on from its state,
-writes a line `step seconds` for each step of rank 0 into FOLDER/steps, and never ends.
+It starts as torchrun starts it, or with TF_CONFIG, and resumes from its checkpoint. It writes a line `step seconds` for each step of rank 0
+into FOLDER/steps, and never ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GLOBAL_BATCH = 64
 
 
 def data(rank: int, world: int) -> tuple[Any, Any]:
-    """This rank's rows of a batch: as many as the trainer's own task has, always the same."""
+    """The rows of a batch of this rank: always the same ones, as many as the task of the trainer has."""
     import numpy as np
 
     rows = GLOBAL_BATCH // world

@@ -1,7 +1,7 @@
-"""`python -m bench.plan [JOB.YAML ...]`: what `muster plan` predicts a step to take, held against what it takes when the job is trained.
+"""Compares the predictions of `muster plan` with training: `python -m bench.plan [JOB.YAML ...]`.
 
-Trains with 1, 2 and 4 processes (those that the plan looks at) under DDP or MultiWorkerMirrored. Ends with 1 where a prediction is
-more than 30 % off, as a median over rounds of both. On a machine that is busy with other things meanwhile, neither means anything.
+It trains with 1, 2 and 4 processes, as the plan does, under DDP or MultiWorkerMirrored. It ends with 1 if the median of the predicted steps
+over several rounds is off by more than 30 %. The result is not valid on a machine that is busy with other programs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_COUNTED = 5  # first steps, in which allocators and threads warm up
 
 
 def trained(job: TrainingJob, file: Path, processes: int) -> float:
-    """The median of the steps' seconds in a world of so many processes."""
+    """The median seconds of the steps in a world of so many processes."""
     spec = job.spec.model_copy(update={"strategy": measured_of(job).plain, "roles": {WORKER: Role(replicas=processes)}})
     sent = events(job.model_copy(update={"spec": spec}), job_file=file)
     steps = [event for event in sent if event["event"] == "step" and event["samples"] == job.spec.batch.global_size]
@@ -36,7 +36,7 @@ def trained(job: TrainingJob, file: Path, processes: int) -> float:
 
 
 def compared(job: TrainingJob, file: Path) -> list[float]:
-    """Prints a line for each world, and gives predicted / measured of each."""
+    """Prints a line for each world, and returns the ratio of predicted and measured time of each."""
     samples = job.spec.batch.global_size or 64
     costs = costs_here(job, file, samples, list(SIZES))
     ratios = []

@@ -1,8 +1,8 @@
-"""How long a training stands still when something dies: `python -m bench.recovery`. Prints JSON.
+"""The time that a training stands still when a process dies: `python -m bench.recovery`. Prints JSON.
 
-The same model on the same machine, under `muster run` and as a careful engineer would run it without: by torchrun with the best settings
-known, and, for TensorFlow, which has no launcher that restarts, by a cold restart of both processes. What counts is the time from the kill
-to the first step that is new; three steps more, since the step under way may still end.
+The same model trains on the same machine under `muster run` and without it: by torchrun with the best known settings, and for TensorFlow,
+which has no launcher that restarts, by a cold restart of both processes. The figure is the time from the kill to the first new step. Three
+more steps are waited for, because the current step may still end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Steps = list[tuple[float, int]]
 
 
 class Lines:
-    """What is appended to files, each line read once: a look that reads all of them anew takes processor time from what is measured."""
+    """Reads each line of growing files once. To read all of them again would take processor time from the measured training."""
 
     def __init__(self, folder: Path, pattern: str, step_of: Callable[[str], tuple[float, int] | None]) -> None:
         self._folder, self._pattern, self._step_of = folder, pattern, step_of
@@ -58,7 +58,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Training:
-    """One that is under way, by the steps that it tells."""
+    """A training in progress, with the steps that it reports."""
 
     steps: Callable[[], Steps]
 
@@ -66,7 +66,7 @@ class Training:
         wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", PATIENCE)
 
     def stands_still(self, fault: Callable[[], None]) -> float:
-        """Seconds from the fault to the first new step, with those under way."""
+        """Seconds from the fault to the first new step, and the seconds of the steps in progress."""
         at = time.time()
         fault()
         done = max(step for when, step in self.steps() if when <= at)
@@ -74,7 +74,7 @@ class Training:
         return min(when for when, step in self.steps() if step == done + UNDER_WAY + 1) - at
 
     def goes_on(self, steps: int = 45) -> None:
-        """Trains for a while: past a save, and not always at the same place after it."""
+        """Trains for a while, until a random moment after a save."""
         self.reaches(self.steps()[-1][1] + steps + random.randrange(20))
 
 
@@ -106,7 +106,7 @@ def kill_process(local_job: LocalJob, replica: str = "worker-1") -> None:
 
 
 def kill_replica(local_job: LocalJob) -> None:
-    """The supervisor and all that it runs, as when a node dies."""
+    """The supervisor and all its processes, as when a node dies."""
     _end([psutil.Process(local_job.supervisor_of("worker-1"))])
 
 
@@ -148,7 +148,7 @@ def _written(line: str) -> tuple[float, int] | None:
 
 
 def _end(processes: list[psutil.Process]) -> None:
-    """With all that they have started."""
+    """The processes with all their descendants."""
     every = [each for process in processes if process.is_running() for each in (process, *process.children(recursive=True))]
     for process in every:
         with suppress(psutil.NoSuchProcess):
@@ -158,7 +158,7 @@ def _end(processes: list[psutil.Process]) -> None:
 
 @contextmanager
 def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None]]]:
-    """Two workers of TensorFlow. The second value kills both and starts them anew, in the very moment in which one of them dies."""
+    """Two workers of TensorFlow. The second value kills both and starts them again as soon as one of them dies."""
     folder.mkdir()
     running: list[psutil.Process] = []
 
@@ -194,7 +194,7 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
-    """One of two workers of MultiWorkerMirrored dies; and its chief, who could have saved what it had."""
+    """One of two workers of MultiWorkerMirrored dies, and then its chief, which could have saved its state."""
     with muster(folder / "mwms", "MultiWorkerMirrored") as (training, local_job):
         ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
         chief = [_after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
@@ -204,7 +204,7 @@ def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
 
 
 def one_replica(folder: Path, times: int) -> dict[str, Any]:
-    """A whole replica is lost, and the other goes on alone."""
+    """A whole replica is lost, and the other one continues alone."""
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 2}
     ours, tuned, default = [], [], []
     for number in range(times):
@@ -227,7 +227,8 @@ def steps_lost(folder: Path, times: int) -> list[int]:
 
 
 def goodput(folder: Path, minutes: int) -> dict[str, Any]:
-    """A kill a minute: the share of the time in which new steps were done, by the step time of a quiet stretch of the same run."""
+    """With one kill per minute: the share of the time in which new steps were done, by the step time of an undisturbed part of the same
+    run."""
     shares = {}
     for name in ("muster", "torchrun"):
         begun = time.time()

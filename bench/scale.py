@@ -1,11 +1,11 @@
-"""How the operator scales: `python -m bench.scale`, or `make bench-scale`. Prints a table; fails where a job did not come back.
+"""The scale of the operator: `python -m bench.scale`, or `make bench-scale`. Prints a table, and fails if a job did not recover.
 
-A real API server, kwok's fake nodes, the operator as a process under the chart's rights, and simulated supervisors (bench/supervisors.py),
-so that a job of thousands starts, reports, breaks and recovers as a real one does. The defaults take some minutes on two idle cores. For a
-nightly run: `--replicas 4096 --jobs 1000 --held 12500`, which takes hours and 32 GiB.
+The bench runs a real API server, the fake nodes of kwok, the operator as a process with the rights of the chart, and simulated supervisors
+(bench/supervisors.py). So a job of thousands of replicas starts, reports, breaks and recovers as a real one does. The defaults take some
+minutes on two idle cores. A nightly run may use `--replicas 4096 --jobs 1000 --held 12500`, which takes hours and 32 GiB.
 
-Seconds are those of this machine, on which the API server, etcd, the nodes and all supervisors run as well. Ratios have both sides from
-the same run.
+Seconds are those of this machine, which also runs the API server, etcd, the nodes and all supervisors. Both sides of a ratio come from the
+same run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LARGE = "large"
 
 @dataclass
 class Results:
-    """The rows of the table, and what went wrong."""
+    """The rows of the table, and the failures."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     figures: Object = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Stage:
-    """What every figure is taken on."""
+    """The processes that all figures are measured on."""
 
     cluster: Cluster
     account: Path
@@ -109,7 +109,7 @@ class Stage:
 
 
 def many_jobs(stage: Stage, options: argparse.Namespace) -> None:
-    """Pods per second against direct creation, writes per job, and what jobs that run cost."""
+    """Pods per second compared with direct creation, writes per job, and the cost of running jobs."""
     cluster, operator, results = stage.cluster, stage.operator, stage.results
     limits = [direct(cluster, stage.account, options.jobs)]
     settled(operator.start().ready())
@@ -166,7 +166,7 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def large_job(stage: Stage, options: argparse.Namespace) -> None:
-    """First world; one replica lost; half of them lost."""
+    """The first world, then one lost replica, then the loss of half of them."""
     cluster, operator, results = stage.cluster, stage.operator, stage.results
     size, namespace = options.replicas, cluster.namespace("large")
     limit = direct(cluster, stage.account, max(1, size // PODS_PER_JOB)).rate
@@ -210,7 +210,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def stepped(crew: Crew, attempt: int) -> float:
-    """When the world of this attempt, or a later one, did its first step."""
+    """When the world of this attempt, or of a later one, did its first step."""
     return wait_until(lambda: crew.stepped(LARGE, attempt), f"attempt {attempt} does a first step", seconds=PATIENCE) or 0.0
 
 
@@ -220,7 +220,7 @@ def came_back(stage: Stage, namespace: str, attempt: int) -> bool:
 
 
 def lose(stage: Stage, namespace: str, count: int) -> tuple[float, float]:
-    """Ends so many pods, the last ones of the job. When the first and the last one went."""
+    """Ends so many pods, the last ones of the job. Returns when the first and the last one ended."""
     admin = stage.cluster.admin
     pods = sorted(admin.items(PODS.format(namespace)), key=lambda pod: int(pod["metadata"]["labels"]["muster.dev/index"]))[-count:]
     status = {"phase": "Failed", "reason": "Evicted", "message": "bench"}
@@ -234,7 +234,8 @@ def lose(stage: Stage, namespace: str, count: int) -> tuple[float, float]:
 
 
 def without_its_leader(stage: Stage, options: argparse.Namespace) -> None:
-    """Many jobs are held. One loses a pod in the moment in which the leader is killed: until its next world is made."""
+    """Holds many jobs. One of them loses a pod at the moment in which the leader is killed. Returns the seconds until its next world is
+    created."""
     cluster, operator, results = stage.cluster, stage.operator, stage.results
     count, namespace = options.held, cluster.namespace("held")
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(count)])
@@ -268,7 +269,7 @@ def without_its_leader(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def replaced(stage: Stage, namespace: str, number: int, trouble: Callable[[], None]) -> float:
-    """Seconds from the trouble, in which one pod of this job fails too, until all pods of the job's next attempt are made."""
+    """Seconds from the fault, with which one pod of this job fails too, until all pods of the job's next attempt are created."""
     admin = stage.cluster.admin
     name = f"job-{number}"
     victim = admin.get(f"{PODS.format(namespace)}/{name}-worker-3")

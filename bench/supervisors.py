@@ -1,6 +1,6 @@
-"""Simulated supervisors: what stands in for thousands of replicas in the benchmarks.
+"""Simulated supervisors, which replace thousands of replicas in the benchmarks.
 
-Each one speaks the real coordination channel over TLS with a token of its own pod, and does what a supervisor does with the replies. No
+Each one speaks the real coordination channel over TLS with the token of its own pod, and follows the replies as a supervisor does. No
 process trains: a world does its first step as soon as all its members have started.
 """
 
@@ -34,7 +34,7 @@ TOKENS_AT_ONCE = 8
 
 
 class ComeAgainError(ValueError):
-    """The coordinator answered 429: it asks for a report after so many `seconds`."""
+    """The coordinator answered 429. It requests a report after so many `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"429: again in {seconds:g} s")
@@ -42,14 +42,14 @@ class ComeAgainError(ValueError):
 
 
 class Line:
-    """A supervisor's connection to the coordinator, kept open for as long as the coordinator likes."""
+    """The connection of a supervisor to the coordinator. It stays open until the coordinator closes it."""
 
     def __init__(self, port: int, trusted: ssl.SSLContext) -> None:
         self._port, self._trusted = port, trusted
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, body: bytes, bearer: str) -> Object:
-        """The reply. Raises OSError if nobody answers in time, ComeAgainError for 429, ValueError for other statuses but 200."""
+        """The reply. Raises OSError if there is no answer in time, ComeAgainError for 429, and ValueError for other statuses than 200."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._exchange(body, bearer)
@@ -104,7 +104,7 @@ class World:
             self.ends(supervisor.attempt)
 
     def starts(self, attempt: int) -> None:
-        """One member's processes of an attempt have started. The last one begins the first step."""
+        """The processes of one member have started an attempt. The last one starts the first step."""
         self._running[attempt] += 1
         if self._running[attempt] == self.size and attempt not in self.stepped:
             self.stepped[attempt] = time.monotonic()
@@ -112,11 +112,11 @@ class World:
                 each.news.set()
 
     def ends(self, attempt: int) -> None:
-        """One member's processes of an attempt have ended."""
+        """The processes of one member have ended an attempt."""
         self._running[attempt] -= 1
 
     def breaks(self) -> None:
-        """The members that are left see that another one is gone."""
+        """The remaining members see that another one is gone."""
         for each in self.members.values():
             each.lose_peer()
 

@@ -1,1 +1,1 @@
-"""Training as a good engineer writes it by hand for one strategy: what bench/overhead.py holds the trainer against."""
+"""Hand-written training for one strategy each, to which bench/overhead.py compares the trainer."""

@@ -1,4 +1,4 @@
-"""Distributed data parallel, in a process group that is there already."""
+"""Distributed data parallel in an existing process group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster_trainer.tasks.module import Task
 
 
 def train(task: Task, batch: int, lay_out: Callable[[nn.Module], nn.Module] = DistributedDataParallel) -> Iterator[float]:
-    """A step of `batch` samples at each `next`; gives its loss on this rank."""
+    """Does a step of `batch` samples at each `next`, and yields its loss on this rank."""
     torch.manual_seed(task.config.seed)
     model = lay_out(task.build_model(task.config))
     optimizer = torch.optim.AdamW(model.parameters(), lr=task.config.learningRate, weight_decay=0.0)

@@ -12,7 +12,7 @@ from plain import ddp
 
 
 def train(task: Task, batch: int) -> Iterator[float]:
-    """A step of `batch` samples at each `next`; gives its loss on this rank."""
+    """Does a step of `batch` samples at each `next`, and yields its loss on this rank."""
     return ddp.train(task, batch, lay_out=_sharded)
 
 

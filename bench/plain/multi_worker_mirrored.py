@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy with a loop of one's own, in a cluster that is there already."""
+"""MultiWorkerMirroredStrategy with a custom loop in an existing cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_trainer.tasks.module import Task
 
 
 def train(task: Task, batch: int, strategy: tf.distribute.Strategy) -> Iterator[float]:
-    """A step of `batch` samples at each `next`; gives its loss."""
+    """Does a step of `batch` samples at each `next`, and yields its loss."""
     arrays = task.train.batch(range(len(task.train)))
     data = tf.data.Dataset.from_tensor_slices(arrays).shuffle(len(task.train), seed=task.config.seed).repeat()
     batches = iter(strategy.experimental_distribute_dataset(data.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)))

@@ -29,7 +29,7 @@ def templated(name: str, template: Any, workers: int = 1) -> Object:
 NO_TRAINER = {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}
 
 
-def test_a_job_that_cannot_be_rendered_says_so_once_makes_nothing_and_heals(jobs: Jobs, cluster: Cluster, nodes: Nodes) -> None:
+def test_a_job_that_cannot_be_rendered_gets_one_event_and_starts_once_corrected(jobs: Jobs, cluster: Cluster, nodes: Nodes) -> None:
     jobs.submit(templated("digits", NO_TRAINER))
     status = wait_until(lambda: condition(current := jobs.status("digits"), "Valid").get("status") == "False" and current, "Valid is False")
     assert condition(status, "Valid")["reason"] == "Invalid"
@@ -64,7 +64,7 @@ def test_a_job_that_is_not_valid_starts_when_its_corrected_file_is_applied(jobs:
     assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
 
 
-def test_a_running_job_that_is_edited_badly_runs_on(jobs: Jobs, nodes: Nodes) -> None:
+def test_a_running_job_continues_after_an_invalid_change_of_its_spec(jobs: Jobs, nodes: Nodes) -> None:
     jobs.submit(job("digits", workers=1))
     jobs.reaches("digits", "Running")
     [pod] = jobs.pods("digits")
@@ -85,7 +85,7 @@ def quota(jobs: Jobs, pods: int) -> None:
     jobs.api.patch(f"{folder}/few/status", {"status": {"hard": hard, "used": used}})
 
 
-def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_room(jobs: Jobs, nodes: Nodes) -> None:
+def test_a_job_over_its_quota_shows_the_reason_and_starts_when_quota_is_free(jobs: Jobs, nodes: Nodes) -> None:
     quota(jobs, 1)
     jobs.submit(job("digits", workers=3))
     status = wait_until(
@@ -99,7 +99,7 @@ def test_a_job_whose_pods_exceed_the_quota_says_so_and_goes_on_when_there_is_roo
     assert len([event for event in jobs.events("digits") if event["reason"] == "ReplicasRefused"]) == 1
 
 
-def test_a_pod_that_admission_refuses_shows_in_the_condition(jobs: Jobs) -> None:
+def test_the_refusal_of_a_pod_by_admission_is_in_the_condition(jobs: Jobs) -> None:
     jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
     jobs.submit(templated("rude", {"spec": {"hostNetwork": True}}))
     status = wait_until(
@@ -115,7 +115,7 @@ def test_pods_of_the_bundled_trainer_pass_restricted_pod_security(jobs: Jobs, no
     jobs.reaches("digits", "Running")
 
 
-def test_pods_with_images_of_users_pass_restricted_pod_security_with_and_without_a_supervisor(jobs: Jobs, nodes: Nodes) -> None:
+def test_pods_with_images_of_users_pass_restricted_pod_security(jobs: Jobs, nodes: Nodes) -> None:
     jobs.api.patch(f"/api/v1/namespaces/{jobs.namespace}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
     own = {"image": "mine:1", "command": ["./train"], "args": ["--fast"], "code": {"configMap": {"name": "code"}}}
     jobs.submit(job("supervised", trainer=own))
@@ -129,7 +129,7 @@ def test_pods_with_images_of_users_pass_restricted_pod_security_with_and_without
     assert "initContainers" not in bare["spec"]
 
 
-def test_a_pod_of_somebody_else_in_the_way_is_named_and_left_alone(jobs: Jobs, nodes: Nodes) -> None:
+def test_a_foreign_pod_with_the_name_of_a_replica_is_reported_and_not_deleted(jobs: Jobs, nodes: Nodes) -> None:
     nodes.runs = lambda pod: "muster.dev/job-name" in pod["metadata"].get("labels", {})
     pod = {
         "apiVersion": "v1",
@@ -197,7 +197,7 @@ def wrong_statuses() -> list[Any]:
     ]
 
 
-def test_nonsense_never_keeps_another_job_from_being_served(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
+def test_invalid_objects_do_not_block_other_jobs(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
     accepted = []
     for number, (what, manifest) in enumerate(NONSENSE.items()):
         named = {**manifest, "metadata": {"name": f"nonsense-{number}"}}
@@ -214,7 +214,7 @@ def test_nonsense_never_keeps_another_job_from_being_served(jobs: Jobs, nodes: N
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
 
 
-def test_statuses_that_make_no_sense_are_put_right(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
+def test_inconsistent_statuses_are_corrected(jobs: Jobs, nodes: Nodes, shared_operator: OperatorProcess) -> None:
     for number, status in enumerate(wrong_statuses()):
         name = f"digits-{number}"
         jobs.submit(job(name, workers=1))

@@ -26,7 +26,7 @@ def running(jobs: Jobs, name: str, workers: int = 1) -> list[Object]:
     return sorted(jobs.pods(name), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def test_what_a_supervisor_says_stands_in_the_status(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_the_report_of_a_supervisor_is_in_the_status(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     content = report(pod, progress=progress(120), checkpoint={"step": 100, "path": "step-00000100"}, phase="Training")
     status, reply = tell(operator, token(jobs, pod), content)
@@ -38,7 +38,7 @@ def test_what_a_supervisor_says_stands_in_the_status(jobs: Jobs, nodes: Nodes, o
     assert (current["checkpoint"]["step"], current["checkpoint"]["path"]) == (100, "step-00000100")
 
 
-def test_what_a_fetcher_reports_stands_in_the_status_and_gives_all_pods_one_revision(
+def test_the_report_of_a_fetcher_is_in_the_status_and_all_pods_get_one_revision(
     jobs: Jobs, nodes: Nodes, operator: OperatorProcess
 ) -> None:
     nodes.runs = lambda pod: False
@@ -67,7 +67,7 @@ def test_what_a_fetcher_reports_stands_in_the_status_and_gives_all_pods_one_revi
     assert jobs.reaches("reads", "Running")["inputs"][0]["phase"] == "Ready"
 
 
-def test_a_job_that_starts_over_though_a_commit_exists_says_so(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_a_job_that_starts_over_despite_a_commit_has_a_condition(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     tell(operator, token(jobs, pod), report(pod, progress=progress(120), checkpoint={"step": 100, "path": "step-00000100"}))
     wait_until(lambda: jobs.status("digits").get("checkpoint"), "the commit is in the status")
@@ -87,9 +87,7 @@ def test_a_job_that_starts_over_though_a_commit_exists_says_so(jobs: Jobs, nodes
     assert (status["attempts"][1]["stepResumed"], status["attempts"][1]["stepSkipped"]) == (0, 100)
 
 
-def test_progress_alone_is_written_seldom_however_often_it_is_reported(
-    jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster
-) -> None:
+def test_progress_alone_is_written_rarely(jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster) -> None:
     [pod] = running(jobs, "digits")
     bearer = token(jobs, pod)
     tell(operator, bearer, report(pod, sequence=1, progress=progress(1)))
@@ -106,7 +104,7 @@ def test_progress_alone_is_written_seldom_however_often_it_is_reported(
     assert reviews == [], "a token that was good a moment ago is good"
 
 
-def test_a_supervisor_that_cannot_prove_who_it_is_changes_nothing(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_a_supervisor_without_a_valid_token_changes_nothing(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     mine, other = running(jobs, "digits", workers=2)
     [foreign] = running(jobs, "other")
     good, lie = token(jobs, mine), {"progress": progress(999)}
@@ -137,7 +135,7 @@ def test_a_supervisor_that_cannot_prove_who_it_is_changes_nothing(jobs: Jobs, no
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_values_out_of_bounds_are_refused_and_counted_and_the_job_goes_on(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_values_out_of_bounds_are_refused_and_counted_and_the_job_continues(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     bearer = token(jobs, pod)
     refused = {
@@ -176,7 +174,7 @@ def test_values_out_of_bounds_are_refused_and_counted_and_the_job_goes_on(jobs: 
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_a_compressed_report_is_refused_and_bogus_tokens_cost_no_reviews(
+def test_a_compressed_report_is_refused_and_malformed_tokens_cost_no_reviews(
     jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster
 ) -> None:
     [pod] = running(jobs, "digits")
@@ -193,7 +191,7 @@ def test_a_compressed_report_is_refused_and_bogus_tokens_cost_no_reviews(
     assert len(reviews) < 50, "of 200"
 
 
-def test_a_pod_that_no_job_controls_is_no_supervisor(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_a_pod_without_a_controlling_job_is_not_accepted_as_a_supervisor(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     forged = {
         "apiVersion": "v1",
@@ -207,7 +205,7 @@ def test_a_pod_that_no_job_controls_is_no_supervisor(jobs: Jobs, nodes: Nodes, o
     assert "muster_supervisors 0" in operator.figures()
 
 
-def test_metrics_are_for_those_whom_rbac_allows(jobs: Jobs, operator: OperatorProcess, cluster: Cluster) -> None:
+def test_only_users_with_the_permission_of_rbac_read_metrics(jobs: Jobs, operator: OperatorProcess, cluster: Cluster) -> None:
     accounts = f"/api/v1/namespaces/{jobs.namespace}/serviceaccounts/default/token"
     nobody = jobs.api.create(accounts, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})["status"]["token"]
     assert operator.scrape(None)[0] == 401
@@ -217,7 +215,7 @@ def test_metrics_are_for_those_whom_rbac_allows(jobs: Jobs, operator: OperatorPr
     assert (status, "muster_leader 1" in text) == (200, True)
 
 
-def test_the_token_of_a_pod_that_is_gone_opens_nothing(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+def test_the_token_of_a_deleted_pod_is_refused(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     [pod] = running(jobs, "digits")
     bearer = token(jobs, pod)
     jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/digits-worker-0")
@@ -227,9 +225,7 @@ def test_the_token_of_a_pod_that_is_gone_opens_nothing(jobs: Jobs, nodes: Nodes,
     assert jobs.status("digits").get("progress") is None
 
 
-def test_a_supervisor_that_still_runs_is_to_end_when_its_job_has_failed_and_nothing_deletes_its_pod(
-    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess
-) -> None:
+def test_the_supervisor_of_a_failed_job_is_requested_to_end(jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess) -> None:
     jobs.submit(job("digits", workers=2, recovery={"application": {"limit": 0}}, cleanPodPolicy="None"))
     jobs.reaches("digits", "Running")
     survivor, failing = sorted(jobs.pods("digits"), key=lambda pod: str(pod["metadata"]["name"]))

@@ -58,14 +58,16 @@ def test_a_job_is_submitted_changed_and_waited_for(client: muster.Client, jobs: 
         client.get("digits")
 
 
-def test_errors_say_what_the_commands_say(client: muster.Client, jobs: Jobs, nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
+def test_errors_of_the_client_equal_those_of_the_commands(
+    client: muster.Client, jobs: Jobs, nodes: Nodes, cluster: Cluster, tmp_path: Path
+) -> None:
     nodes.ends = lambda pod: 1
     broken = client.submit(digits("broken", recovery=muster.Recovery.model_validate({"application": {"limit": 0}})))
     with pytest.raises(muster.JobFailedError) as failed:
         broken.wait(timeout=SECONDS)
     assert failed.value.reason == "ApplicationLimitExceeded"
     assert failed.value.status.phase is muster.Phase.FAILED
-    with pytest.raises(muster.ConflictError, match="a job broken exists in namespace"):
+    with pytest.raises(muster.ConflictError, match="job broken"):
         client.submit(digits("broken"))
     with pytest.raises(muster.NoJobError, match="did you mean broken"):
         client.get("broke")
@@ -74,7 +76,7 @@ def test_errors_say_what_the_commands_say(client: muster.Client, jobs: Jobs, nod
     config = json.loads(cluster.kubeconfig.read_text())
     stranger = tmp_path / "stranger"
     stranger.write_text(json.dumps({**config, "users": [{"name": "admin", "user": {"token": "wrong"}}]}))
-    with muster.Client(kubeconfig=str(stranger)) as other, pytest.raises(muster.NoRightsError, match="does not accept your credentials"):
+    with muster.Client(kubeconfig=str(stranger)) as other, pytest.raises(muster.NoRightsError, match="credentials"):
         other.list()
 
 
@@ -95,7 +97,7 @@ def test_waiting_ends_in_time_and_when_the_job_is_deleted(client: muster.Client,
     deleting.join()
 
 
-def test_waiting_goes_on_over_a_restart_of_the_api_server(
+def test_waiting_continues_after_a_restart_of_the_api_server(
     client: muster.Client, jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster
 ) -> None:
     running = client.submit(digits())

@@ -21,6 +21,7 @@ from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import NODE, log_node
 from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
 
@@ -65,7 +66,7 @@ def test_a_submitted_job_runs_is_listed_suspended_resumed_scaled_and_deleted(
     jobs.reaches("digits", "Running")
     assert before.isdisjoint(pod["metadata"]["uid"] for pod in jobs.pods("digits"))
     assert muster("delete", "digits").returncode == 0
-    assert muster("get").stderr == "There are no jobs in this namespace.\n"
+    assert "no jobs" in muster("get").stderr
 
 
 def test_code_of_a_folder_goes_into_a_config_map_that_the_job_owns(muster: Muster, jobs: Jobs, tmp_path: Path) -> None:
@@ -114,13 +115,11 @@ def test_watch_shows_a_job_to_its_end_and_ends_with_its_exit_code(muster: Muster
     assert watched.returncode == 10, watched.stderr
 
 
-def test_a_name_that_no_job_has_is_answered_with_the_nearest_ones(muster: Muster, jobs: Jobs) -> None:
+def test_the_error_for_an_unknown_name_suggests_similar_names(muster: Muster, jobs: Jobs) -> None:
     jobs.submit(job("digits"))
     ended = muster("explain", "digit")
-    assert (ended.returncode, ended.stderr) == (
-        7,
-        f"there is no job digit in namespace {jobs.namespace}; did you mean digits?\n",
-    )
+    assert ended.returncode == 7
+    assert absent(ended.stderr, "job digit ", jobs.namespace, "did you mean digits?") == []
     assert muster("submit", "-", stdin=yaml.safe_dump(job("digits"))).returncode == 8
 
 
@@ -137,7 +136,7 @@ def test_a_cluster_that_does_not_answer_and_missing_rights_have_exit_codes(clust
     stranger.write_text(json.dumps({**config, "users": [{"name": "admin", "user": {"token": answer["status"]["token"]}}]}))
     ended = Muster(stranger, namespace)("get")
     assert ended.returncode == 4
-    assert ended.stderr.startswith("no rights: trainingjobs.muster.dev is forbidden")
+    assert "trainingjobs.muster.dev is forbidden" in ended.stderr
     stranger.write_text(json.dumps({**config, "users": [{"name": "admin", "user": {"token": "wrong"}}]}))
     assert Muster(stranger, namespace)("get").returncode == 4
 
@@ -172,13 +171,13 @@ def test_logs_of_all_replicas_are_merged_by_time_and_cut_by_attempt(
         assert muster("logs", "digits", "--replica", "worker-1", "--tail", "1").stdout == "[worker-1] second\n"
         assert muster("logs", "digits", "--attempt", "0").stdout.count("\n") == 3
         refused = muster("logs", "digits", "--previous")
-        assert (refused.returncode, refused.stderr) == (11, "digits is in its first attempt: leave --previous out\n")
+        assert (refused.returncode, absent(refused.stderr, "first attempt", "--previous")) == (11, [])
         dumped = json.loads(muster("debug-dump", "digits", "-f", "-").stdout)
         assert dumped["logs"][-1] == "[worker-0] third"
         assert dumped["job"]["status"]["phase"] == "Running"
 
 
-def test_followed_logs_begin_before_pods_exist_and_survive_a_cut_connection_and_a_restart(
+def test_followed_logs_start_before_the_pods_and_survive_disconnects_and_a_restart(
     muster: Muster, jobs: Jobs, kubelet: Kubelet, cluster: Cluster, tmp_path: Path
 ) -> None:
     with log_node(cluster.admin, tmp_path) as node:
@@ -231,7 +230,7 @@ def test_kubectl_finds_the_plug_in_and_completes_names_of_jobs(jobs: Jobs, clust
     assert run("__complete", "muster", "explain", "-n", jobs.namespace, "di").splitlines()[0] == "digits"
 
 
-def test_explain_names_what_the_user_may_not_read(jobs: Jobs, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_explain_names_the_kinds_that_the_user_may_not_read(jobs: Jobs, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     jobs.submit(job("digits", suspend=True))
     jobs.reaches("digits", "Suspended")
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
@@ -251,6 +250,6 @@ def test_explain_names_what_the_user_may_not_read(jobs: Jobs, cluster: Cluster, 
         return lines if len(lines) > 1 else None  # the API server needs a moment to know the role
 
     lines = wait_until(explanation, "the reader may read the job")
-    assert lines[1] == "1. The job is suspended: spec.suspend is true."
+    assert absent(lines[1], "1. ", "spec.suspend") == []
     unreadable = "networkpolicies, nodes, persistentvolumeclaims, resourcequotas"
     assert lines[-1].startswith(f"You may not read {unreadable}"), lines

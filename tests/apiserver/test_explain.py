@@ -303,12 +303,12 @@ async def _explained(cluster: Cluster, namespace: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("cause", INJECTIONS)
-def test_the_first_cause_named_is_the_injected_one(explained: Explained, cause: str) -> None:
+def test_the_first_cause_is_the_injected_one(explained: Explained, cause: str) -> None:
     assert explained.causes[cause][:1] == [cause], explained.causes[cause]
 
 
 @pytest.mark.parametrize("cause", MESSAGES)
-def test_the_message_of_the_status_says_it_in_short(explained: Explained, cause: str) -> None:
+def test_the_message_of_the_status_has_the_short_cause(explained: Explained, cause: str) -> None:
     wait_until(lambda: MESSAGES[cause] in explained.jobs.status(cause.lower()).get("message", ""), f"the message names {cause}")
 
 

@@ -104,9 +104,7 @@ def pod_group(jobs: Jobs, group: str, name: str = "digits") -> Object:
     return jobs.api.get(f"/apis/{group}/{VERSIONS[group]}/namespaces/{jobs.namespace}/podgroups/{name}")
 
 
-def test_a_job_that_requires_a_gang_waits_where_there_is_none_and_costs_one_request(
-    jobs: Jobs, cluster: Cluster, operator: OperatorProcess
-) -> None:
+def test_a_job_that_requires_a_gang_scheduler_waits_without_one(jobs: Jobs, cluster: Cluster, operator: OperatorProcess) -> None:
     jobs.submit(job("digits", scheduling={"gang": "Required"}))
     wait_until(lambda: condition(jobs.status("digits"), "Valid").get("reason") == "GangUnavailable", "the condition says why")
     status = jobs.status("digits")
@@ -133,7 +131,7 @@ def test_a_job_that_requires_a_gang_starts_once_the_cluster_serves_pod_groups(jo
             assert (status["gangScheduler"], condition(status, "Valid")["status"]) == (VOLCANO, "True")
 
 
-def test_a_job_that_names_a_queue_waits_where_nothing_has_queues(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_a_job_with_a_queue_waits_in_a_cluster_without_kueue(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.submit(job("digits", scheduling={"queue": "research"}))
     wait_until(lambda: condition(jobs.status("digits"), "Valid").get("reason") == "QueueUnavailable", "the condition says why")
     assert jobs.pods("digits") == []
@@ -141,7 +139,7 @@ def test_a_job_that_names_a_queue_waits_where_nothing_has_queues(jobs: Jobs, ope
     wait_until(lambda: len(jobs.pods("digits")) == 2, "it starts without a queue")
 
 
-def test_a_job_has_a_pod_group_and_says_what_its_gang_waits_for_until_it_has_nodes(group: str, jobs: Jobs, kubelet: Kubelet) -> None:
+def test_a_job_has_a_pod_group_and_shows_the_reason_why_its_gang_waits(group: str, jobs: Jobs, kubelet: Kubelet) -> None:
     submitted = jobs.submit(job("digits", workers=2, scheduling=queue("research", group)))
     wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
     made = pod_group(jobs, group)
@@ -180,7 +178,7 @@ def test_the_pod_group_follows_a_job_that_is_changed_while_it_is_suspended(group
     assert pod_group(jobs, group)["spec"] == {"minMember": 3, **queue("urgent", group)}
 
 
-def test_a_job_that_wants_no_gang_gets_none(group: str, jobs: Jobs) -> None:
+def test_a_job_with_gang_never_gets_no_pod_group(group: str, jobs: Jobs) -> None:
     jobs.submit(job("digits", scheduling={"gang": "Never"}))
     wait_until(lambda: len(jobs.pods("digits")) == 2, "both pods exist")
     with pytest.raises(ApiError) as refusal:
@@ -189,7 +187,7 @@ def test_a_job_that_wants_no_gang_gets_none(group: str, jobs: Jobs) -> None:
     assert {pod["spec"]["schedulerName"] for pod in jobs.pods("digits")} == {"default-scheduler"}
 
 
-def test_a_pod_group_of_somebody_else_is_left_alone_and_named(group: str, jobs: Jobs) -> None:
+def test_a_foreign_pod_group_is_reported_and_not_changed(group: str, jobs: Jobs) -> None:
     folder = f"/apis/{group}/{VERSIONS[group]}/namespaces/{jobs.namespace}/podgroups"
     foreign = {"apiVersion": f"{group}/{VERSIONS[group]}", "kind": "PodGroup", "metadata": {"name": "digits"}, "spec": {"minMember": 7}}
     jobs.api.create(folder, foreign)

@@ -127,7 +127,7 @@ def well(operator: OperatorProcess) -> Iterator[None]:
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3000]
 
 
-def test_hostile_jobs_stop_no_honest_job_when_the_operator_starts_nor_at_a_resync(
+def test_hostile_jobs_do_not_block_other_jobs_at_the_start_or_at_a_resync(
     cluster: Cluster, jobs: Jobs, nodes: Nodes, submitted: list[str], tmp_path: Path
 ) -> None:
     submit_hostile(jobs, submitted)
@@ -139,7 +139,7 @@ def test_hostile_jobs_stop_no_honest_job_when_the_operator_starts_nor_at_a_resyn
         runs(jobs, "later")
 
 
-def test_hostile_jobs_stop_no_honest_job_while_the_operator_runs(
+def test_hostile_jobs_do_not_block_other_jobs_while_the_operator_runs(
     cluster: Cluster, jobs: Jobs, nodes: Nodes, submitted: list[str], tmp_path: Path
 ) -> None:
     with operating(cluster, tmp_path / "operator", resyncSeconds=3) as operator, well(operator):
@@ -153,7 +153,9 @@ def test_hostile_jobs_stop_no_honest_job_while_the_operator_runs(
         assert [event["reason"] for event in jobs.events("deep-9900")] == ["Invalid"]
 
 
-def test_the_answer_to_a_hostile_job_leaves_its_spec_as_it_is(jobs: Jobs, submitted: list[str], operator: OperatorProcess) -> None:
+def test_the_status_of_a_hostile_job_is_written_without_a_change_of_its_spec(
+    jobs: Jobs, submitted: list[str], operator: OperatorProcess
+) -> None:
     text = wide(100_000)
     jobs.api.request("POST", JOBS.format(jobs.namespace), hostile("wide", text))
     submitted.append("wide")
@@ -168,7 +170,7 @@ def test_the_answer_to_a_hostile_job_leaves_its_spec_as_it_is(jobs: Jobs, submit
     wait_until(lambda: condition(jobs.status("wide"), "Valid")["status"] == "True", "it is valid once it is corrected")
 
 
-def test_the_operator_outlives_the_definition_of_its_jobs(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
+def test_the_operator_survives_the_deletion_of_its_crd(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
     definitions, name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "trainingjobs.muster.dev"
 
     def is_gone() -> bool:

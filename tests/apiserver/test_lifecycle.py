@@ -59,7 +59,7 @@ def test_a_job_gets_its_service_and_pods_runs_and_succeeds(jobs: Jobs, kubelet: 
     assert (ended["attempt"], ended["restarts"]["total"]) == (0, 0)
 
 
-def test_every_child_is_owned_by_its_job_so_that_deleting_the_job_deletes_it(jobs: Jobs) -> None:
+def test_every_object_of_a_job_has_the_job_as_its_owner(jobs: Jobs) -> None:
     uid = jobs.submit(job("digits"))["metadata"]["uid"]
     folder = f"/api/v1/namespaces/{jobs.namespace}"
     children = [*pods_of(jobs, "digits", 2), jobs.api.get(f"{folder}/services/digits")]
@@ -83,7 +83,7 @@ def test_a_deleted_job_that_a_finalizer_keeps_loses_its_pods_and_gets_no_others(
     jobs.patch("digits", {"metadata": {"finalizers": None}})
 
 
-def test_only_pods_of_the_same_job_reach_a_job_and_ports_that_its_template_declares_are_open(jobs: Jobs) -> None:
+def test_the_network_policy_admits_pods_of_the_job_and_ports_of_its_template(jobs: Jobs) -> None:
     side_car = {"name": "board", "image": "board", "ports": [{"containerPort": 6006}]}
     jobs.submit(job("digits", roles={"worker": {"replicas": 1, "template": {"spec": {"containers": [side_car]}}}}))
     [pod] = pods_of(jobs, "digits", 1)
@@ -93,7 +93,7 @@ def test_only_pods_of_the_same_job_reach_a_job_and_ports_that_its_template_decla
     assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}, {"ports": [{"port": 6006, "protocol": "TCP"}]}]
 
 
-def test_what_runs_is_removed_when_a_parameter_server_job_has_succeeded(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_running_replicas_are_removed_when_a_parameter_server_job_has_succeeded(jobs: Jobs, kubelet: Kubelet) -> None:
     roles = {"chief": {}, "worker": {"replicas": 2}, "ps": {"replicas": 1}}
     jobs.submit(
         job("recommender", strategy="ParameterServer", trainer={"script": "train.py", "code": {"configMap": {"name": "code"}}}, roles=roles)
@@ -111,7 +111,7 @@ SIDE_CAR = {"worker": {"replicas": 1, "template": {"spec": {"containers": [{"nam
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_pod_whose_side_car_runs_on_is_removed_when_the_job_has_ended(jobs: Jobs, kubelet: Kubelet, code: int) -> None:
+def test_a_pod_with_a_running_side_car_is_removed_when_the_job_has_ended(jobs: Jobs, kubelet: Kubelet, code: int) -> None:
     jobs.submit(job("digits", roles=SIDE_CAR, recovery={"application": {"limit": 0}}))
     [pod] = started(jobs, kubelet, "digits", 1)
     kubelet.end(pod, code, side_car="mesh-proxy")
@@ -120,7 +120,7 @@ def test_a_pod_whose_side_car_runs_on_is_removed_when_the_job_has_ended(jobs: Jo
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
-def test_the_pod_of_a_failed_job_stays_for_its_log_and_a_native_side_car_changes_nothing(jobs: Jobs, kubelet: Kubelet, policy: str) -> None:
+def test_the_pod_of_a_failed_job_stays_even_with_a_native_side_car(jobs: Jobs, kubelet: Kubelet, policy: str) -> None:
     native = {"name": "native", "image": "proxy", "restartPolicy": "Always"}
     roles = {"worker": {"replicas": 1, "template": {"spec": {"initContainers": [native]}}}}
     jobs.submit(job("digits", roles=roles, recovery={"application": {"limit": 0}}, cleanPodPolicy=policy))
@@ -134,7 +134,7 @@ def test_the_pod_of_a_failed_job_stays_for_its_log_and_a_native_side_car_changes
     assert "deletionTimestamp" not in remaining["metadata"]
 
 
-def test_nothing_of_a_job_is_deleted_when_its_policy_is_none_and_it_says_what_still_runs(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_clean_pod_policy_none_deletes_no_pod_and_names_the_running_ones(jobs: Jobs, kubelet: Kubelet) -> None:
     roles = {"chief": {}, "worker": {"replicas": 1}, "ps": {"replicas": 1}}
     trainer_of = {"script": "train.py", "code": {"configMap": {"name": "code"}}}
     jobs.submit(job("recommender", strategy="ParameterServer", trainer=trainer_of, roles=roles, cleanPodPolicy="None"))
@@ -174,7 +174,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_has_its_class_and_the_next_attempt_waits_until_the_old_pods_are_gone(jobs: Jobs, kubelet: Kubelet, fault: str) -> None:
+def test_a_fault_has_its_class_and_the_next_attempt_waits_for_old_pods_to_end(jobs: Jobs, kubelet: Kubelet, fault: str) -> None:
     expected, reason, strike = FAULTS[fault]
     jobs.submit(job("digits", workers=2))
     pods = started(jobs, kubelet, "digits", 2)
@@ -194,7 +194,7 @@ def test_a_fault_has_its_class_and_the_next_attempt_waits_until_the_old_pods_are
     assert jobs.status("digits")["restarts"]["total"] == 1
 
 
-def test_last_words_tell_where_training_stood(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_last_words_have_the_last_step_of_training(jobs: Jobs, kubelet: Kubelet) -> None:
     words = {**WORDS, "commit": {"step": 30, "path": "step-00000030"}}
     jobs.submit(job("digits", workers=2))
     pods = started(jobs, kubelet, "digits", 2)
@@ -216,7 +216,7 @@ def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs:
     assert event["type"] == "Warning"
 
 
-def test_an_image_that_does_not_exist_is_named_and_ends_the_job_at_the_startup_deadline(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_a_job_with_a_missing_image_fails_at_the_startup_deadline(jobs: Jobs, kubelet: Kubelet) -> None:
     jobs.submit(job("digits", workers=1))
     [pod] = pods_of(jobs, "digits", 1)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image nowhere/none"}
@@ -241,7 +241,7 @@ def test_suspending_removes_the_pods_and_resuming_makes_new_ones_of_the_next_att
     assert {attempt_of(pod) for pod in jobs.pods("digits")} == {1}
 
 
-def test_a_pod_stuck_on_a_dead_node_is_not_waited_for_for_ever(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_a_pod_on_a_dead_node_does_not_block_the_job_for_ever(jobs: Jobs, kubelet: Kubelet) -> None:
     jobs.submit(job("digits", workers=1, checkpoint={"gracePeriodSeconds": 1}))
     [pod] = started(jobs, kubelet, "digits", 1)
     kubelet._api.delete(pod_path(pod), {"gracePeriodSeconds": 1})
@@ -249,7 +249,7 @@ def test_a_pod_stuck_on_a_dead_node_is_not_waited_for_for_ever(jobs: Jobs, kubel
     assert new["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
-def test_a_finished_job_goes_after_its_time_to_live(jobs: Jobs, nodes: Nodes) -> None:
+def test_a_finished_job_is_deleted_after_its_time_to_live(jobs: Jobs, nodes: Nodes) -> None:
     nodes.ends = lambda pod: 0
     jobs.submit(job("digits", ttlSecondsAfterFinished=2))
     jobs.reaches("digits", "Succeeded")
@@ -264,7 +264,7 @@ def test_a_finished_job_goes_after_its_time_to_live(jobs: Jobs, nodes: Nodes) ->
     wait_until(gone, "the job is gone")
 
 
-def test_each_event_is_told_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
+def test_each_event_is_created_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
     [pod, _] = jobs.pods("digits")
@@ -289,7 +289,7 @@ def test_a_wiped_status_is_written_again_with_a_higher_attempt(jobs: Jobs, kubel
     assert attempts == {status["attempt"]}
 
 
-def test_the_same_name_applied_again_at_once_gets_pods_of_its_own(jobs: Jobs, nodes: Nodes, cluster: Cluster) -> None:
+def test_a_job_that_is_recreated_at_once_gets_pods_of_its_own(jobs: Jobs, nodes: Nodes, cluster: Cluster) -> None:
     first = jobs.submit(job("digits"))["metadata"]["uid"]
     jobs.reaches("digits", "Running")
     jobs.delete("digits")
@@ -315,7 +315,7 @@ def removed(jobs: Jobs, name: str) -> bool:
     return not pods
 
 
-def test_a_job_deleted_in_mid_start_gets_nothing_more(jobs: Jobs, shared_operator: object) -> None:
+def test_a_job_that_is_deleted_while_it_starts_gets_no_more_objects(jobs: Jobs, shared_operator: object) -> None:
     for number in range(5):
         name = f"digits-{number}"
         jobs.submit(job(name, workers=40))

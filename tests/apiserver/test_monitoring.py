@@ -170,7 +170,7 @@ def test_prometheus_can_evaluate_every_alert(rig: Rig, alarms: list[Object]) -> 
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
 
 
-def test_faults_set_off_alerts_whose_texts_are_complete(alarms: list[Object]) -> None:
+def test_faults_cause_alerts_with_complete_texts(alarms: list[Object]) -> None:
     for alert in alarms:
         texts = alert["annotations"].values()
         assert all(texts)
@@ -192,7 +192,7 @@ def test_every_query_of_the_dashboards_has_data(rig: Rig, alarms: list[Object]) 
     assert not [expression for expression in WITHOUT_DATA if data(expression)]
 
 
-def test_the_loss_of_the_operator_is_an_alert(rig: Rig, alarms: list[Object]) -> None:
+def test_a_missing_operator_causes_an_alert(rig: Rig, alarms: list[Object]) -> None:
     """Last, because it ends the operator."""
     wait_until(lambda: DOWN not in rig.prometheus.firing(), "the operator is scraped", seconds=120, pause=0.5)
     rig.operator.stop()

@@ -16,6 +16,7 @@ from tests.support.api_server.cluster import CHART, RELEASE_NAMESPACE, Cluster
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import PODS, Nodes
 from tests.support.api_server.operators import operating
+from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
 
@@ -32,7 +33,7 @@ def _invalid(status: Object) -> Object | None:
     return status if condition(status, "Valid").get("status") == "False" else None
 
 
-def test_a_job_that_the_policy_forbids_says_so_and_gets_no_pods(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
+def test_a_job_that_violates_the_policy_is_invalid_and_gets_no_pods(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
     policy = {
         "serviceAccounts": ["train"],
         "priorityClasses": ["low"],
@@ -46,10 +47,10 @@ def test_a_job_that_the_policy_forbids_says_so_and_gets_no_pods(cluster: Cluster
         jobs.submit(templated("host", hostNetwork=True, hostPID=True))
         jobs.submit(job("urgent", scheduling={"priorityClassName": "vip"}))
         jobs.submit(job("large", workers=3))
-        assert "serviceAccountName: must be train" in refused(jobs, "account")
-        assert "volumes[0].secret: may not be used: this installation allows emptyDir" in refused(jobs, "secret")
-        assert "hostNetwork: may not be set" in refused(jobs, "host")
-        assert "spec.scheduling.priorityClassName: must be low" in refused(jobs, "urgent")
+        assert absent(refused(jobs, "account"), "serviceAccountName: ", "train") == []
+        assert absent(refused(jobs, "secret"), "volumes[0].secret: ", "emptyDir") == []
+        assert "hostNetwork: " in refused(jobs, "host")
+        assert absent(refused(jobs, "urgent"), "spec.scheduling.priorityClassName: ", "low") == []
         assert "this installation allows 2" in refused(jobs, "large")
         jobs.submit(templated("honest", nodeSelector={"pool": "gpu"}, volumes=[{"name": "scratch", "emptyDir": {}}]))
         jobs.reaches("honest", "Running")
@@ -69,7 +70,7 @@ def test_a_job_beyond_the_namespaces_limit_starts_when_another_ends(cluster: Clu
         assert jobs.status("first")["phase"] == "Succeeded"
 
 
-def test_a_policy_that_becomes_stricter_leaves_a_running_job_alone(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
+def test_a_stricter_policy_does_not_end_a_running_job(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
     with operating(cluster, tmp_path / "before"):
         jobs.submit(job("digits", workers=2))
         jobs.reaches("digits", "Running")
@@ -154,7 +155,7 @@ BEYOND: dict[str, tuple[Object, str]] = {
 }
 
 
-def test_an_author_of_jobs_gets_nothing_by_a_job_that_the_api_server_would_refuse_otherwise(cluster: Cluster, namespace: str) -> None:
+def test_a_job_gives_its_author_no_access_that_the_author_does_not_have(cluster: Cluster, namespace: str) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY)
     folder = JOBS.format(namespace)
     wait_until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
@@ -168,7 +169,7 @@ def test_an_author_of_jobs_gets_nothing_by_a_job_that_the_api_server_would_refus
         assert answer(tenant, folder, honest) == ""
 
 
-def test_an_author_who_has_a_right_may_use_it_by_a_job(cluster: Cluster, namespace: str) -> None:
+def test_an_author_with_a_right_may_use_it_in_a_job(cluster: Cluster, namespace: str) -> None:
     secret = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s3"], "verbs": ["get"]}
     account = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["train"], "verbs": ["create"]}
     tenant = author(cluster, namespace, JOBS_ONLY, secret, account)
@@ -178,12 +179,12 @@ def test_an_author_who_has_a_right_may_use_it_by_a_job(cluster: Cluster, namespa
     assert answer(tenant, folder, templated("x", serviceAccountName="train")) == ""
 
 
-def test_an_author_who_may_create_pods_may_use_everything_by_a_job(cluster: Cluster, namespace: str) -> None:
+def test_an_author_with_the_right_to_create_pods_may_use_every_field(cluster: Cluster, namespace: str) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY, {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]})
     assert {what: text for what, (attack, _) in BEYOND.items() if (text := answer(tenant, JOBS.format(namespace), attack))} == {}
 
 
-def test_who_may_only_change_a_job_can_suspend_it_but_not_have_its_secret(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
+def test_a_user_with_the_right_to_patch_a_job_can_suspend_it_but_not_read_its_secret(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY)
     wait_until(lambda: answer(tenant, JOBS.format(namespace), secretly("x")), "the policy is in force")
     jobs.submit(secretly("theirs"))
@@ -251,7 +252,7 @@ def hijacker(cluster: Cluster, namespace: str) -> Api:
     return caller
 
 
-def test_the_operators_account_creates_nothing_but_what_jobs_need(cluster: Cluster, namespace: str, hijacker: Api) -> None:
+def test_the_account_of_the_operator_creates_only_objects_of_jobs(cluster: Cluster, namespace: str, hijacker: Api) -> None:
     for what, (folder, where, attack, words) in FENCED.items():
         text = answer(hijacker, folder.format(where or namespace), attack)
         assert words in text, (what, text)
@@ -262,7 +263,7 @@ def test_the_operators_account_creates_nothing_but_what_jobs_need(cluster: Clust
         assert answer(hijacker, POLICIES.format(where), policy({"matchLabels": LABELS})) == ""
 
 
-def test_the_operators_account_deletes_nothing_of_others(cluster: Cluster, namespace: str, hijacker: Api, jobs: Jobs) -> None:
+def test_the_account_of_the_operator_deletes_no_foreign_objects(cluster: Cluster, namespace: str, hijacker: Api, jobs: Jobs) -> None:
     victim = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim"}, "spec": BARE}
     cluster.admin.create(PODS.format(namespace), victim)
     cluster.admin.create(SERVICES.format(namespace), {**service(), "metadata": {"name": "victim"}})
@@ -300,7 +301,7 @@ def strict(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("strict")
-def test_a_strict_job_policy_holds_for_the_operators_account_too(cluster: Cluster, namespace: str, hijacker: Api) -> None:
+def test_a_strict_job_policy_also_limits_the_account_of_the_operator(cluster: Cluster, namespace: str, hijacker: Api) -> None:
     folder = PODS.format(namespace)
     cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "powerful"}})
     cluster.admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "train"}})

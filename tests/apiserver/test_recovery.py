@@ -44,7 +44,9 @@ def runs(jobs: Jobs, name: str, attempt: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_any_moment_it_goes_on_where_it_was(jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess) -> None:
+def test_a_job_succeeds_although_its_operator_is_killed_at_random_moments(
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess
+) -> None:
     nodes.grace = 0.1
     for seed in range(SEEDS):
         chance = random.Random(seed)
@@ -74,7 +76,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(jobs: Jobs, nodes: Nodes, 
         jobs.delete(name)
 
 
-def test_an_api_server_that_goes_away_costs_no_job_a_restart(
+def test_an_outage_of_the_api_server_restarts_no_job(
     jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, operator: OperatorProcess
 ) -> None:
     jobs.submit(job("digits"))
@@ -96,9 +98,7 @@ def test_an_api_server_that_goes_away_costs_no_job_a_restart(
     assert mixed(nodes.history) == []
 
 
-def test_a_pod_that_goes_while_the_api_server_is_away_from_the_operator_is_no_ghost(
-    jobs: Jobs, nodes: Nodes, operator: OperatorProcess
-) -> None:
+def test_a_pod_that_is_deleted_during_an_outage_is_replaced(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
     """The watch breaks with the frozen process and misses the deletion; kopf's new list never says DELETED."""
     jobs.submit(job("digits"))
     runs(jobs, "digits", 0)
@@ -116,7 +116,7 @@ def writers(cluster: Cluster) -> list[str]:
     return [each["user"]["extra"]["authentication.kubernetes.io/credential-id"][0] for each in changes]
 
 
-def test_a_standby_soon_recovers_what_is_lost_after_the_leader_was_killed(
+def test_a_standby_replaces_lost_pods_soon_after_the_leader_was_killed(
     jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
@@ -139,9 +139,7 @@ def test_a_standby_soon_recovers_what_is_lost_after_the_leader_was_killed(
         standby.close()
 
 
-def test_an_api_server_that_does_not_answer_for_a_while_changes_no_leader(
-    cluster: Cluster, tmp_path: Path, operator: OperatorProcess
-) -> None:
+def test_a_short_outage_of_the_api_server_changes_no_leader(cluster: Cluster, tmp_path: Path, operator: OperatorProcess) -> None:
     name = cluster.configuration["leaderElection"]["leaseName"]
     standby = OperatorProcess(cluster, tmp_path / "standby", pod="muster-1", settings={}).start()
 
@@ -163,7 +161,7 @@ def test_an_api_server_that_does_not_answer_for_a_while_changes_no_leader(
         standby.close()
 
 
-def test_a_leader_that_was_frozen_ends_when_another_has_taken_over_and_writes_nothing_more(
+def test_a_frozen_leader_ends_without_a_write_once_another_leads(
     jobs: Jobs, nodes: Nodes, kubelet: Kubelet, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     jobs.submit(job("digits"))
@@ -186,7 +184,7 @@ def test_a_leader_that_was_frozen_ends_when_another_has_taken_over_and_writes_no
         standby.close()
 
 
-def test_told_to_end_it_ends_well_within_seconds_and_hands_over_the_lease_at_once(
+def test_a_leader_that_gets_sigterm_ends_soon_and_releases_the_lease(
     jobs: Jobs, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     jobs.submit(job("digits", workers=30))
@@ -195,7 +193,7 @@ def test_told_to_end_it_ends_well_within_seconds_and_hands_over_the_lease_at_onc
         wait_until(lambda: len(jobs.pods("digits")) == 30, "what it had begun is finished")
 
 
-def test_an_operator_that_cannot_reach_the_api_server_waits_unready_and_ends_when_told_to(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_operator_without_an_api_server_is_not_ready_and_ends_at_sigterm(cluster: Cluster, tmp_path: Path) -> None:
     lonely = OperatorProcess(cluster, tmp_path / "lonely", pod="muster-9", settings={})
     kubeconfig = tmp_path / "lonely" / "kubeconfig"
     kubeconfig.write_text(kubeconfig.read_text().replace(cluster.admin.server, "https://127.0.0.1:1"))
@@ -209,7 +207,7 @@ def test_an_operator_that_cannot_reach_the_api_server_waits_unready_and_ends_whe
 
 
 @pytest.mark.parametrize("text", ["workers: many", "unknown: 1", "{", "resyncSeconds: 0"])
-def test_a_configuration_that_cannot_be_worked_with_ends_it_at_once_with_a_sentence(cluster: Cluster, tmp_path: Path, text: str) -> None:
+def test_an_invalid_configuration_ends_the_operator_at_once_with_a_message(cluster: Cluster, tmp_path: Path, text: str) -> None:
     wrong = OperatorProcess(cluster, tmp_path / "wrong", pod="muster-9", settings={})
     (tmp_path / "wrong" / "operator.yaml").write_text(text)
     wrong.start()

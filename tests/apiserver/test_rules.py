@@ -9,6 +9,7 @@ from muster.api.job import TrainingJob
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.rule_examples import RIGHT, WRONG
+from tests.support.texts import absent
 
 AT = "2026-11-21T12:00:00Z"
 REFUSED: Object = {"type": "Valid", "status": "False", "reason": "Invalid", "message": "wrong", "lastTransitionTime": AT}
@@ -41,7 +42,7 @@ def refused(jobs: Jobs, spec: Object) -> str:
     [{}, {"phase": "Pending", "conditions": [REFUSED]}, {**STARTED, "phase": "Suspended", "conditions": [REFUSED]}],
     ids=["nobody has looked at yet", "was refused", "was refused after a suspension"],
 )
-def test_a_job_of_which_nothing_runs_is_corrected_in_place(jobs: Jobs, status: Object) -> None:
+def test_a_job_without_running_pods_may_be_corrected(jobs: Jobs, status: Object) -> None:
     having(jobs, status)
     for change in CHANGES.values():
         jobs.patch("digits", {"spec": change})
@@ -58,30 +59,28 @@ def test_a_job_of_which_nothing_runs_is_corrected_in_place(jobs: Jobs, status: O
     ],
     ids=["without a phase", "that waits for its pods", "that runs", "that runs and was edited badly", "that recovers"],
 )
-def test_what_a_started_job_was_made_from_changes_only_with_a_suspension(jobs: Jobs, status: Object) -> None:
+def test_fields_of_a_started_job_change_only_while_it_is_suspended(jobs: Jobs, status: Object) -> None:
     having(jobs, status)
     for field, change in CHANGES.items():
-        assert f"{field}: cannot be changed while the job runs: set suspend: true first" in refused(jobs, change)
+        assert absent(refused(jobs, change), f"{field}: ", "suspend: true") == []
     for change in CHANGES.values():
         jobs.patch("digits", {"spec": {**change, "suspend": True}})
         jobs.patch("digits", {"spec": {"suspend": False}})
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_change_of_an_ended_job_is_refused_with_the_remedy(jobs: Jobs, phase: str) -> None:
+def test_a_change_of_an_ended_job_is_refused_with_a_remedy(jobs: Jobs, phase: str) -> None:
     having(jobs, {**STARTED, "phase": phase})
     for change in CHANGES.values():
         for spec in (change, {**change, "suspend": True}):
             message = refused(jobs, spec)
-            assert (
-                "spec: cannot be changed because the job has ended; delete it and apply it again, or apply it under another name" in message
-            )
-            assert "while the job runs" not in message
+            assert absent(message, "spec: ", "has ended") == []
+            assert "suspend: true" not in message
     jobs.patch("digits", {"spec": {"ttlSecondsAfterFinished": 60}})
 
 
 @pytest.mark.parametrize("spec", WRONG, ids=str)
-def test_a_job_that_muster_refuses_is_refused_by_the_api_server_with_the_same_message(jobs: Jobs, spec: Object) -> None:
+def test_the_api_server_refuses_the_jobs_that_muster_refuses_with_equal_messages(jobs: Jobs, spec: Object) -> None:
     [problem] = problems(TrainingJob.model_validate(job("digits", **spec)))
     with pytest.raises(ApiError) as caught:
         jobs.submit(job("digits", **spec))
@@ -91,6 +90,6 @@ def test_a_job_that_muster_refuses_is_refused_by_the_api_server_with_the_same_me
 
 
 @pytest.mark.parametrize("spec", RIGHT, ids=str)
-def test_a_job_that_muster_accepts_is_accepted_by_the_api_server(jobs: Jobs, spec: Object) -> None:
+def test_the_api_server_accepts_the_jobs_that_muster_accepts(jobs: Jobs, spec: Object) -> None:
     assert problems(TrainingJob.model_validate(job("digits", **spec))) == []
     jobs.submit(job("digits", **spec))

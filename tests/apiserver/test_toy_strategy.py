@@ -39,7 +39,9 @@ def toy_operator(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         cluster.admin.delete(f"{RBAC}/{kind}/toy")
 
 
-def test_its_pods_come_after_its_config_map_which_follows_the_spec(jobs: Jobs, kubelet: Kubelet, toy_operator: object) -> None:
+def test_the_config_map_of_a_strategy_exists_before_the_pods_and_follows_the_spec(
+    jobs: Jobs, kubelet: Kubelet, toy_operator: object
+) -> None:
     job: Object = yaml.safe_load((TOY / "job.yaml").read_text())
     jobs.submit(job)
 

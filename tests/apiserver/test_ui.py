@@ -175,7 +175,7 @@ def test_a_report_of_a_job_and_of_a_deleted_one(cluster: Cluster, jobs: Jobs, no
     assert 'data-part="Throughput"' in page
     assert "attempt 0 of worker-0" in page
     leave(storage / jobs.namespace / "gone")
-    with pytest.raises(RefusalError, match="there is no job gone"):
+    with pytest.raises(RefusalError, match="no job gone"):
         page_of_job("gone", history=None, target=target)
     assert "gone: Succeeded" in as_html(page_of_job("gone", history=storage, target=target))
 
@@ -220,7 +220,7 @@ def test_users_see_what_their_own_tokens_may_read(cluster: Cluster, jobs: Jobs, 
         cluster.empty(other)
 
 
-def test_a_cookie_of_a_session_is_secure_and_a_token_is_nowhere_on_the_pages(cluster: Cluster, jobs: Jobs) -> None:
+def test_the_session_cookie_is_secure_and_no_page_has_a_token(cluster: Cluster, jobs: Jobs) -> None:
     reader = token_of(cluster, jobs.namespace, "reader", role=reader_role(cluster))
     with serving(*connection_options(cluster)) as (site, _):
         _, _, headers = site.sign_in(reader)

@@ -29,7 +29,7 @@ def about_jobs(requests: list[Object]) -> list[Object]:
     return [each for each in requests if plural(each) not in others]
 
 
-def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_own(
+def test_the_operator_watches_with_selectors_and_writes_only_its_own_objects(
     jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
 ) -> None:
     before = len(cluster.requests())
@@ -72,9 +72,7 @@ def test_it_watches_with_selectors_patches_nothing_and_writes_only_what_is_its_o
         assert not obj["metadata"].get("annotations")
 
 
-def test_events_of_pods_are_never_answered_by_reads(
-    jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
-) -> None:
+def test_events_of_pods_cause_no_reads(jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess) -> None:
     jobs.submit(job("digits"))
     jobs.reaches("digits", "Running")
     jobs.submit(job("earlier", workers=1))  # when this one runs, the operator has finished with the other
@@ -102,7 +100,7 @@ def test_a_job_costs_few_writes_from_its_creation_to_its_success(
     assert len(writes) <= 8 + 10, writes
 
 
-def test_an_operator_of_some_namespaces_asks_for_nothing_beyond_them(
+def test_an_operator_of_some_namespaces_sends_requests_only_for_these(
     jobs: Jobs, nodes: Nodes, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     assert operator.stop() == 0

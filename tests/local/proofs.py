@@ -20,7 +20,7 @@ SLOW = {"stepDelaySeconds": 0.04}
 
 
 def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> BareWorld:
-    """A finished run without storage; equal ones run once."""
+    """A finished run without storage. Equal ones run once."""
     return _finished(strategy, json.dumps(trainer(None, config=config, **fields)), size)
 
 
@@ -63,7 +63,8 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Location, confi
 
 
 def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
-    """Of a world that saves every ten steps and was killed; a save may have been in flight, and then committed unheard."""
+    """The newest commit of a world that saved every ten steps and was killed. A save in progress may have been committed without an
+    event."""
     last, resumed = first.events("commit")[-1], second.events("resumed")[0]["step"]
     assert resumed in (last["step"], last["step"] + 10)
     assert resumed <= max(first.losses())
@@ -72,8 +73,8 @@ def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
 
 
 def the_last_step_is_saved_when_a_peer_is_gone(strategy: str, directory: Path, *, size: int = 2) -> None:
-    """Kills the last rank between two saves, while all sleep: no step is done again, and the curve is bit for bit that of an
-    uninterrupted run."""
+    """Kills the last rank between two saves, while all ranks sleep. No step is repeated, and every loss equals that of an undisturbed
+    run bit for bit."""
     with world(strategy, trainer(directory, config={"stepDelaySeconds": 1.0}), size=size) as first:
         step = first.wait_for_event("step", lambda event: event["step"] == 12)
         time.sleep(max(0.0, step["time"] + 0.5 - time.time()))  # during the delay of the next step
@@ -89,7 +90,7 @@ def the_last_step_is_saved_when_a_peer_is_gone(strategy: str, directory: Path, *
 
 
 def damaged_checkpoint_is_passed_over(strategy: str, directory: Path) -> None:
-    """One run; then its newest checkpoint is bit-flipped, and the one before truncated."""
+    """Runs once. Then flips a bit of the newest checkpoint, and truncates the one before."""
     document = trainer(directory)
     with world(strategy, document) as first:
         assert first.finish() == [0, 0], first.story()

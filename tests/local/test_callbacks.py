@@ -1,4 +1,4 @@
-"""The callbacks of `muster_training` in one process: what they save at a stop, and that the training goes on from there."""
+"""The callbacks of `muster_training` in one process: their saves at a stop, and the training after a resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Enter = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
-    """Begins an attempt in this process; gives the list of what it reports."""
+    """Starts an attempt in this process, and returns the list of its events."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def entered(**changed: Any) -> list[dict[str, Any]]:

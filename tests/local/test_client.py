@@ -1,4 +1,4 @@
-"""The Python client with backend="local": a notebook trains on this machine, and leaves no process behind."""
+"""The Python client with backend="local": it trains on this machine, and leaves no process behind."""
 
 from __future__ import annotations
 

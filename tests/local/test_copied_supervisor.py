@@ -1,4 +1,4 @@
-"""The copy of the supervisor for images of users, started where there is nothing else: no C library, no Python, no shell."""
+"""The copy of the supervisor for images of users, in a root file system without a C library, Python or shell."""
 
 import json
 import os
@@ -22,7 +22,7 @@ WAITS = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def command(folder: Path) -> list[str]:
-    """As in a pod: the renderer has it written out."""
+    """The command, as the renderer writes it into a pod."""
     lib = f"{folder}/lib"
     return [f"{lib}/ld.so", "--inhibit-cache", "--library-path", lib, f"{folder}/bin/python", "-I", "-S"]
 

@@ -1,4 +1,4 @@
-"""A world that loses a worker goes on without it, and takes it in again when it has come."""
+"""A world that loses a worker continues without it, and takes it in again once it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trained model as files of its own: whole, whatever strategy trained it, checked, and put in place at once."""
+"""The trained model as files: complete with every strategy, checked, and moved into place at once."""
 
 from __future__ import annotations
 

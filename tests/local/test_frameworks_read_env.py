@@ -64,7 +64,7 @@ dist.destroy_process_group()
 
 
 class Loopback:
-    """One machine, one port for each replica."""
+    """Addresses on one machine, with one port for each replica."""
 
     def __init__(self) -> None:
         self.ports: dict[tuple[RoleName, int, str], int] = {}
@@ -81,7 +81,7 @@ class Loopback:
 
 
 def environments(spec: dict[str, Any], addresses: Addresses) -> dict[str, dict[str, str]]:
-    """What each trainer container is given of reserved variables, by pod name."""
+    """The reserved variables of each trainer container, by pod name."""
     job = TrainingJob.model_validate({"metadata": {"name": "job", "namespace": "ns"}, "spec": spec})
     pods = render(job, attempt=0, addresses=addresses, images=IMAGES)[1:]
     return {

@@ -1,4 +1,4 @@
-"""A world that stands still: found, shown with the stacks of all ranks, and brought back, though no process of it has died."""
+"""A world that stands still is detected, shown with the stacks of all ranks, and restarted, although none of its processes has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How samples are read: from files and by readers that run ahead, it is the same training; and what cannot be read ends all ranks alike."""
+"""Samples from files and from readers that run ahead give the same training. An unreadable sample ends all ranks with the same error."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def write_tfrecord(path: Path, row: Mapping[str, Any], count: int) -> None:
 
 
 def write_parquet(path: Path, row: Mapping[str, Any], count: int) -> None:
-    """In row groups of twenty rows."""
+    """Files with row groups of twenty rows."""
     table = pa.table(
         {"inputs": pa.FixedSizeListArray.from_arrays(np.tile(row["inputs"], 20), LENGTH), "targets": np.tile(row["targets"], 20)}
     )
@@ -215,7 +215,7 @@ def test_a_data_set_larger_than_the_memory_it_may_take_is_trained_on(
 
 
 def own_memory(process: psutil.Process) -> int:
-    """Bytes that the process and its readers hold, less what a reader shares with it."""
+    """Bytes of the process and its readers, without the memory that a reader shares with it."""
     try:
         return sum(one.memory_full_info().uss for one in [process, *process.children()])
     except psutil.Error:

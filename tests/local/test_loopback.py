@@ -1,4 +1,4 @@
-"""Nobody in the network can reach a PyTorch job of `muster run`: its processes listen on loopback only."""
+"""Other machines cannot reach a PyTorch job of `muster run`, because its processes listen on loopback only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def trains(local_job: LocalJob) -> bool:
 
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
-    """The addresses and ports at which these processes take connections."""
+    """The addresses and ports on which these processes listen."""
     sockets = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
@@ -83,7 +83,7 @@ def test_every_process_of_a_torch_job_listens_on_loopback_only(
 
 
 def in_python(program: str, *, cwd: Path, **environ: str) -> Any:
-    """What a Python program printed, as JSON, when it was started as a process of a run is."""
+    """The JSON output of a Python program that is started as a process of a run."""
     path = os.pathsep.join([str(SITE), *([environ.pop("PYTHONPATH")] if "PYTHONPATH" in environ else [])])
     done = subprocess.run(
         [sys.executable, "-c", program],

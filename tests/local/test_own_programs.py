@@ -1,4 +1,4 @@
-"""Programs that Muster did not write, under `muster run`: what they are started with, and how their failures are understood."""
+"""Programs of users under `muster run`: their environment, and the classes of their failures."""
 
 from __future__ import annotations
 

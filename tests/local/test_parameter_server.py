@@ -1,4 +1,4 @@
-"""ParameterServer for real: a chief, workers that come and go, parameter servers."""
+"""Real ParameterServer training: a chief, workers that come and go, and parameter servers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_model(config):
 
 
 def end_servers(running: BareWorld) -> list[int]:
-    """Asks those that serve to stop, once the chief has ended."""
+    """Asks the servers to stop, once the chief has ended."""
     running.processes[0].wait(DEADLINE)
     for rank in range(1, len(running.processes)):
         running.kill(rank, signal.SIGTERM)

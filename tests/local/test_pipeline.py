@@ -35,15 +35,16 @@ def finished(strategy: str, size: int, document: dict[str, Any], **env: str) -> 
 
 
 def cut_of(run: BareWorld) -> list[int]:
-    """How many layers each stage had."""
+    """The number of layers of each stage."""
     (cut,) = (measured for measured in run.events("measurement") if measured["what"] == "pipeline")
     assert [layer["name"] for layer in cut["layers"]] == [name for stage in cut["stages"] for name in stage["layers"]]
     return [len(stage["layers"]) for stage in cut["stages"]]
 
 
 class PipeDreamOnOneDevice:
-    """What PipeDream is to compute, with every version of every stage's weights at hand: micro-batch m of a stage with k stages after it
-    sees the weights after m - k updates, or those at which the pipeline was empty; its gradient is applied to the newest."""
+    """The reference for PipeDream, computed with every version of the weights of every stage. Micro-batch m of a stage with k later
+    stages uses the weights after m - k updates, or those from the moment when the pipeline was empty. Its gradient updates the newest
+    weights."""
 
     def __init__(self, document: dict[str, Any], cut: list[int]) -> None:
         spec = TrainerSpec.from_json(json.dumps({"strategy": descriptors.document("Pipeline"), **document}))
@@ -62,7 +63,7 @@ class PipeDreamOnOneDevice:
         return {name: weight.detach().clone() for name, weight in stage.named_parameters()}
 
     def losses(self) -> dict[int, float]:
-        """Of each step; the pipeline is emptied after each epoch, to evaluate."""
+        """The losses of each step. The pipeline is emptied after each epoch for the evaluation."""
         losses, done, empty = {}, 0, 0
         for step in range(self.task.config.epochs * self.order.steps_per_epoch):
             if step % self.order.steps_per_epoch == 0:

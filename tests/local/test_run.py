@@ -1,4 +1,5 @@
-"""`muster run` from start to end: success, failures, kills, stops, and what a second run may do. With tiny scripts, so that it is fast."""
+"""`muster run` from start to end: success, failures, kills, stops, and the rules for a second run. It uses tiny scripts, so that it is
+fast."""
 
 from __future__ import annotations
 

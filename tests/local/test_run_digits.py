@@ -1,4 +1,4 @@
-"""`muster run` with real training: digits, killed and stopped on the way, against an undisturbed run."""
+"""`muster run` with real training of digits that is killed and stopped, compared with an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot run as written ends within seconds, with one message that names file, field and remedy, and no process left."""
+"""A job that cannot run ends within seconds with one message that names file, field and remedy, and leaves no process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster run` in a terminal: the live panel, and a terminal that is closed."""
+"""`muster run` in a terminal: the live panel, and the end of the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def local_job(tmp_path: Path) -> LocalJob:
 
 @contextmanager
 def in_terminal(local_job: LocalJob) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """`muster run job.yaml` and our end of its terminal."""
+    """`muster run job.yaml`, and the test's end of its terminal."""
     terminal, other_end = pty.openpty()
     run = subprocess.Popen(
         [sys.executable, "-c", CONTROLLED, "run", "job.yaml"],

@@ -59,7 +59,7 @@ def test_workers_of_tensorflow_tell_how_long_they_work_by_themselves(tmp_path: P
     with world("MultiWorkerMirrored", document, PYTHONPATH=str(tmp_path), SLOW_FILE=str(tmp_path / "slow")) as running:
 
         def paces() -> list[dict[str, Any]] | None:
-            """The newest pace of each rank, once rank 0 works less: a busy machine may slow down a few of its steps, too."""
+            """The newest pace of each rank, once rank 0 works less. A busy machine may slow down a few of its steps too."""
             newest = {event["rank"]: event for event in running.events("pace") if "ownSeconds" in event}
             if newest.keys() == {0, 1} and newest[0]["ownSeconds"] < newest[1]["ownSeconds"] - SLOW / 2:
                 return [newest[0], newest[1]]

@@ -1,4 +1,4 @@
-"""Every PyTorch strategy against one process, killed and resumed, and given models and options it cannot use."""
+"""Every PyTorch strategy compared with one process, killed and resumed, and with models and options that it refuses."""
 
 from __future__ import annotations
 

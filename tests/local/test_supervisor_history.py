@@ -1,4 +1,4 @@
-"""What a supervisor leaves of each attempt beside the checkpoints."""
+"""The files that a supervisor leaves of each attempt beside the checkpoints."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
 
 
 def test_a_write_that_never_ends_delays_the_end_for_a_bounded_time(run: SupervisorRun, tmp_path: Path) -> None:
-    """Here the write waits for the log of the supervisor, into which it wants to say that it failed."""
+    """The write waits for the log of the supervisor, into which it writes its failure."""
     (tmp_path / "history").write_text("a file")
     environ = {**run.environment(processes=1, entry={"script": "x.py"}, grace=1), "MUSTER_CHECKPOINT_DIR": str(tmp_path)}
     waits, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""What the exit codes and the last words of a supervisor say."""
+"""The exit codes and the last words of a supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor does with the output and the events of its processes."""
+"""The output and the events of the processes of a supervisor."""
 
 from __future__ import annotations
 

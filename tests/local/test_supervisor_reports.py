@@ -1,4 +1,4 @@
-"""A supervisor reports to the operator, and trains on without it."""
+"""A supervisor reports to the operator, and continues to train without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor that is asked to stop or dies ends its processes, with time to save."""
+"""A supervisor that is requested to stop, or dies, ends its processes with time to save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the synchronous strategies of every framework: processes on loopback, killed, stopped, and started again."""
+"""Properties of the synchronous strategies of all frameworks: processes on loopback are killed, stopped and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX for real: processes on loopback, killed, stopped, and started again."""
+"""Real training with JAX: processes on loopback are killed, stopped and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MultiWorkerMirrored for real: workers on loopback, killed, stopped, and started again."""
+"""Real training with MultiWorkerMirrored: workers on loopback are killed, stopped and started again."""
 
 from __future__ import annotations
 

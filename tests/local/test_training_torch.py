@@ -1,4 +1,4 @@
-"""DDP for real: processes on loopback, killed, stopped, and started again."""
+"""Real training with DDP: processes on loopback are killed, stopped and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes forked from a parent that has imported the framework: they are what cold ones are, only sooner."""
+"""Processes that are forked from a parent with the framework imported behave like others, but start sooner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ ABSENT = {"name": "Other", "framework": {"name": "Other", "package": "not_there"
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of a DDP replica that is its whole world, whose job has an unknown task: its process says so, and ends with 11."""
+    """The environment of a DDP replica that is its whole world, and whose job has an unknown task. Its process reports that, and ends
+    with 11."""
     trainer = {
         "strategy": descriptors.document(),
         "task": "unknown",

@@ -155,7 +155,7 @@ def check_accepted(job: TrainingJob) -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=200) | st.text(alphabet="ab: -[]{}&*!|>\"'\n\t#?,.<10~", max_size=80))
-def test_any_text_is_a_job_or_an_error_that_says_where(text: str) -> None:
+def test_any_text_is_a_job_or_an_error_with_its_place(text: str) -> None:
     assert accepted(text) is None
 
 

@@ -274,7 +274,7 @@ MOST_IN_A_QUARTER = 25
     patience=st.sampled_from([3, 1000]),
     in_place=st.booleans(),
 )
-def test_a_job_that_breaks_again_and_again_without_a_step_ends_or_waits_longer_each_time(
+def test_a_job_that_breaks_without_progress_ends_or_waits_longer_each_time(
     among: list[str], trainer: dict[str, Any], picks: list[int], seconds: float, patience: int, in_place: bool
 ) -> None:
     """Whatever breaks it, and without any limit on restarts."""

@@ -52,7 +52,7 @@ _WHOLE = st.builds(
 
 
 @given(_WHOLE)
-def test_what_is_encoded_decodes_to_an_equal_document(whole: Whole) -> None:
+def test_an_encoded_document_decodes_to_an_equal_document(whole: Whole) -> None:
     assert decode(Whole, json.loads(json.dumps(encode(whole)))) == whole
 
 

@@ -1,4 +1,4 @@
-"""Training processes started directly, without a supervisor, with their events collected over pipes."""
+"""Training processes that the test starts without a supervisor. Their events come through pipes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BareWorld(TrainingRun):
     deadline = DEADLINE
 
     def start(self, rank: int) -> None:
-        """Starts the process of that rank; once more, where there was one."""
+        """Starts the process of that rank, or starts it again."""
         process, reader = _start(self, self.environments[rank])
         self.processes[rank:] = [process, *self.processes[rank + 1 :]]
         self.pipes[rank:] = [reader, *self.pipes[rank + 1 :]]
@@ -77,7 +77,7 @@ class BareWorld(TrainingRun):
         self.processes[rank].send_signal(number)
 
     def abandon(self, rank: int) -> None:
-        """Closes the reading end of the process's event pipe, as a supervisor that dies does."""
+        """Closes the reading end of the process's event pipe, as happens when a supervisor dies."""
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, self.pipes[rank])
         os.close(nothing)
@@ -117,7 +117,7 @@ class BareWorld(TrainingRun):
 def world(
     strategy: str, document: Mapping[str, Any], *, size: int = 2, roles: Sequence[str] = (), attempt: int = 0, **env: str
 ) -> Iterator[BareWorld]:
-    """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end."""
+    """Starts the processes of one attempt: `size` of them, or one for each of `roles`. Kills the remaining ones at the end."""
     roles = roles or _roles(strategy, size)
     ports = free_ports(len(roles))
     running = BareWorld()

@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by selenium: a page as a reader sees it, without a display."""
+"""Debian's chromium without a display, driven by selenium."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Browser:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """What a reader sees of the elements."""
+        """The visible text of the elements."""
         return "\n".join(
             self.driver.execute_script("return Array.from(document.querySelectorAll(arguments[0]), e => e.innerText)", selector)
         )
@@ -60,16 +60,16 @@ class Browser:
         return self.driver.execute_script(text, *arguments)
 
     def press(self, *keys: str) -> None:
-        """Presses keys, at whatever has the focus."""
+        """Presses keys in the element that has the focus."""
         for key in keys:
             self.driver.switch_to.active_element.send_keys(getattr(Keys, key, key))
 
     def focused(self) -> str:
-        """The text of what has the focus."""
+        """The text of the element that has the focus."""
         return str(self.script("return document.activeElement.innerText || document.activeElement.id || document.activeElement.tagName"))
 
     def problems(self) -> list[str]:
-        """What the console has reported since the last call: errors of scripts, refused content, files that are missing."""
+        """The reports of the console since the last call: errors of scripts, refused content, and missing files."""
         return [str(each["message"]) for each in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 

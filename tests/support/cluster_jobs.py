@@ -34,7 +34,7 @@ APART = {
 
 
 def digits(name: str, strategy: str = "DDP", *, delay: float = 0.05, **spec: Any) -> Manifest:
-    """The bundled digits on two workers, some 30 s long, a commit every 20 steps; `spec` goes over what is here."""
+    """The bundled digits on two workers. It takes about 30 s, with a commit every 20 steps. `spec` overrides these fields."""
     trainer = {"task": "digits", "config": {"epochs": 15, "seed": 0, "deterministic": True, "stepDelaySeconds": delay}}
     storage = {"persistentVolumeClaim": {"claimName": CLAIM}}
     return job(
@@ -55,7 +55,7 @@ def of_matrix(name: str, *, delay: float = 0.05, **spec: Any) -> Manifest:
 
 
 def apart(manifest: Manifest) -> Manifest:
-    """The job with its pods on different nodes, as far as there are some."""
+    """The job with its pods on different nodes if possible."""
     for role in manifest["spec"]["roles"].values():
         role["template"]["spec"]["affinity"] = APART
     return manifest
@@ -81,13 +81,13 @@ def trains(status: Manifest, workers: int) -> bool:
 
 
 def world_is_ready(status: Manifest, *, attempt: int) -> bool:
-    """Whether all replicas of this attempt's world run."""
+    """Whether all replicas of the world of this attempt run."""
     return status.get("attempt") == attempt and "readyTime" in status.get("world", {})
 
 
 @dataclass(frozen=True)
 class Ground:
-    """A namespace to train in, with a claim that all nodes share; `folder` is the claim on this machine."""
+    """A namespace for training, with a claim that all nodes share. `folder` is the folder of the claim on this machine."""
 
     cluster: Cluster
     namespace: str
@@ -101,11 +101,11 @@ class Ground:
         return objects
 
     def leave(self) -> None:
-        """Has the namespace removed, and waits for nothing: `remove` does, and for the rest."""
+        """Requests the removal of the namespace without waiting for it. `remove` waits and removes the rest."""
         self.cluster.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false")
 
     def remove(self) -> None:
-        """Removes the namespace, the claim and its volume, and what was written."""
+        """Removes the namespace, the claim, its volume and their files."""
         self.cluster.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--timeout=280s", timeout=300)
         self.cluster.kubectl("delete", "--ignore-not-found", f"persistentvolume/{self.namespace}-{CLAIM}")
         shutil.rmtree(self.folder.parent, ignore_errors=True)
@@ -116,7 +116,7 @@ class Ground:
 
 
 def make_ground(cluster: Cluster, namespace: str) -> Ground:
-    """A new namespace, with restricted pod security; one of that name is removed first."""
+    """A new namespace with restricted pod security. An existing one of that name is removed first."""
     ground = Ground(cluster, namespace, cluster.places.shared / namespace / CLAIM)
     ground.remove()
     installation.make_namespace(cluster, namespace)
@@ -126,7 +126,7 @@ def make_ground(cluster: Cluster, namespace: str) -> Ground:
 
 @dataclass(frozen=True)
 class ClusterJob(RunningJob):
-    """A TrainingJob in the cluster. Its steps and commits are read from its replicas' events."""
+    """A TrainingJob in the cluster. Its steps and commits come from the events of its replicas."""
 
     ground: Ground
     name: str
@@ -149,7 +149,7 @@ class ClusterJob(RunningJob):
         return self.ground.items("pods", f"muster.dev/job-name={self.name}")
 
     def pod(self, replica: str) -> Manifest:
-        """The pod of a replica, such as worker-1; raises ClusterError where there is none."""
+        """The pod of a replica, such as worker-1. Raises ClusterError if there is none."""
         pods = [pod for pod in self.pods() if pod["metadata"]["name"] == f"{self.name}-{replica}"]
         if not pods:
             raise ClusterError(f"{self.name} has no pod {replica}\n{self.story()}")

@@ -1,4 +1,4 @@
-"""A collector of traces: an OTLP server on loopback that keeps the spans that it gets."""
+"""A collector of traces: an OTLP server on loopback that stores the spans that it receives."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Collector(http.server.ThreadingHTTPServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that send traces here, soon."""
+        """The variables that make an operator send traces here soon."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.server_port}", "OTEL_BSP_SCHEDULE_DELAY": "100"}
 
     def named(self, name: str) -> list[ReceivedSpan]:
-        """The spans with this name, in the order of their beginning."""
+        """The spans with this name, in the order of their start."""
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.begin)
 
     def receive(self, path: str, body: bytes) -> None:
@@ -116,7 +116,7 @@ def uid_in(spans: list[ReceivedSpan]) -> str:
 
 
 def check_one_trace(spans: list[ReceivedSpan]) -> None:
-    """All spans are of the job's trace, none came twice, and each has its parent, but for the job's own."""
+    """Checks that all spans are of the trace of the job, that none came twice, and that each except the job's own has its parent."""
     uid, ids = uid_in(spans), [span.id for span in spans]
     assert {span.trace for span in spans} == {f"{trace_id(uid):032x}"}
     assert len(ids) == len(set(ids))

@@ -1,4 +1,4 @@
-"""What the operator sends in MUSTER_TRAINER under `strategy`, for tests that start the trainer without it."""
+"""The descriptors that the operator sends in MUSTER_TRAINER under `strategy`, for tests that start the trainer without an operator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Training processes forked from one that has imported their framework: it takes seconds to import, and hundreds are started here.
+"""Training processes that are forked from a process with their framework imported. The import takes seconds, and tests start hundreds of
+processes.
 
-A server for each framework lives as long as the tests: `python forked.py SOCKET STRATEGY...`. It starts nothing that a fork does not
-survive (`muster_trainer.warm.unfit`), and what it forks is what `python -m muster_trainer.process` becomes.
+A server for each framework runs as long as the tests: `python forked.py SOCKET STRATEGY...`. It starts nothing that does not survive a fork
+(`muster_trainer.warm.unfit`). Its forks become what `python -m muster_trainer.process` becomes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ START_SECONDS = 120.0
 
 
 class Forked:
-    """A process as subprocess.Popen has them."""
+    """A process with the interface of subprocess.Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -63,7 +64,7 @@ class Forked:
 
 
 def start(strategy: str, environ: Mapping[str, str], events: int) -> Forked:
-    """A process of that environment, which writes its events to `events`."""
+    """A process with that environment that writes its events to `events`."""
     return _server(strategy_of(strategy).framework.name).start(environ, events)
 
 
@@ -110,7 +111,7 @@ class _Server:
 
 
 def serve(connection: socket.socket, strategies: list[str]) -> None:
-    """Forks a process for each request, and tells of its end, until the tests end."""
+    """Forks a process for each request, and reports its end, until the tests end."""
     runtimes = [strategy_of(strategy).runtime for strategy in strategies]
     for runtime in runtimes:
         warm.import_all(runtime, summaries=True)
@@ -142,7 +143,7 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
 
 
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """What a new interpreter would do with its folder and PYTHONPATH, and then what any fork of a warm parent does."""
+    """Sets the folder and PYTHONPATH as a new interpreter does, then becomes the process as any fork of a warm parent does."""
     output, events = descriptors
     os.chdir(request["folder"])
     sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]

@@ -1,4 +1,4 @@
-"""Jobs to render: one for each strategy, with the fields that matter to it."""
+"""Jobs to render: one for each strategy, with the fields that affect its manifests."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BLOCK = 64 * 1024
 
 
 class Hub:
-    """What the hub has, what it was asked for, and how it behaves."""
+    """The content of the hub, the requests that it received, and its behaviour."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,7 +38,7 @@ class Hub:
         """Bytes of files that it has sent."""
 
     def downloads(self) -> list[str]:
-        """The files that were asked for, once for each GET."""
+        """The requested files, one for each GET."""
         return [path for path in self.requests if path.startswith("GET ") and "/resolve/" in path]
 
     def commit(self, repository: Path) -> str:
@@ -50,7 +50,7 @@ class Hub:
 
 
 def files_of(repository: Path) -> list[Path]:
-    """Its files, in the order of their names."""
+    """Its files, sorted by name."""
     return sorted(path for path in repository.rglob("*") if path.is_file())
 
 
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def server_of(hub: Hub, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPServer:
-    """The server of the hub. Port 0: any that is free."""
+    """The server of the hub. With port 0 it gets a free port."""
     return ThreadingHTTPServer((host, port), type("Handler", (_Handler,), {"hub": hub}))
 
 

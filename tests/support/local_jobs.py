@@ -1,4 +1,4 @@
-"""Jobs under `muster run`, as a user starts it, and a small script that can stand in for training."""
+"""Jobs under `muster run`, as a user starts it, and a small script that replaces training."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class LocalJob(RunningJob):
 
     @contextmanager
     def running(self, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """A `muster run`, which is killed at the end if it still runs. No process of it may be left."""
+        """A `muster run`. If it is still running at the end, it is killed. No process of it may remain."""
         process = self.start(*arguments, env=env)
         try:
             yield process
@@ -156,7 +156,7 @@ class LocalJob(RunningJob):
             return finish(process, seconds)
 
     def muster_run_beside(self, *arguments: str) -> tuple[int, str]:
-        """The same while another run goes on."""
+        """The same during another run."""
         return finish(LocalJob(self.folder).start(*arguments))
 
     def has_ended(self) -> bool:
@@ -181,11 +181,11 @@ class LocalJob(RunningJob):
 
     @property
     def mark(self) -> str:
-        """What all processes of the run carry."""
+        """The mark of all processes of the run."""
         return mark_in(self.run)
 
     def pid_of(self, *replicas: str, attempt: int = 0) -> int:
-        """The training process of the first of the replicas that has one of at least that attempt, once there is one."""
+        """Waits for the training process of the first replica that has one of at least that attempt."""
 
         def pids() -> list[int]:
             entries = [entry for entry in self.processes() if entry["replica"] in replicas and entry["attempt"] >= attempt]
@@ -228,7 +228,7 @@ def mark_in(run: Path) -> str:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; a zombie that nobody has reaped yet does not."""
+    """Whether it has ended. A zombie that is not reaped yet has ended."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A real S3 server on this machine: versitygw over a folder, built as the programs of the cluster's tests are."""
+"""A real S3 server on this machine: versitygw over a folder, built like the programs of the cluster's tests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DEADLINE = 60.0
 
 @dataclass
 class ObjectStore:
-    """It runs from its making to `stop`. `objects` is the bucket's folder, as the server sees it: on a file system of its own that is
-    small enough to be filled, mounted where nobody else sees it."""
+    """A server that runs from its creation to `stop`. `objects` is the folder of the bucket on the disk of the server. It is on a file
+    system of its own that is small enough to fill. Only the server has it mounted."""
 
     folder: Path
     port: int
@@ -32,7 +32,7 @@ class ObjectStore:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those by which a client reaches it."""
+        """The variables with which a client reaches it."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -46,7 +46,7 @@ class ObjectStore:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """No byte is left on its disk."""
+        """Fills the disk until no byte is left."""
         filling = self.objects.parent / "filling"
         with filling.open("wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -58,7 +58,7 @@ class ObjectStore:
 
     @contextmanager
     def frozen_at(self, pattern: str) -> Iterator[Path]:
-        """It takes in nothing and answers nobody from when there is such an object, or such a folder of some; gives that."""
+        """Stops the server as soon as an object matches the pattern, until the end of the block. Returns the path of the object."""
         limit = time.monotonic() + DEADLINE
         while not (path := next(self.objects.glob(pattern), None)):
             assert time.monotonic() < limit, f"no {pattern} in {DEADLINE} s"
@@ -75,7 +75,7 @@ class ObjectStore:
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """All that it has is below `folder`."""
+    """A server with all its files below `folder`."""
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["versitygw"])
     folder.mkdir(parents=True)

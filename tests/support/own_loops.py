@@ -1,4 +1,4 @@
-"""The environment in which a program of a user's own runs, for tests of `muster_training` without a supervisor."""
+"""The environment of a program of the user, for tests of `muster_training` without a supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
 
 def own_environment(folder: Path | str | None = None, *, rank: int | None = 0, world: int = 1, **changed: Any) -> dict[str, str]:
-    """The variables of one process of a `script`. `folder` is the storage; without it the job has none."""
+    """The variables of one process of a `script`. `folder` is the storage. Without it the job has none."""
     checkpoint = CheckpointSpec(directory=str(folder)) if folder else None
     spec = TrainerSpec(strategy=descriptors.runtime(), batch=BatchSpec(), script="train.py", checkpoint=checkpoint)
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A supervisor with real processes: small Python programs without a framework; and an operator for it to report to."""
+"""A supervisor with real processes, which are small Python programs without a framework, and an operator that receives its reports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Document(dict[str, Any]):
 
 
 class SupervisorRun:
-    """One supervisor, its files, and the mark by which all that descends from it is found."""
+    """One supervisor, its files, and the mark of all its descendants."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class SupervisorRun:
         self.popen: subprocess.Popen[bytes] | None = None
 
     def environment(self, *, processes: int, entry: dict[str, Any], grace: float) -> dict[str, str]:
-        """Of a DDP replica that is its whole world."""
+        """The environment of a DDP replica that is its whole world."""
         trainer = {
             "strategy": descriptors.document(),
             **entry,
@@ -122,7 +122,7 @@ class SupervisorRun:
         stdout: int | None = None,
         **changed: str,
     ) -> SupervisorRun:
-        """Begin a replica that runs `source` as its script, or `command`; `stdout` may be a file descriptor."""
+        """Starts a replica that runs `source` as its script, or `command`. `stdout` may be a file descriptor."""
         if source is not None:
             self.script.write_text(source)
         entry = {"command": command} if command else {"script": str(self.script)}
@@ -145,7 +145,7 @@ class SupervisorRun:
         return self.popen.pid
 
     def wait(self) -> int:
-        """The exit code, once it has ended; by then nothing of it may be left."""
+        """The exit code, once it has ended. No descendant may remain."""
         assert self.popen is not None
         code = self.popen.wait(DEADLINE)
         assert self.members() == []
@@ -166,7 +166,7 @@ class SupervisorRun:
         wait_until(lambda: self.out.read_text(errors="replace").count(text) >= times, f"{text!r} on stdout")
 
     def members(self) -> list[psutil.Process]:
-        """Every living process that carries the mark."""
+        """Every living process with the mark."""
         processes = []
         for process in psutil.process_iter():
             try:
@@ -184,7 +184,7 @@ class SupervisorRun:
 
 
 class Coordinator(http.server.ThreadingHTTPServer):
-    """Keeps what is reported and answers as the contract says."""
+    """Records the reports, and answers as the contract demands."""
 
     def __init__(self) -> None:
         self.reports: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()

@@ -1,4 +1,4 @@
-"""The commands, files and outputs of a page of the documentation, and running them as a reader does."""
+"""The commands, files and outputs of a page of the documentation, and their execution."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Command:
 
 @dataclass(frozen=True)
 class File:
-    """A file that the reader is asked to write."""
+    """A file that the page asks the reader to write."""
 
     name: str
     content: str
 
 
 def steps(page: Path) -> Iterator[Command | File]:
-    """What the page asks for, in order. The name of a YAML file is the last one that the text before it has in backticks."""
+    """The instructions of the page, in order. The name of a YAML file is the last one in backticks before it."""
     text = page.read_text()
     end = 0
     for block in _FENCE.finditer(text):
@@ -62,7 +62,7 @@ def _commands(content: str) -> Iterator[Command]:
 
 
 def assert_as_shown(command: Command, output: str) -> None:
-    """Each line that the page shows has its place in the output. Numbers may differ, and progress may have fewer lines or more."""
+    """Checks that each line of the page is in the output, in order. Numbers may differ, and progress may have fewer or more lines."""
     lines = iter(output.splitlines())
     for shown in command.shown:
         if not shown.startswith(_OPTIONAL):

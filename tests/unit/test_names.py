@@ -11,9 +11,16 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "tests" / "unit"
 FOLDERS = (
     *("control", "kubernetes", "lifecycle", "local", "trainer", "client", "training_library", "report", "strategies"),
-    *("render", "admission", "api", "contract", "explain", "measure"),
+    *("render", "admission", "api", "contract", "explain", "measure", "ui"),
 )
-FILES = sorted([*UNIT.glob("test_*.py"), *(file for folder in FOLDERS for file in (UNIT / folder).rglob("test_*.py"))])
+OTHERS = (ROOT / "tests" / "apiserver", ROOT / "tests" / "property")
+FILES = sorted(
+    [
+        *UNIT.glob("test_*.py"),
+        *(file for folder in FOLDERS for file in (UNIT / folder).rglob("test_*.py")),
+        *(file for folder in OTHERS for file in folder.glob("test_*.py")),
+    ]
+)
 LONGEST_NAME = 80
 AVOIDED = frozenset({"who", "whom", "whoever", "whatever", "nobody", "told", "said", "heard", "anew"})
 

@@ -1,1 +1,1 @@
-"""A real API server without nodes, the chart installed in it, operators as processes, and this process in the kubelets' place."""
+"""A real API server without nodes: the chart is installed in it, operators are processes, and the tests replace the kubelets."""

@@ -1,4 +1,4 @@
-"""Requests to the API server, in plain JSON, from tests: over one connection for each thread."""
+"""Requests of tests to the API server, in plain JSON. Each thread has one connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """One caller of the API server."""
+    """A client of the API server."""
 
     def __init__(self, server: str, token: str, authority: str) -> None:
         self.server, self.token, self.authority = server, token, authority
@@ -36,7 +36,7 @@ class Api:
 
     @classmethod
     def of(cls, kubeconfig: Path) -> Api:
-        """The caller that the kubeconfig names."""
+        """The client with the server and the account of a kubeconfig."""
         config = json.loads(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         return cls(cluster["server"], user["token"], cluster["certificate-authority"])
@@ -70,7 +70,7 @@ class Api:
         return self.request("POST", path, body)
 
     def delete(self, path: str, options: Object | None = None) -> None:
-        """Deletes unless it is gone."""
+        """Deletes the object if it exists."""
         try:
             self.request("DELETE", path, options)
         except ApiError as error:
@@ -82,14 +82,14 @@ class Api:
         return self.request("PATCH", path, body, content="application/merge-patch+json")
 
     def apply(self, path: str, body: Object) -> Object:
-        """Server-side apply, by force."""
+        """Server-side apply, with `force`."""
         return self.request("PATCH", f"{path}?fieldManager=tests&force=true", body, content="application/apply-patch+yaml")
 
     def items(self, path: str, **query: str) -> list[Object]:
         return list(self.get(f"{path}?{urlencode(query)}")["items"])
 
     def watch(self, path: str, version: str, **query: str) -> Watch:
-        """What happens from a resourceVersion on."""
+        """The changes from a resourceVersion on."""
         options = urlencode({"watch": "true", "resourceVersion": version, "timeoutSeconds": "3000", **query})
         connection = self._connect(timeout=None)
         connection.request("GET", f"{path}?{options}", headers=self._headers("application/json"))

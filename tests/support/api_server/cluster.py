@@ -1,4 +1,4 @@
-"""The API server with the chart's definition, roles and service account in it."""
+"""The API server, with the chart's CRD, roles and service account."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ rules:
 
 
 class Cluster:
-    """An API server; `admin` may do everything. `configuration` is the operator's, as the chart writes it. `scraper` is a token with
-    which metrics can be read."""
+    """An API server. `admin` may do everything. `configuration` is that of the operator, as the chart writes it. `scraper` is a token
+    that may read metrics."""
 
     def __init__(self, kubeconfig: Path, audit: Path, options: Sequence[str] = ()) -> None:
         self.kubeconfig = kubeconfig
@@ -72,7 +72,7 @@ class Cluster:
         self._namespaces = 0
 
     def install(self) -> None:
-        """What the chart has, less the operator itself."""
+        """The objects of the chart without the operator."""
         manifests = rendered(*self._options)
         self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
         for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
@@ -84,7 +84,7 @@ class Cluster:
         self.scraper = self._reader_of_metrics()
 
     def _reader_of_metrics(self) -> str:
-        """The token of an account that is bound to the chart's role for readers of metrics."""
+        """The token of an account with the chart's role for readers of metrics."""
         accounts = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts"
         self.admin.apply(f"{accounts}/prometheus", _named("v1", "ServiceAccount", "prometheus"))
         binding = {
@@ -97,7 +97,7 @@ class Cluster:
         return str(self.admin.create(f"{accounts}/prometheus/token", wanted)["status"]["token"])
 
     def namespace(self, prefix: str) -> str:
-        """A new namespace, with the service account that pods run under."""
+        """A new namespace, with the service account of pods."""
         self._namespaces += 1
         name = f"{prefix}-{self._namespaces}"
         self.admin.create("/api/v1/namespaces", _named("v1", "Namespace", name))
@@ -105,7 +105,7 @@ class Cluster:
         return name
 
     def empty(self, namespace: str) -> None:
-        """Removes jobs, pods and services, as the garbage collector would if there were one."""
+        """Removes jobs, pods and services, because there is no garbage collector."""
         self.admin.delete(JOBS.format(namespace))
         for pod in self.admin.items(f"/api/v1/namespaces/{namespace}/pods"):
             self.admin.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
@@ -135,7 +135,7 @@ class Cluster:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Kills the API server; it is started again, with what it had, at the end."""
+        """Kills the API server. At the end it starts again with its old content."""
         server = self._server()
         command = server.cmdline()
         server.send_signal(signal.SIGKILL)
@@ -149,7 +149,7 @@ class Cluster:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The API server takes connections, and answers nothing until the end."""
+        """The API server accepts connections, but answers no request until the end."""
         server = self._server()
         server.send_signal(signal.SIGSTOP)
         try:
@@ -165,7 +165,7 @@ class Cluster:
         return server
 
     def _serves(self) -> bool:
-        """Whether everything that tests ask for is served: each kind has a cache of its own, and custom ones come last."""
+        """Whether the server serves all kinds that tests use. Each kind has a cache of its own, and custom kinds come last."""
         with suppress(http.client.HTTPException, OSError, ApiError):
             return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], JOBS))
         return False

@@ -34,7 +34,7 @@ class Muster:
 
     @contextmanager
     def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Starts the command, and kills it at the end of the block if it still runs."""
+        """Starts the command, and kills it at the end of the block if it is still running."""
         with subprocess.Popen(
             self._command(arguments),
             env=self._environment(),

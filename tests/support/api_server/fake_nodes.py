@@ -1,4 +1,4 @@
-"""kwok's fake nodes: pods on them run without a container, and can be ended by their status."""
+"""The fake nodes of kwok. Their pods run without a container, and end by a change of their status."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] =
 
 @contextmanager
 def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: str = "") -> Iterator[None]:
-    """Runs every pod with a node so many milliseconds after it was made, and removes deleted ones. Ends those with the label `ends` well,
-    two seconds after they began to run."""
+    """Runs every pod with a node so many milliseconds after its creation, and removes deleted ones. Ends those with the label `ends`
+    with success, two seconds after they started to run."""
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["kwok"])
     folder_of_stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
@@ -69,7 +69,7 @@ def add_node(api: Api, name: str, *, cpu: int, labels: Mapping[str, str] | None 
 
 
 def remove_node(api: Api, name: str) -> None:
-    """The node and its pods are gone at once, as when a cloud takes a machine away."""
+    """The node and its pods disappear at once, as when a cloud removes a machine."""
     api.delete(f"{_NODES}/{name}")
     for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}"):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

@@ -1,4 +1,4 @@
-"""Jobs to try, and what is seen of them."""
+"""Jobs of tests, and their observation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Jobs:
         self.api.patch(f"{self.path(name)}/scale", {"spec": {"replicas": replicas}})
 
     def replace_status(self, name: str, status: Object) -> None:
-        """Writes the whole status. Tries again where the operator has written in between."""
+        """Writes the whole status. Tries again if the operator has written it in between."""
 
         def written() -> bool:
             try:

@@ -1,4 +1,4 @@
-"""This process in the place of scheduler and kubelets: pods get a node, run, end and are removed, by their status alone."""
+"""Replaces the scheduler and the kubelets: pods get a node, run, end and are removed by changes of their status alone."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ def trainer(state: Object, *, ready: bool = False) -> list[Object]:
 
 
 class Kubelet:
-    """What a node does with a pod, on demand."""
+    """Does with a pod what a node does, on request."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def bind(self, pod: Object, node: str = "node-0") -> None:
-        """Gives it a node; from now on its deletion needs a kubelet."""
+        """Binds the pod to a node. From then on its deletion needs a kubelet."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
         with suppress(ApiError):
             self._api.create(f"{pod_path(pod)}/binding", binding)
 
     def run(self, pod: Object) -> None:
-        """Its trainer container runs."""
+        """Marks its trainer container as running."""
         if not pod["spec"].get("nodeName"):
             self.bind(pod)
         status = {"phase": "Running", "startTime": now(), "containerStatuses": trainer({"running": {"startedAt": now()}}, ready=True)}
         self.set_status(pod, status)
 
     def end(self, pod: Object, code: int, *, message: str = "", reason: str = "", side_car: str = "") -> None:
-        """Its trainer container ends with an exit code and a termination message; the container `side_car`, if there is one, runs on."""
+        """Ends its trainer container with an exit code and a termination message. The container `side_car`, if present, continues to
+        run."""
         terminated = {
             "exitCode": code,
             "reason": reason or ("Completed" if code == 0 else "Error"),
@@ -60,17 +61,17 @@ class Kubelet:
         self.set_status(pod, {"phase": phase, "containerStatuses": containers})
 
     def disrupt(self, pod: Object, reason: str = "EvictionByEvictionAPI") -> None:
-        """What the eviction API does: a condition, then the deletion."""
+        """Does what the eviction API does: sets a condition, then deletes the pod."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "evicted", "lastTransitionTime": now()}
         self.set_status(pod, {"conditions": [condition]})
         self._api.delete(pod_path(pod))
 
     def remove(self, pod: Object) -> None:
-        """A pod whose deletion was requested is gone."""
+        """Removes a pod whose deletion was requested."""
         self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
 
     def set_status(self, pod: Object, status: Object) -> None:
-        """Over the pod's status; nothing where the pod is gone, or is another one by now."""
+        """Patches the status of the pod. Does nothing if the pod is gone or replaced."""
         try:
             self._api.patch(f"{pod_path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
         except ApiError as error:
@@ -79,10 +80,8 @@ class Kubelet:
 
 
 class Nodes:
-    """Kubelets at work: each pod runs as soon as it is made, and goes `grace` seconds after its deletion was requested.
-
-    `seen` is every pod ever seen, by uid, as it was last; `ends` says with which exit code a running pod ends, None: not by itself.
-    """
+    """Kubelets that run each pod as soon as it exists, and remove it `grace` seconds after the request to delete it. `seen` has the last
+    state of every pod, by uid. `ends` returns the exit code with which a running pod ends, or None if it does not end by itself."""
 
     def __init__(self, api: Api, namespace: str, *, grace: float = 0.0) -> None:
         self._api = api

@@ -33,7 +33,7 @@ def define(api: Api) -> None:
 
 @contextmanager
 def kueue(folder: Path, kubeconfig: Path) -> Iterator[None]:
-    """Runs Kueue, with its webhooks for its own objects. Its definitions exist already."""
+    """Runs Kueue, with webhooks for its own objects. Its CRDs exist already."""
     api, (health, webhook) = Api.of(kubeconfig), free_ports(2)
     authority = _certificate(folder)
     configuration = {

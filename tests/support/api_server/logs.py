@@ -34,7 +34,7 @@ class LogNode:
             self._changed.notify_all()
 
     def end(self, pod: str) -> None:
-        """The container has ended: who follows its log gets no more."""
+        """The container has ended, so followers of its log get no more lines."""
         with self._changed:
             self._ended.add(pod)
             self._changed.notify_all()
@@ -46,7 +46,7 @@ class LogNode:
             self._lines.pop(pod, None)
 
     def cut(self) -> None:
-        """Breaks the connections of all who follow."""
+        """Breaks the connections of all followers."""
         with self._changed:
             self._cuts += 1
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Operators as processes, under the chart's service account."""
+"""Operators as processes with the service account of the chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDRESS = "10.244.0.7"
 
 
 class OperatorProcess:
-    """One `python -m muster.kubernetes`. Starting it again is what a kubelet does with a container that ended."""
+    """A process `python -m muster.kubernetes`. A second start is what a kubelet does with a container that has ended."""
 
     def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any], env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ class OperatorProcess:
         return "muster_leader 1" in self.figures()
 
     def probe(self, name: str) -> tuple[int, str]:
-        """Status and text of a probe; status 0: nobody answers."""
+        """Status and text of a probe. Status 0 means no answer."""
         return _get(f"http://127.0.0.1:{self.health}/{name}")
 
     def figures(self) -> str:
         return self.scrape(self._cluster.scraper)[1]
 
     def scrape(self, token: str | None) -> tuple[int, str]:
-        """Status and text of the metrics, for the bearer of this token."""
+        """Status and text of the metrics for the bearer of this token."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return _get(urllib.request.Request(f"https://127.0.0.1:{self.metrics}/metrics", headers=headers))
 
@@ -79,7 +79,7 @@ class OperatorProcess:
         return self.process is not None and self.process.poll() is None
 
     def trusted(self) -> ssl.SSLContext:
-        """For a client of its coordination channel, which knows it by another name than this test does."""
+        """Settings of a TLS client of its coordination channel, whose certificate has another host name than the test uses."""
         secret = self._cluster.admin.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/secrets/{self._secret}")
         context = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["tls.crt"]).decode())
         context.check_hostname = False
@@ -110,7 +110,7 @@ class OperatorProcess:
 def operating(
     cluster: Cluster, folder: Path, *, pod: str = "muster-0", env: Mapping[str, str] | None = None, **settings: Any
 ) -> Iterator[OperatorProcess]:
-    """An operator that leads and is ready; `settings` go over its configuration, and `env` over its environment."""
+    """An operator that leads and is ready. `settings` override its configuration, and `env` its environment."""
     operator = OperatorProcess(cluster, folder, pod=pod, settings=settings, env=env)
     try:
         yield operator.start().ready()

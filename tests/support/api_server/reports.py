@@ -12,7 +12,7 @@ from tests.support.api_server.operators import OperatorProcess
 
 
 def token(jobs: Jobs, pod: Object, audience: str = "muster") -> str:
-    """What a kubelet writes into the projected volume of this pod."""
+    """The content of the pod's projected volume, as a kubelet writes it."""
     bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
     folder = f"/api/v1/namespaces/{jobs.namespace}/serviceaccounts/default/token"

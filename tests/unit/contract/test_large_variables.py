@@ -14,7 +14,6 @@ import pytest
 from muster_contract.environment import LARGE_VARIABLES
 from muster_contract.errors import BadConfiguration
 from muster_contract.large_variables import LARGE, LONGEST, MAX_UNPACKED, pack, size, unpack
-from muster_trainer.host.large_variables import unpack_here
 from tests.support.seeds import seeded_random
 
 ADDRESSES = ",".join(f"worker-{index}.job.ns.svc:2222" for index in range(8192))
@@ -90,12 +89,18 @@ def test_random_texts_are_unpacked_unchanged() -> None:
     assert unpack(pack(texts, above=chosen.randrange(400))) == texts
 
 
-def test_a_process_with_a_variable_that_is_too_long_can_start_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+PROCESS = """
+import os, subprocess, sys
+from muster_trainer.host.large_variables import unpack_here
+
+unpack_here()
+child = "import os; print(len(os.environ['SHORT']), 'LONG' in os.environ)"
+print(len(os.environ["LONG"]), flush=True)
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+def test_a_process_with_a_variable_that_is_too_long_can_start_programs() -> None:
     packed = pack({"LONG": ADDRESSES, "SHORT": "1" * 50_000})
-    monkeypatch.setenv(LARGE_VARIABLES, packed[LARGE_VARIABLES])
-    monkeypatch.delenv("LONG", raising=False)
-    monkeypatch.delenv("SHORT", raising=False)
-    unpack_here()
-    assert os.environ["LONG"] == ADDRESSES
-    child = "import os; print(len(os.environ['SHORT']), 'LONG' in os.environ)"
-    assert subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout.split() == ["50000", "False"]
+    ended = subprocess.run([sys.executable, "-c", PROCESS], env={**os.environ, **packed}, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [str(len(ADDRESSES)), "50000", "False"]

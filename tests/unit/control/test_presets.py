@@ -40,7 +40,7 @@ def messages(admitted: Admitted) -> list[str]:
     return [str(problem) for problem in admitted.problems]
 
 
-def test_a_preset_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_an_unknown_preset_is_refused_with_the_names_of_all_presets() -> None:
     judge = admission(Presets([preset("h100-8"), preset("a100-8")]))
     [text] = messages(judge.admit(obj({**GOOD, "preset": "h100-9"})))
     assert absent(text, "spec.preset: ", "h100-9", "a100-8, h100-8") == []
@@ -56,14 +56,14 @@ def test_a_preset_that_does_not_exist_is_named_with_those_that_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["H100", "a" * 64, "-x", "x\x1b[31m", "", 8, ["h100-8"]])
-def test_a_name_that_no_preset_has_is_refused_by_its_form(name: Any) -> None:
+def test_an_invalid_name_of_a_preset_is_refused(name: Any) -> None:
     [problem] = admission(Presets()).admit(obj({**GOOD, "preset": name})).problems
     assert problem.field == "spec.preset"
     assert len(problem.message) < 400
     assert "\x1b" not in problem.message
 
 
-def test_a_job_waits_for_its_preset_and_starts_when_it_is_there() -> None:
+def test_a_job_waits_until_its_preset_exists() -> None:
     presets = Presets()
     world = World(presets=presets)
     world.submit(preset="h100-8")
@@ -89,7 +89,7 @@ def test_a_preset_that_is_not_valid_is_named_with_the_field() -> None:
     assert absent(text, "spec.preset: preset h100-8", " spec: ") == []
 
 
-def test_a_job_that_is_not_valid_with_its_preset_only_says_so_with_preset_and_field() -> None:
+def test_a_job_that_its_preset_makes_invalid_is_refused_with_preset_and_field() -> None:
     judge = admission(Presets([SMALL]))
     assert judge.admit(obj({**GOOD, "batch": {"globalSize": 3}})).problems == ()
     [text] = messages(judge.admit(obj({**NAMED, "batch": {"globalSize": 3}}, generation=2)))
@@ -114,7 +114,7 @@ def test_a_changed_preset_reaches_a_running_job_and_its_pods_get_another_form() 
     assert after.form != before.form
 
 
-def test_a_world_that_is_being_started_keeps_the_preset_as_it_was() -> None:
+def test_a_starting_world_keeps_the_old_version_of_its_preset() -> None:
     presets = Presets([SMALL])
     judge = admission(presets)
     before = judge.admit(obj(NAMED))
@@ -126,7 +126,7 @@ def test_a_world_that_is_being_started_keeps_the_preset_as_it_was() -> None:
     assert gpus(judge.admit(obj(NAMED, status=READY))) == "8"
 
 
-def test_a_running_job_whose_preset_is_deleted_goes_on_as_it_was_and_says_so() -> None:
+def test_a_running_job_keeps_its_deleted_preset_and_becomes_invalid() -> None:
     presets = Presets([SMALL])
     judge = admission(presets)
     before = judge.admit(obj(NAMED))
@@ -177,7 +177,7 @@ def test_all_pods_of_a_new_world_have_the_changed_preset_and_the_image_stays() -
     assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"registry.example.com/torch:cu128"}
 
 
-def test_the_policy_is_for_what_the_job_asks_for_and_not_for_what_its_preset_gives() -> None:
+def test_the_job_policy_does_not_apply_to_fields_of_the_preset() -> None:
     strict = {"templates": Templates.RESTRICTED, "volumes": [], "max_replicas_per_job": 2}
     judge = admission(Presets([preset()]), **strict)
     assert judge.admit(obj(NAMED)).problems == ()
@@ -243,14 +243,14 @@ def test_a_file_has_one_preset_or_a_list_as_kubectl_prints_it(tmp_path: Path, ma
         ("\x00", "presets.yaml"),
     ],
 )
-def test_a_file_that_holds_something_else_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_without_a_preset_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "presets.yaml"
     file.write_text(text)
     with pytest.raises(InvalidJobFileError, match=message):
         read_presets(file)
 
 
-def test_without_a_file_the_message_says_where_to_get_one() -> None:
+def test_the_error_without_a_file_names_the_command_that_gets_it() -> None:
     job = parse_job(JOB, source="job.yaml")
     for take in (with_preset, with_preset_written_out):
         with pytest.raises(InvalidJobError, match="kubectl get trainingpreset h100-8 -o yaml"):

@@ -190,7 +190,7 @@ def test_text_of_tenants_is_escaped_and_cut() -> None:
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_a_status_that_somebody_has_forged_makes_no_span_that_cannot_be_encoded(time: str) -> None:
+def test_a_forged_status_makes_no_span_that_cannot_be_encoded(time: str) -> None:
     forged = {"startTime": time, "completionTime": time, "phase": "Succeeded", "progress": {"step": 2**70}}
     phases = dict.fromkeys(ALL, 1e300)
     attempts = [broken(failedTime=time, endTime=time), {**record(2**70, 1), "startTime": time, "phases": phases}]

@@ -55,7 +55,7 @@ DONE = TrainingJobStatus(phase=Phase.SUCCEEDED, completion_time=CREATED + timede
         {HERE: "http://c", "OTEL_TRACES_EXPORTER": "none"},
     ],
 )
-def test_without_an_endpoint_or_when_they_are_switched_off_there_are_no_traces(environ: dict[str, str]) -> None:
+def test_tracing_is_off_without_an_endpoint_or_when_disabled(environ: dict[str, str]) -> None:
     assert tracing_from(environ) is None
 
 
@@ -68,12 +68,12 @@ def test_without_an_endpoint_or_when_they_are_switched_off_there_are_no_traces(e
         ({HERE: "collector:4318"}, HERE),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_the_name_of_the_variable(environ: dict[str, str], variable: str) -> None:
+def test_unsupported_settings_of_tracing_are_refused_with_the_variable(environ: dict[str, str], variable: str) -> None:
     with pytest.raises(TracingError, match=f"^{variable}: "):
         tracing_from(environ)
 
 
-def test_values_that_the_sdk_refuses_are_an_error_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_the_sdk_refuses_raise_a_tracing_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
     with pytest.raises(TracingError, match="max_queue_size"):
         started()
@@ -111,14 +111,14 @@ def test_the_sampler_of_the_variables_decides_for_whole_traces(collector: Collec
     assert sorted(names) == sorted((uid, name) for uid in sampled for name in ("queued", "job"))
 
 
-def test_a_collector_that_is_away_costs_the_end_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_collector_delays_the_end_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HERE, f"http://127.0.0.1:{free_ports(1)[0]}")
     tracing = started()
     tracing.record(job(), DONE, Observed())
     assert absent(tracing.close(0.1) or "", "2 of 2 spans", str(HERE)) == []
 
 
-def test_the_longer_a_job_lives_the_fewer_of_its_saves_have_a_span(collector: Collector) -> None:
+def test_a_long_job_has_spans_for_fewer_of_its_saves(collector: Collector) -> None:
     tracing = started()
 
     def save(seconds: int) -> Any:

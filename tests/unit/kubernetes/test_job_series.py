@@ -84,7 +84,7 @@ JUNK: tuple[Any, ...] = (None, True, -1, "x", [], {}, [None], {"": None}, "NaN",
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
-def test_nonsense_in_a_status_does_not_break_the_metrics(junk: Any) -> None:
+def test_invalid_values_in_a_status_do_not_break_the_metrics(junk: Any) -> None:
     nested = {key: [dict.fromkeys(value[0], junk)] if isinstance(value, list) else junk for key, value in RUNNING.items()}
     inside = {key: dict.fromkeys(value, junk) if isinstance(value, dict) else value for key, value in RUNNING.items()}
     for status in (junk, dict.fromkeys(RUNNING, junk), nested, inside):

@@ -37,7 +37,7 @@ def refused(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_without_the_preset_says_where_to_get_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_without_a_preset_names_the_command_that_gets_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused(command.split())
     message = capsys.readouterr().err
     assert absent(message, "job.yaml: spec.preset: ", "kubectl get trainingpreset gpus -o yaml", "--presets") == []

@@ -96,7 +96,9 @@ def test_pods_go_where_their_quota_is() -> None:
         (Kueue(), ("scheduling.volcano.sh",), "Never", True),
     ],
 )
-def test_a_job_that_nothing_would_hold_in_its_queue_is_not_valid(kueue: Kueue, groups: tuple[str, ...], gang: str, refused: bool) -> None:
+def test_a_job_with_a_queue_is_invalid_if_no_component_holds_its_pods(
+    kueue: Kueue, groups: tuple[str, ...], gang: str, refused: bool
+) -> None:
     job = job_of(ddp(scheduling={"queue": "team", "gang": gang}))
     assert [each.reason for each in kueue.problems(job, groups)] == (["QueueUnavailable"] if refused else [])
     assert kueue.problems(job_of(ddp()), groups) == []

@@ -110,7 +110,7 @@ def test_curves_are_compared_bit_for_bit() -> None:
     assert "1 of 2" in verdict.sentence()
 
 
-def test_the_history_has_what_ranks_add_that_save_alone_and_has_it_once() -> None:
+def test_the_history_has_the_steps_and_saves_of_single_ranks_once() -> None:
     own = [step(12, end=12), step(13, end=13)]
     added = [replace(step(number, end=14), rank=rank) for number, rank in ((14, 1), (13, 2), (14, 3))]
     saved = [Commit(rank=rank, step=number, path=f"rescue-{number}", time=15) for number, rank in ((14, 1), (13, 2))]

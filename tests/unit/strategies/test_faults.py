@@ -112,7 +112,7 @@ def test_problems_that_the_functions_raise_are_not_changed(install: Install) -> 
     assert admitted() == [Problem("spec.roles", "write 2")]
 
 
-def test_a_sound_strategy_of_a_package_works(install: Install) -> None:
+def test_a_valid_strategy_of_a_package_works(install: Install) -> None:
     install()
     assert problems(job_of()) == []
     assert admitted() == []

@@ -100,7 +100,7 @@ def test_a_deleted_job_is_shown_from_its_history(tmp_path: Path) -> None:
     visit({"gone": GoneJobs(tmp_path, None)}, look)
 
 
-def test_without_the_token_of_the_address_there_is_nothing_but_the_style(tmp_path: Path) -> None:
+def test_only_the_style_sheet_is_served_without_the_token(tmp_path: Path) -> None:
     async def look(browser: Browser) -> None:
         for path in ("/", "/jobs/local/-/digits", "/?token=wrong"):
             answer = await browser.get(path, signed_in=False)
@@ -120,7 +120,7 @@ def test_without_the_token_of_the_address_there_is_nothing_but_the_style(tmp_pat
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7788", "127.0.0.1", "127.0.0.1:80", "localhost.evil.example:7788"])
-def test_a_name_that_another_site_leads_here_is_refused(tmp_path: Path, host: str) -> None:
+def test_a_request_with_a_foreign_host_name_is_refused(tmp_path: Path, host: str) -> None:
     async def look(browser: Browser) -> None:
         answer = await browser.get("/", Host=host)
         assert answer.status == 403
@@ -139,7 +139,7 @@ def test_every_answer_forbids_foreign_scripts_frames_and_caches(tmp_path: Path) 
     visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent)}, look)
 
 
-def test_nothing_can_be_changed(tmp_path: Path) -> None:
+def test_methods_that_change_state_are_refused(tmp_path: Path) -> None:
     async def session() -> None:
         own = OwnSession({"local": LocalRuns(tmp_path)}, lambda: 0.0)
         async with TestClient(TestServer(Pages(own, hosts=None, cookie="muster").application())) as client:
@@ -152,7 +152,7 @@ def test_nothing_can_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2f..%2fetc", "a%00b", "a%2fb", "x" * 300, "<b>"])
-def test_names_lead_nowhere_else(tmp_path: Path, name: str) -> None:
+def test_paths_in_names_do_not_lead_outside_the_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "runs").mkdir()
     run_directory(tmp_path / "other")
     leave(tmp_path / "storage" / "default" / "digits")
@@ -221,7 +221,7 @@ def test_a_cluster_that_does_not_answer_hides_no_local_runs(tmp_path: Path) -> N
     visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent), "cluster": broken}, look)
 
 
-def test_a_session_that_asks_too_often_has_to_wait(tmp_path: Path) -> None:
+def test_requests_of_a_session_are_limited_in_rate(tmp_path: Path) -> None:
     now = [0.0]
 
     async def look(browser: Browser) -> None:
@@ -233,7 +233,7 @@ def test_a_session_that_asks_too_often_has_to_wait(tmp_path: Path) -> None:
     visit({"local": LocalRuns(tmp_path)}, look, clock=lambda: now[0])
 
 
-def test_a_run_is_read_on_while_it_grows_and_its_steps_are_bounded(tmp_path: Path) -> None:
+def test_a_growing_run_is_read_incrementally_with_a_limited_number_of_steps(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "digits")
     follower = RunFollower(run)
     first = follower.history()

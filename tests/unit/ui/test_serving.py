@@ -14,7 +14,7 @@ import pytest
 from muster.cli.main import main
 
 
-def test_it_serves_https_with_the_certificate_of_a_folder(tmp_path: Path) -> None:
+def test_the_page_is_served_over_https_with_the_certificate_of_a_folder(tmp_path: Path) -> None:
     key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
     files = ["-keyout", str(key), "-out", str(certificate), "-days", "1"]
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -37,14 +37,14 @@ def test_it_serves_https_with_the_certificate_of_a_folder(tmp_path: Path) -> Non
             assert process.wait(30) == 0
 
 
-def test_a_certificate_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_missing_certificate_names_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["ui", "--sign-in", "--port", "0", "--certificate", str(tmp_path)])
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("the page cannot be served: ")
 
 
-def test_a_report_of_what_is_neither_a_run_nor_a_job_says_both(
+def test_a_report_of_an_unknown_name_mentions_runs_and_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
