@@ -10,7 +10,7 @@ from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, scheduling
 from tests.support.api_server.jobs import Jobs
-from tests.support.api_server.kueue import API, define, kueue
+from tests.support.api_server.kueue import API, aggregation, can_show_positions, define, kueue
 from tests.support.api_server.operators import OperatorProcess, operating
 
 QUOTA = 4
@@ -22,11 +22,18 @@ def _object(kind: str, name: str, spec: Object) -> Object:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shows_positions() -> bool:
+    """Whether Kueue serves the positions of jobs in its queues on this machine."""
+    return can_show_positions()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shows_positions: bool) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("control-plane")
-    with scheduling(folder, options=["--set", "queueing.kueue.enabled=true"]) as cluster:
+    options = ["--set", "queueing.kueue.enabled=true"]
+    with scheduling(folder, options=options, arguments=aggregation(folder)) as cluster:
         define(cluster.admin)
-        with kueue(folder, cluster.kubeconfig):
+        with kueue(folder, cluster.kubeconfig, shows_positions=shows_positions):
             admin = cluster.admin
             for name, value in (("low", 10), ("high", 1000)):
                 admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})

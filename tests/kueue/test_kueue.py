@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.kueue.conftest import QUOTA
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.jobs import Jobs, condition, job
@@ -126,6 +128,30 @@ def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_qu
     assert before["status"]["conditions"] == after["status"]["conditions"]
     assert workload(jobs, "other") is None
     assert jobs.status("other") == {}
+
+
+def test_waiting_jobs_say_their_positions_until_they_are_admitted(jobs: Jobs, shows_positions: bool) -> None:
+    if not shows_positions:
+        pytest.skip("port 8082 is taken, or this user may not mount file systems, so Kueue cannot serve positions")
+    jobs.submit(queued_job("first", QUOTA))
+    jobs.reaches("first", "Running")
+    names = ["second", "third"]
+    for name in names:
+        jobs.submit(queued_job(name, QUOTA))
+        wait_until(lambda name=name: workload(jobs, name) is not None, f"{name} is in the queue")  # type: ignore[misc]
+
+    def places() -> list[Any]:
+        return [(jobs.status(name).get("queue") or {}).get("position") for name in names]
+
+    wait_until(lambda: places() == [1, 2], "both say their positions")
+    third = jobs.status("third")
+    assert (third["queue"]["name"], third["queue"]["clusterQueuePosition"], third["queue"]["summary"]) == ("team", 2, "2 in team")
+    assert jobs.printed("third")["QUEUED"] == "2 in team"
+    end(jobs, "first")
+    jobs.reaches("second", "Running")
+    wait_until(lambda: places() == [None, 1], "the third is next")
+    assert "queue" not in jobs.status("second")
+    assert jobs.status("third")["queue"]["since"] == third["queue"]["since"]
 
 
 def test_a_job_whose_priority_class_does_not_exist_says_so(jobs: Jobs) -> None:

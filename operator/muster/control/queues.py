@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from muster.api.job import TrainingJob
@@ -12,6 +13,7 @@ from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster, Object, owner_of
 from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
+from muster.control.positions import Positions
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.state import is_open
 from muster.render.form import is_outdated
@@ -37,6 +39,8 @@ class Kueue:
     def __init__(self, *, enabled: bool = False, served: bool = False) -> None:
         self.enabled = enabled
         self.served = served
+        self.has_positions = False
+        """Whether the cluster serves the positions of jobs in their queues."""
 
     def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
         """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
@@ -56,9 +60,12 @@ class Kueue:
 class Queues:
     """The Workloads of jobs. `controller` is the manager whose jobs it serves."""
 
-    def __init__(self, cluster: Cluster, kueue: Kueue, *, controller: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, cluster: Cluster, kueue: Kueue, positions: Positions | None, *, controller: str, now: Callable[[], datetime]
+    ) -> None:
         self._cluster = cluster
         self._kueue = kueue
+        self._positions = positions
         self._controller = controller
         self._now = now
         self._existing: dict[str, Object] = {}
@@ -69,8 +76,10 @@ class Queues:
         queue = ((obj.get("spec") or {}).get("scheduling") or {}).get("queue")
         return not queue or not self._kueue.served or obj["metadata"]["uid"] in self._settled
 
-    def forget(self, uid: str) -> None:
+    def forget(self, key: str, uid: str) -> None:
         """The job is gone."""
+        if self._positions is not None:
+            self._positions.forget(key)
         self._settled.discard(uid)
         self._existing.pop(uid, None)
 
@@ -79,6 +88,15 @@ class Queues:
 
         Raises ClusterError.
         """
+        view = await self._look(job)
+        if self._positions is None:
+            return view
+        if view is None or view.admitted or job.spec.suspend or job.status.phase.final:
+            self._positions.forget(job.key)
+            return view
+        return replace(view, position=self._positions.of(job.key, job.spec.scheduling.queue))
+
+    async def _look(self, job: TrainingJob) -> QuotaView | None:
         uid = job.metadata.uid
         self._existing.pop(uid, None)
         if not self._uses_queue(job):
@@ -140,7 +158,8 @@ class Queues:
         return self._kueue.served and ours and bool(job.spec.scheduling.queue)
 
     async def _create(self, admitted: Admitted) -> None:
-        manifest = workload(admitted.job, admitted.images, admitted.defaults)
+        """Its priority is always given: Kueue's visibility API fails for a whole queue if a Workload has none."""
+        manifest, value = workload(admitted.job, admitted.images, admitted.defaults), 0
         if name := manifest["spec"].get("priorityClassName"):
             try:
                 value = int((await self._cluster.read(priority_class(name)))["value"])
@@ -148,9 +167,8 @@ class Queues:
                 raise RefusedError(
                     f"there is no PriorityClass {name}: create it, or name another in spec.scheduling.priorityClassName"
                 ) from None
-            manifest = with_priority(manifest, value)
         with suppress(AlreadyExistsError):
-            await self._cluster.create(manifest)
+            await self._cluster.create(with_priority(manifest, value))
 
     async def _delete(self, existing: Object) -> None:
         with suppress(NotFoundError, ConflictError):

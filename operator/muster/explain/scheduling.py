@@ -244,6 +244,12 @@ WAITING: tuple[Cause, ...] = rows(
     Kind.WAITING,
     [Source.SCHEDULING, Source.STARTUP, Source.STATE],
     (
+        "InQueue",
+        r"^InQueue",
+        "the job waits in {message}",
+        "see the jobs before it: kubectl get tj shows position and queue of each; scheduling.priorityClassName decides the order",
+    ),
+    (
         "GangWaits",
         r"pod ?group|gang|minMember of group|minCount \(",
         "the scheduler starts all pods together or none, and waits for the rest: {message}",

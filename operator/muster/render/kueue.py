@@ -19,6 +19,8 @@ from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
 GROUP, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta1", "workloads"
+VISIBILITY = f"visibility.{GROUP}/v1beta1"
+"""The API that says at which position of its queue a Workload waits."""
 _API_VERSION = f"{GROUP}/{VERSION}"
 _READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
 """The fields of a pod, besides its containers, that decide which flavors fit it and what it needs."""

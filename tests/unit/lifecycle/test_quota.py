@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from muster.api.status import Phase, TrainingJobStatus
 from muster.lifecycle.actions import Decision, DeleteReplica
 from muster.lifecycle.decide import decide
-from muster.lifecycle.observed import Observed, QuotaView, ReplicaView
+from muster.lifecycle.observed import Observed, QueuePosition, QuotaView, ReplicaView
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, running, running_story
 
 WAITS = QuotaView(admitted=False, message="queue team: Pending: insufficient unused quota")
@@ -64,3 +65,33 @@ def test_a_suspended_job_waits_for_quota_when_it_resumes() -> None:
     see(story, WAITS, seconds=50)
     assert story.status.phase is Phase.PENDING
     assert created(see(story, ADMITTED, seconds=60)) == ["worker-0/1", "worker-1/1"]
+
+
+def test_the_status_says_queue_and_position_while_the_job_waits_and_since_when() -> None:
+    story = Story(job(scheduling={"queue": "team"}))
+    see(story, WAITS, seconds=0)
+    assert story.status.queue is not None
+    assert (story.status.queue.summary, story.status.queue.position) == ("team", None)
+    since = story.status.queue.since
+    see(story, replace(WAITS, position=QueuePosition(3, 7)), seconds=60)
+    queue = story.status.queue
+    assert (queue.name, queue.since, queue.position, queue.cluster_queue_position, queue.summary) == ("team", since, 3, 7, "3 in team")
+    story.edit(scheduling={"queue": "other"})
+    see(story, WAITS, seconds=70)
+    assert story.status.queue is not None
+    assert (story.status.queue.name, story.status.queue.since) == ("other", at(70))
+    see(story, ADMITTED, seconds=100)
+    assert story.status.queue is None
+
+
+def test_a_job_that_is_suspended_or_has_ended_waits_in_no_queue() -> None:
+    story = Story(job(scheduling={"queue": "team"}, activeDeadlineSeconds=60))
+    story.edit(suspend=True)
+    see(story, WAITS, seconds=0)
+    assert story.status.queue is None
+    story.edit(suspend=False)
+    see(story, WAITS, seconds=10)
+    assert story.status.queue is not None
+    assert story.status.queue.since == at(10)
+    see(story, WAITS, seconds=500)
+    assert (story.status.phase, story.status.queue) == (Phase.FAILED, None)
