@@ -119,6 +119,8 @@ class QuotaView:
     """Whether the job may run now."""
     message: str = ""
     """Why it may not."""
+    workers: int | None = None
+    """Of an elastic job that is admitted: for how many workers there is quota. None: for all that the spec asks for."""
     position: QueuePosition | None = None
     """Where it waits. None if that is unknown."""
 

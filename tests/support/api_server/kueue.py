@@ -38,6 +38,15 @@ def define(api: Api) -> None:
     wait_until(lambda: _serves(api), "Workloads are served")
 
 
+def kueue_object(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": f"{_GROUP}/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def quota(flavor: str, cpu: int) -> list[Object]:
+    """The `resourceGroups` of a ClusterQueue with so many CPUs of this flavor."""
+    return [{"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": [{"name": "cpu", "nominalQuota": cpu}]}]}]
+
+
 def can_show_positions() -> bool:
     """Whether Kueue can serve its visibility API here: its port is fixed, and it reads the API server's address from fixed paths, so it
     gets a file system of its own."""
