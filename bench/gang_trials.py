@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +43,7 @@ the API server takes the bindings one after the other, and this machine may be b
 STANDSTILL_SECONDS, STANDSTILL_LOOKS = 20.0, 10
 """After this time and so many looks without any change, nothing will change any more. The scheduler tries again after a second at most."""
 LONGEST_TRIAL_SECONDS = 300.0
-READY_SECONDS = 10
+READY_SECONDS = 20
 ELASTIC_SHARE = 0.3
 EVENTS_WITHIN_SECONDS = 5.0
 
@@ -156,7 +156,8 @@ class Trial:
         now = time.monotonic()
         self._play(now)
         for each in self.plan.jobs:
-            self._look_at(each, [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name], now)
+            own = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name]
+            self._look_at(each, own, ended_attempts(statuses.get(each.name, {})), now)
         phases = {name: status.get("phase", "Pending") for name, status in statuses.items()}
         state = (tuple(sorted(phases.items())), tuple(sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)))
         self._looks += 1
@@ -169,7 +170,7 @@ class Trial:
             for each in self.plan.jobs
             if each.name not in self._deleted and each.smallest <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
         }
-        is_quiet = now - self._changed > STANDSTILL_SECONDS and self._looks > STANDSTILL_LOOKS
+        is_quiet = now - self._changed > STANDSTILL_SECONDS + (READY_SECONDS if self._queue else 0) and self._looks > STANDSTILL_LOOKS
         stands_still = is_quiet or now - self._begun > LONGEST_TRIAL_SECONDS
         return not self.outcome.waiting or stands_still
 
@@ -195,14 +196,14 @@ class Trial:
                 if self._queue:
                     self._queue.resize(sum(self._nodes.values()))
 
-    def _look_at(self, plan: JobPlan, pods: Sequence[Object], now: float) -> None:
+    def _look_at(self, plan: JobPlan, pods: Sequence[Object], ended: Collection[int], now: float) -> None:
         """Notes whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of one that has trained enough."""
         attempt = max(map(attempt_of, pods), default=0)
         world = plan.name, attempt
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
         placed = [pod for pod in members if pod["spec"].get("nodeName")]
         running = [pod for pod in placed if pod["status"]["phase"] == "Running"]
-        if plan.name in self._deleted or any(pod["status"]["phase"] == "Failed" for pod in members):
+        if plan.name in self._deleted or attempt in ended or any(pod["status"]["phase"] == "Failed" for pod in members):
             self._half_since.pop(world, None)
         elif len(placed) >= plan.smallest:
             self._half_since.pop(world, None)
@@ -231,6 +232,11 @@ class Trial:
             remove_node(self._api, name)
         if self._queue:
             self._queue.remove()
+
+
+def ended_attempts(status: Object) -> set[int]:
+    """Attempts whose pods are being ended."""
+    return {each["attempt"] for each in status.get("attempts", ()) if "endTime" in each}
 
 
 def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int, seconds: float, queued: bool) -> list[Outcome]:

@@ -106,6 +106,12 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "wait until they end, or ask for fewer replicas; a job of higher priority may preempt them if the queue allows it",
     ),
     (
+        "PodsNotReady",
+        r"Exceeded the PodsReady timeout",
+        "the job has lost its place, because not all of its pods ran within the time that Kueue allows (waitForPodsReady)",
+        "wait until it is admitted again, and see then why its pods do not run; admins set the time in Kueue's configuration",
+    ),
+    (
         "QueueWaits",
         r"^SchedulingGated|scheduling is blocked due to non-empty scheduling gates",
         "the pods wait for a queue or another controller: they have scheduling gates",
