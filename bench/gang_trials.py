@@ -6,6 +6,9 @@ run at the same time on one control plane. Jobs arrive, jobs are deleted, and no
 and ends. One that lacks a pod does not train, as in real life. An elastic job trains once its smallest world runs, and is deleted when
 it has trained: the simulated pods send no reports, so the operator cannot make its world smaller.
 
+With `--queue kueue`, all jobs wait in queues of Kueue, each trial in one of its own. Its quota is that of the nodes, also after one is
+lost, and Kueue evicts a job whose pods do not run within READY_SECONDS.
+
 Fails if a gang was placed in part, or if a trial with gangs came to a standstill although a job fitted.
 """
 
@@ -17,17 +20,19 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.control_plane import say
-from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.api import Api, ApiError, Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, remove_node, scheduling
 from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet
+from tests.support.api_server.kueue import API as KUEUE
+from tests.support.api_server.kueue import define, kueue, kueue_object, quota
 from tests.support.api_server.operators import OperatorProcess, operating
 
 MODES = ("Required", "Never")
@@ -38,6 +43,7 @@ the API server takes the bindings one after the other, and this machine may be b
 STANDSTILL_SECONDS, STANDSTILL_LOOKS = 20.0, 10
 """After this time and so many looks without any change, nothing will change any more. The scheduler tries again after a second at most."""
 LONGEST_TRIAL_SECONDS = 300.0
+READY_SECONDS = 20
 ELASTIC_SHARE = 0.3
 EVENTS_WITHIN_SECONDS = 5.0
 
@@ -99,10 +105,29 @@ class Outcome:
     """Jobs that fit and had not ended at the standstill, with what they say."""
 
 
+class Queue:
+    """A LocalQueue of this name in the namespace of this name, with its own ClusterQueue and flavor."""
+
+    def __init__(self, api: Api, name: str, *, cpu: int) -> None:
+        self._api, self._name = api, name
+        api.create(f"{KUEUE}/resourceflavors", kueue_object("ResourceFlavor", name, {"nodeLabels": {LABEL: name}}))
+        spec = {"namespaceSelector": {}, "resourceGroups": quota(name, cpu)}
+        api.create(f"{KUEUE}/clusterqueues", kueue_object("ClusterQueue", name, spec))
+        api.create(f"{KUEUE}/namespaces/{name}/localqueues", kueue_object("LocalQueue", name, {"clusterQueue": name}))
+
+    def resize(self, cpu: int) -> None:
+        self._api.patch(f"{KUEUE}/clusterqueues/{self._name}", {"spec": {"resourceGroups": quota(self._name, cpu)}})
+
+    def remove(self) -> None:
+        self._api.delete(f"{KUEUE}/namespaces/{self._name}/localqueues/{self._name}")
+        for plural in ("clusterqueues", "resourceflavors"):
+            self._api.delete(f"{KUEUE}/{plural}/{self._name}")
+
+
 class Trial:
     """One trial in progress. `step` is called again and again with the jobs and pods of its namespace."""
 
-    def __init__(self, cluster: Cluster, seed: str, mode: str) -> None:
+    def __init__(self, cluster: Cluster, seed: str, mode: str, *, queued: bool = False) -> None:
         self.plan, self.outcome = Plan.of(seed), Outcome(mode)
         self._cluster, self._api = cluster, cluster.admin
         self.namespace = cluster.namespace("trial")
@@ -110,6 +135,7 @@ class Trial:
         self._nodes = {f"{self.namespace}-node-{number}": cpu for number, cpu in enumerate(self.plan.nodes)}
         for name, cpu in self._nodes.items():
             add_node(self._api, name, cpu=cpu, labels={LABEL: self.namespace})
+        self._queue = Queue(self._api, self.namespace, cpu=sum(self.plan.nodes)) if queued else None
         self._begun = self._changed = time.monotonic()
         self._to_come = list(self._events())
         self._deleted: set[str] = set()
@@ -131,7 +157,8 @@ class Trial:
         now = time.monotonic()
         self._play(now)
         for each in self.plan.jobs:
-            self._look_at(each, [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name], now)
+            own = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name]
+            self._look_at(each, own, ended_attempts(statuses.get(each.name, {})), now)
         phases = {name: status.get("phase", "Pending") for name, status in statuses.items()}
         state = (tuple(sorted(phases.items())), tuple(sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)))
         self._looks += 1
@@ -144,7 +171,7 @@ class Trial:
             for each in self.plan.jobs
             if each.name not in self._deleted and each.smallest <= sum(self._nodes.values()) and phases.get(each.name) != "Succeeded"
         }
-        is_quiet = now - self._changed > STANDSTILL_SECONDS and self._looks > STANDSTILL_LOOKS
+        is_quiet = now - self._changed > STANDSTILL_SECONDS + (READY_SECONDS if self._queue else 0) and self._looks > STANDSTILL_LOOKS
         stands_still = is_quiet or now - self._begun > LONGEST_TRIAL_SECONDS
         return not self.outcome.waiting or stands_still
 
@@ -160,22 +187,24 @@ class Trial:
                 worker = {"replicas": plan.workers, "resources": {"requests": {"cpu": "1"}}, "template": template}
                 elastic = {"minReplicas": plan.smallest, "maxReplicas": plan.workers, "shrinkAfterSeconds": 3600}
                 sizes: Object = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
-                self._jobs.submit(job(name, roles={"worker": worker}, scheduling={"gang": self.outcome.mode}, **sizes))
+                scheduling = {"gang": self.outcome.mode, **({"queue": self.namespace} if self._queue else {})}
+                self._jobs.submit(job(name, roles={"worker": worker}, scheduling=scheduling, **sizes))
             elif what == "deleted":
                 self._delete(name)
             else:
                 del self._nodes[name]
                 remove_node(self._api, name)
+                if self._queue:
+                    self._queue.resize(sum(self._nodes.values()))
 
-    def _look_at(self, plan: JobPlan, pods: Sequence[Object], now: float) -> None:
-        """Records whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of a world that has trained
-        long enough."""
+    def _look_at(self, plan: JobPlan, pods: Sequence[Object], ended: Collection[int], now: float) -> None:
+        """Notes whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of one that has trained enough."""
         attempt = max(map(attempt_of, pods), default=0)
         world = plan.name, attempt
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
         placed = [pod for pod in members if pod["spec"].get("nodeName")]
         running = [pod for pod in placed if pod["status"]["phase"] == "Running"]
-        if plan.name in self._deleted or any(pod["status"]["phase"] == "Failed" for pod in members):
+        if plan.name in self._deleted or attempt in ended or any(pod["status"]["phase"] == "Failed" for pod in members):
             self._half_since.pop(world, None)
         elif len(placed) >= plan.smallest:
             self._half_since.pop(world, None)
@@ -202,10 +231,17 @@ class Trial:
         self._cluster.empty(self.namespace)
         for name in self._nodes:
             remove_node(self._api, name)
+        if self._queue:
+            self._queue.remove()
 
 
-def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int, seconds: float) -> list[Outcome]:
-    """Runs the trials in both modes. Begins none after so many seconds."""
+def ended_attempts(status: Object) -> set[int]:
+    """Attempts whose pods are being ended."""
+    return {each["attempt"] for each in status.get("attempts", ()) if "endTime" in each}
+
+
+def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at_once: int, seconds: float, queued: bool) -> list[Outcome]:
+    """Runs the trials in both modes. Begins none after so many seconds. `queued`: jobs wait in queues of Kueue."""
     until = time.monotonic() + seconds
     queue = deque((seed, mode) for seed in seeds for mode in MODES)
     running: list[Trial] = []
@@ -214,7 +250,7 @@ def run(cluster: Cluster, operator: OperatorProcess, seeds: Sequence[str], *, at
         if time.monotonic() > until and len(queue) % len(MODES) == 0:  # each trial that has begun runs in all modes
             queue.clear()
         while queue and len(running) < at_once:
-            running.append(Trial(cluster, *queue.popleft()))
+            running.append(Trial(cluster, *queue.popleft(), queued=queued))
         assert operator.alive
         jobs = cluster.admin.items("/apis/muster.dev/v1alpha1/trainingjobs")
         pods = cluster.admin.items("/api/v1/pods", labelSelector="muster.dev/job-name")
@@ -263,13 +299,21 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further trial after so many minutes")
     parser.add_argument("--at-once", type=int, default=16, help="trials that run at the same time")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random choices")
+    parser.add_argument("--queue", choices=["kueue"], help="let the jobs wait in queues of Kueue")
     options = parser.parse_args()
     say(f"repeat the random choices with --seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="muster-gang-trials-") as name:
         folder = Path(name)
-        with scheduling(folder) as cluster, operating(cluster, folder / "operator") as operator:
+        with ExitStack() as stack:
+            chart = ["--set", "queueing.kueue.enabled=true"] if options.queue else []
+            cluster = stack.enter_context(scheduling(folder, options=chart))
+            if options.queue:
+                define(cluster.admin)
+                stack.enter_context(kueue(folder, cluster.kubeconfig, ready_seconds=READY_SECONDS))
+            operator = stack.enter_context(operating(cluster, folder / "operator"))
             seeds = [f"{options.seed}-{number}" for number in range(options.trials)]
-            outcomes = run(cluster, operator, seeds, at_once=options.at_once, seconds=options.minutes * 60)
+            seconds, queued = options.minutes * 60, options.queue is not None
+            outcomes = run(cluster, operator, seeds, at_once=options.at_once, seconds=seconds, queued=queued)
     print(table(outcomes))
     wrong = [each for each in outcomes if each.mode == "Required" and (each.half or each.waiting)]
     if wrong:

@@ -55,6 +55,7 @@ def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission
     workloads = {
         ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "delete"},
         ("kueue.x-k8s.io", "workloads/status"): {"update"},
+        ("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads"): {"get"},
     }
     everywhere = {("kueue.x-k8s.io", "resourceflavors"): {"get"}, ("scheduling.k8s.io", "priorityclasses"): {"get"}}
     rights = granted(render({"queueing": {"kueue": {"enabled": True}}, "watchNamespaces": ["team-a"]}))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kueue.conftest import QUOTA
+import pytest
+
+from tests.kueue.conftest import QUOTA, READY_SECONDS
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
@@ -123,9 +125,60 @@ def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_qu
     after = workload(jobs, "digits")
     assert before is not None
     assert after is not None
-    assert before["status"]["conditions"] == after["status"]["conditions"]
+    for kind in ("QuotaReserved", "Admitted"):
+        assert condition(before["status"], kind) == condition(after["status"], kind)
     assert workload(jobs, "other") is None
     assert jobs.status("other") == {}
+
+
+def test_waiting_jobs_say_their_positions_until_they_are_admitted(jobs: Jobs, shows_positions: bool) -> None:
+    if not shows_positions:
+        pytest.skip("port 8082 is taken, or this user may not mount file systems, so Kueue cannot serve positions")
+    jobs.submit(queued_job("first", QUOTA, scheduling={"priorityClassName": "high"}))
+    jobs.reaches("first", "Running")
+    names = ["second", "third"]
+    jobs.submit(queued_job("third", QUOTA))
+    jobs.submit(queued_job("second", QUOTA, scheduling={"priorityClassName": "low"}))  # which is higher than none
+
+    def places() -> list[Any]:
+        return [(jobs.status(name).get("queue") or {}).get("position") for name in names]
+
+    wait_until(lambda: places() == [1, 2], "both say their positions")
+    third = jobs.status("third")
+    assert (third["queue"]["name"], third["queue"]["clusterQueuePosition"], third["queue"]["summary"]) == ("team", 2, "2 in team")
+    assert jobs.printed("third")["QUEUED"] == "2 in team"
+    end(jobs, "first")
+    jobs.reaches("second", "Running")
+    wait_until(lambda: places() == [None, 1], "the third is next")
+    assert "queue" not in jobs.status("second")
+    assert jobs.status("third")["queue"]["since"] == third["queue"]["since"]
+
+
+def test_an_elastic_job_starts_with_the_quota_that_is_free_and_gives_back_what_it_does_not_use_any_more(jobs: Jobs) -> None:
+    jobs.submit(queued_job("first", 1))
+    jobs.reaches("first", "Running")
+    jobs.submit(queued_job("elastic", QUOTA, elastic={"minReplicas": 1, "maxReplicas": QUOTA}, batch={"globalSize": 64}))
+    elastic = jobs.reaches("elastic", "Running")
+    assert (elastic["workers"], len(jobs.pods("elastic"))) == (f"{QUOTA - 1}/{QUOTA}", QUOTA - 1)
+    jobs.submit(queued_job("second", 2))
+    waits(jobs, "second", words="insufficient unused quota")
+    jobs.scale("elastic", 1)
+    jobs.reaches("second", "Running")
+    elastic = jobs.reaches("elastic", "Running", attempt=1)
+    assert (elastic["workers"], len(jobs.pods("elastic"))) == ("1/1", 1)
+    assert (elastic.get("restarts") or {}).get("total", 0) == 0
+
+
+def test_a_job_whose_pods_do_not_run_in_time_is_evicted_and_waits_behind_others(jobs: Jobs) -> None:
+    worker = {"replicas": QUOTA, "resources": {"requests": {"cpu": "1"}}, "template": {"spec": {"nodeSelector": {"disk": "absent"}}}}
+    jobs.submit(job("stuck", roles={"worker": worker}, scheduling={"queue": "team"}))
+    wait_until(lambda: jobs.pods("stuck"), "the job is admitted")
+    jobs.submit(queued_job("next", QUOTA))
+    jobs.reaches("next", "Running", seconds=READY_SECONDS + 120)
+    stuck = waits(jobs, "stuck", words="quota")
+    assert stuck["attempts"][-1]["reason"] == "EvictedByQueue"
+    assert (stuck.get("restarts") or {}).get("total", 0) == 0
+    wait_until(lambda: condition((workload(jobs, "next") or {})["status"], "PodsReady").get("status") == "True", "all pods run")
 
 
 def test_a_job_whose_priority_class_does_not_exist_says_so(jobs: Jobs) -> None:

@@ -31,6 +31,9 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status] # an evicted Workload gives its quota back once the pods have ended
   verbs: [update]
+- apiGroups: [visibility.kueue.x-k8s.io]
+  resources: [localqueues/pendingworkloads] # positions of jobs in their queues
+  verbs: [get]
 {{- end }}
 - apiGroups: [""]
   resources: [events]

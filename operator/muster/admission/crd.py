@@ -29,6 +29,7 @@ HEADER = "# Generated from operator/muster/api by `python -m muster.admission.cr
 _COLUMNS = (
     ("STRATEGY", "string", ".spec.strategy", "Strategy of the job.", 0),
     ("PHASE", "string", ".status.phase", "Phase of the job.", 0),
+    ("QUEUED", "string", ".status.queue.summary", "Position and name of the queue that the job waits in.", 0),
     ("WORKERS", "string", ".status.workers", "Running and desired workers.", 0),
     ("STEP", "integer", ".status.progress.step", "Number of steps done.", 0),
     ("%", "integer", ".status.progress.percent", "Percentage of the steps that are done.", 0),

@@ -479,6 +479,22 @@ class Goodput(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueStatus(StatusPart):
+    """The queue that a job waits in."""
+
+    name: str
+    """Name of the queue, a LocalQueue of Kueue."""
+    since: Time
+    """Since when the job waits in the queue."""
+    position: Annotated[int | None, Field(ge=1)] = None
+    """Position in the LocalQueue, from 1. Absent if Kueue does not say it."""
+    cluster_queue_position: Annotated[int | None, Field(ge=1)] = None
+    """Position in the ClusterQueue of the LocalQueue, from 1. Absent if Kueue does not say it."""
+    summary: str
+    """Position and name in short, such as `3 in team-a`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(StatusPart):
     """A message for the user."""
 
@@ -512,6 +528,8 @@ class TrainingJobStatus(StatusPart):
     """The trainer image. It is fixed when the job is admitted."""
     gang_scheduler: Annotated[str | None, Field(max_length=253)] = None
     """API group of the job's PodGroup. Empty if each pod is scheduled by itself. It is fixed when the job starts or resumes."""
+    queue: QueueStatus | None = None
+    """The queue that the job waits in. Absent while it does not wait."""
     attempt: Count = 0
     """Number of the current attempt."""
     world: World | None = None

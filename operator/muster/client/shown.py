@@ -32,7 +32,7 @@ def document_as(output: str, document: Any) -> str:
     return write_yaml(document) if output == "yaml" else json.dumps(document, indent=2) + "\n"
 
 
-_HEADER = ("NAMESPACE", "NAME", "STRATEGY", "PHASE", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "MESSAGE")
+_HEADER = ("NAMESPACE", "NAME", "STRATEGY", "PHASE", "QUEUED", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "MESSAGE")
 _LONGEST_MESSAGE = 60
 
 
@@ -47,6 +47,7 @@ def _row(job: Object, now: datetime) -> list[str]:
         metadata["name"],
         job["spec"].get("strategy"),
         status.get("phase") or "Pending",
+        (status.get("queue") or {}).get("summary"),
         status.get("workers"),
         progress.get("step"),
         progress.get("percent"),

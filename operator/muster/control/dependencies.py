@@ -10,6 +10,7 @@ from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.status import TrainingJobStatus
 from muster.control.cluster import Cluster, Object
 from muster.control.gangs import Gangs
+from muster.control.positions import Positions
 from muster.control.presets import Presets
 from muster.control.queues import Kueue
 from muster.control.reports import Reports
@@ -40,6 +41,8 @@ class Dependencies:
     policy: Policy = DEFAULT_POLICY
     gangs: Gangs = field(default_factory=Gangs)
     kueue: Kueue = field(default_factory=Kueue)
+    positions: Positions | None = None
+    """Positions of jobs in their queues. None: they are not shown."""
     again: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None

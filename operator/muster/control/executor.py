@@ -23,7 +23,7 @@ from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
 from muster.render.form import is_outdated
 from muster.render.gang import SCHEDULERS, pod_group, priority_class_of, with_count
-from muster.render.kueue import Placement, placed
+from muster.render.kueue import Placement, placed, pod_set_of
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
 from muster.strategies.registry import strategy_of
@@ -177,7 +177,7 @@ class Executor:
             plans=plans,
             priority_class=group["spec"].get("priorityClassName", "") if group else None,
         )
-        if placement := placements.get(str(action.role).lower()):
+        if placement := placements.get(pod_set_of(action.role)):
             manifest = placed(manifest, placement)
         if self._dependencies.tracing is not None:
             _add_variables(manifest, self._dependencies.tracing.variables(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from muster.api.job import TrainingJob
@@ -12,23 +13,29 @@ from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster, Object, owner_of
 from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
+from muster.control.positions import Positions
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.state import is_open
 from muster.render.form import is_outdated
 from muster.render.gang import chosen
 from muster.render.kueue import (
     Placement,
+    admitted_count,
     conditions_of,
     flavor,
     flavors_of,
     identity,
     is_true,
     placement_of,
+    pod_set_of,
     priority_class,
     released,
+    with_given_back,
+    with_pods_ready,
     with_priority,
     workload,
 )
+from muster.strategies.registry import strategy_of
 
 
 class Kueue:
@@ -37,6 +44,8 @@ class Kueue:
     def __init__(self, *, enabled: bool = False, served: bool = False) -> None:
         self.enabled = enabled
         self.served = served
+        self.has_positions = False
+        """Whether the cluster serves the positions of jobs in their queues."""
 
     def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
         """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
@@ -56,9 +65,12 @@ class Kueue:
 class Queues:
     """The Workloads of jobs. `controller` is the manager whose jobs it serves."""
 
-    def __init__(self, cluster: Cluster, kueue: Kueue, *, controller: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, cluster: Cluster, kueue: Kueue, positions: Positions | None, *, controller: str, now: Callable[[], datetime]
+    ) -> None:
         self._cluster = cluster
         self._kueue = kueue
+        self._positions = positions
         self._controller = controller
         self._now = now
         self._existing: dict[str, Object] = {}
@@ -69,8 +81,10 @@ class Queues:
         queue = ((obj.get("spec") or {}).get("scheduling") or {}).get("queue")
         return not queue or not self._kueue.served or obj["metadata"]["uid"] in self._settled
 
-    def forget(self, uid: str) -> None:
+    def forget(self, key: str, uid: str) -> None:
         """The job is gone."""
+        if self._positions is not None:
+            self._positions.forget(key)
         self._settled.discard(uid)
         self._existing.pop(uid, None)
 
@@ -79,6 +93,15 @@ class Queues:
 
         Raises ClusterError.
         """
+        view = await self._look(job)
+        if self._positions is None:
+            return view
+        if view is None or view.admitted or job.spec.suspend or job.status.phase.final:
+            self._positions.forget(job.key)
+            return view
+        return replace(view, position=self._positions.of(job.key, job.spec.scheduling.queue))
+
+    async def _look(self, job: TrainingJob) -> QuotaView | None:
         uid = job.metadata.uid
         self._existing.pop(uid, None)
         if not self._uses_queue(job):
@@ -94,7 +117,8 @@ class Queues:
             return QuotaView(admitted=False, message=f"queue {job.spec.scheduling.queue}: {message}")
         if existing is None and is_open(job.status) and job.status.condition(ConditionType.QUOTA_RESERVED) is None:
             return None
-        return view_of(existing, job.spec.scheduling.queue)
+        worker = pod_set_of(strategy_of(job.spec.strategy).worker_role) if job.spec.elastic else None
+        return view_of(existing, job.spec.scheduling.queue, worker)
 
     async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
         """Creates the Workload of a job that wants to run, and gives its quota back once no pod of the job uses it. Raises ClusterError."""
@@ -104,12 +128,18 @@ class Queues:
         existing = self._existing.get(uid)
         ended = all(view.phase.ended and not view.lingers for view in observed.replicas)
         if status.phase.final:
+            if self._positions is not None:
+                self._positions.forget(job.key)
             if existing is not None and ended:
                 await self._delete(existing)
             if existing is None or ended:
                 self._settled.add(uid)
             return
-        if is_open(status) or observed.quota is None:
+        if observed.quota is None:
+            return
+        if is_open(status):
+            if existing is not None and observed.quota.admitted:
+                await self._tell(admitted.job, existing, status, observed)
             return
         is_empty = observed.live and not observed.replicas
         if job.spec.suspend:
@@ -124,7 +154,26 @@ class Queues:
             if is_outdated(existing, wanted):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
-                await self._cluster.replace_status(released(existing, f"{self._now():%Y-%m-%dT%H:%M:%SZ}"))
+                await self._cluster.replace_status(released(existing, self._time()))
+
+    async def _tell(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
+        """Tells Kueue whether all pods of the world run, and gives back the quota of workers that the spec does not ask for any more.
+
+        Workers that are lost keep their quota, because they come back when there are nodes.
+        """
+        is_ready = status.world is not None and status.world.ready_time is not None
+        updated = with_pods_ready(existing, is_ready, self._time())
+        if job.spec.elastic is not None:
+            strategy = strategy_of(job.spec.strategy)
+            role = strategy.worker_role
+            pods = sum(view.role == role and not (view.phase.ended and not view.lingers) for view in observed.replicas)
+            wanted = len(strategy.plan(job.spec).of(role))
+            updated = with_given_back(updated, pod_set_of(role), max(pods, wanted))
+        if updated != existing:
+            await self._cluster.replace_status(updated)
+
+    def _time(self) -> str:
+        return f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
 
     async def placements(self, job: TrainingJob) -> dict[str, Placement]:
         """What Kueue adds to the pods of each role, by the role's name in lower case. Raises ClusterError."""
@@ -140,7 +189,8 @@ class Queues:
         return self._kueue.served and ours and bool(job.spec.scheduling.queue)
 
     async def _create(self, admitted: Admitted) -> None:
-        manifest = workload(admitted.job, admitted.images, admitted.defaults)
+        """Its priority is always given: Kueue's visibility API fails for a whole queue if a Workload has none."""
+        manifest, value = workload(admitted.job, admitted.images, admitted.defaults), 0
         if name := manifest["spec"].get("priorityClassName"):
             try:
                 value = int((await self._cluster.read(priority_class(name)))["value"])
@@ -148,9 +198,8 @@ class Queues:
                 raise RefusedError(
                     f"there is no PriorityClass {name}: create it, or name another in spec.scheduling.priorityClassName"
                 ) from None
-            manifest = with_priority(manifest, value)
         with suppress(AlreadyExistsError):
-            await self._cluster.create(manifest)
+            await self._cluster.create(with_priority(manifest, value))
 
     async def _delete(self, existing: Object) -> None:
         with suppress(NotFoundError, ConflictError):
@@ -163,14 +212,14 @@ def _starts(job: TrainingJob) -> bool:
     return not status.attempts or status.phase is Phase.SUSPENDED or status.condition(ConditionType.QUOTA_RESERVED) is not None
 
 
-def view_of(existing: Object | None, queue: str) -> QuotaView:
-    """What Kueue says about the Workload. None: it does not exist."""
+def view_of(existing: Object | None, queue: str, worker: str | None = None) -> QuotaView:
+    """What Kueue says about the Workload. None: it does not exist. `worker` is the pod set of the workers of an elastic job."""
     if existing is None:
         return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
     conditions = conditions_of(existing)
     evicted = conditions["Evicted"] if is_true(existing, "Evicted") else None
     if is_true(existing, "Admitted") and evicted is None:
-        return QuotaView(admitted=True)
+        return QuotaView(admitted=True, workers=admitted_count(existing, worker) if worker else None)
     words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
     said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
     return QuotaView(admitted=False, message=f"queue {queue}: {said}")

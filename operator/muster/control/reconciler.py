@@ -51,7 +51,13 @@ class Reconciler:
         self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy, presets=dependencies.presets)
         self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.again)
         self._executor = Executor(dependencies)
-        self._queues = Queues(dependencies.cluster, dependencies.kueue, controller=dependencies.policy.controller, now=dependencies.now)
+        self._queues = Queues(
+            dependencies.cluster,
+            dependencies.kueue,
+            dependencies.positions,
+            controller=dependencies.policy.controller,
+            now=dependencies.now,
+        )
         self._listed_at: dict[str, datetime] = {}
         self._refused: dict[str, str] = {}
         self._uids: dict[str, str] = {}
@@ -265,7 +271,7 @@ class Reconciler:
         previous = self._uids.get(key, "")
         if previous and previous != uid:
             self._admission.forget(previous)
-            self._queues.forget(previous)
+            self._queues.forget(key, previous)
             self._slots.release(key)
             self._refused.pop(previous, None)
             self._listed_at.pop(key, None)

@@ -241,6 +241,17 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
         yield _state("Starting", str(status.get("message") or "the operator has not looked at it yet"))
 
 
+def _queue(snapshot: Snapshot) -> Iterator[Evidence]:
+    queue = status_of(snapshot.job).get("queue")
+    if not queue:
+        return
+    since = time_of(queue.get("since"))
+    waited = f", since {_duration((snapshot.now - since).total_seconds())}" if since else ""
+    of_cluster_queue = f" and {queue['clusterQueuePosition']} in its ClusterQueue" if queue.get("clusterQueuePosition") else ""
+    position = f" at position {queue['position']}{of_cluster_queue}" if queue.get("position") else ""
+    yield _state("InQueue", f"queue {queue.get('name')}{position}{waited}")
+
+
 def _inputs(status: dict[str, Any]) -> Iterator[Evidence]:
     """The first input that replicas fetch."""
     for each in status.get("inputs") or ():
@@ -294,6 +305,7 @@ _LOOKS: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
     _silence,
     _time_spent,
     _workers,
+    _queue,
     _phase,
     _policies,
     _avoided,

@@ -106,6 +106,12 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "wait until they end, or ask for fewer replicas; a job of higher priority may preempt them if the queue allows it",
     ),
     (
+        "PodsNotReady",
+        r"Exceeded the PodsReady timeout",
+        "the job has lost its place, because not all of its pods ran within the time that Kueue allows (waitForPodsReady)",
+        "wait until it is admitted again, and see then why its pods do not run; admins set the time in Kueue's configuration",
+    ),
+    (
         "QueueWaits",
         r"^SchedulingGated|scheduling is blocked due to non-empty scheduling gates",
         "the pods wait for a queue or another controller: they have scheduling gates",
@@ -243,6 +249,12 @@ SCHEDULING: tuple[Cause, ...] = rows(
 WAITING: tuple[Cause, ...] = rows(
     Kind.WAITING,
     [Source.SCHEDULING, Source.STARTUP, Source.STATE],
+    (
+        "InQueue",
+        r"^InQueue",
+        "the job waits in {message}",
+        "see the jobs before it: kubectl get tj shows position and queue of each; scheduling.priorityClassName decides the order",
+    ),
     (
         "GangWaits",
         r"pod ?group|gang|minMember of group|minCount \(",

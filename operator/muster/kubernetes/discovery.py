@@ -1,11 +1,11 @@
-"""Finds out which PodGroup APIs the cluster serves."""
+"""Finds out which APIs of schedulers and queues the cluster serves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from muster.control.cluster import Object
-from muster.control.errors import NotFoundError
+from muster.control.errors import ClusterError, NotFoundError
 from muster.kubernetes.gateway import Gateway
 from muster.render import kueue
 from muster.render.gang import PLURAL, SCHEDULERS, GangScheduler
@@ -31,6 +31,15 @@ async def serves_kueue(gateway: Gateway) -> bool:
     except NotFoundError:
         return False
     return any(each["name"] == kueue.PLURAL for each in listing["resources"])
+
+
+async def serves_positions(gateway: Gateway) -> bool:
+    """Whether the cluster serves the positions of Workloads in their queues. Another server answers for this API, which may be down."""
+    try:
+        await gateway.request("GET", f"/apis/{kueue.VISIBILITY}")
+    except ClusterError:
+        return False
+    return True
 
 
 async def _serves_pod_groups(gateway: Gateway, scheduler: GangScheduler) -> bool:

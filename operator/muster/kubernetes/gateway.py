@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio import client
@@ -26,6 +26,7 @@ from muster.kubernetes.answers import AnswerTooLargeError, UnreadableAnswerError
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView
+from muster.render.kueue import VISIBILITY
 
 PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
 LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
@@ -138,6 +139,12 @@ class Gateway:
 
     async def read(self, manifest: Object) -> Object:
         return await self.request("GET", f"{_folder(manifest)}/{manifest['metadata']['name']}")
+
+    async def read_pending_workloads(self, namespace: str, queue: str) -> list[Object]:
+        """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order."""
+        path = f"/apis/{VISIBILITY}/namespaces/{namespace}/localqueues/{quote(queue, safe='')}/pendingworkloads"
+        summary = await parsed(await self._text("GET", path, most=LARGEST_PAGE))
+        return list(summary.get("items") or ())
 
     async def create(self, manifest: Object) -> Object:
         return await self._write("POST", _folder(manifest), manifest)

@@ -14,6 +14,7 @@ from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, RefusedError
 from muster.control.event_recorder import EventRecorder
 from muster.control.gangs import Gangs
+from muster.control.positions import Positions
 from muster.control.presets import Presets
 from muster.control.queue import WorkQueue
 from muster.control.queues import Kueue
@@ -24,7 +25,7 @@ from muster.control.tracing import Tracing
 from muster.kubernetes.certificate import Certificate, load_or_create
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, OperatorPod
-from muster.kubernetes.discovery import served_gang_schedulers, serves_kueue
+from muster.kubernetes.discovery import served_gang_schedulers, serves_kueue, serves_positions
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.metrics import Metrics
 from muster.kubernetes.watches import Watch
@@ -68,6 +69,7 @@ class Leader:
         self._certificate = certificate
         self._gangs = Gangs()
         self._kueue = Kueue(enabled=configuration.queueing.kueue.enabled)
+        self._positions = Positions(gateway.read_pending_workloads, again=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -85,6 +87,7 @@ class Leader:
                 policy=Policy(controller=configuration.controller),
                 gangs=self._gangs,
                 kueue=self._kueue,
+                positions=self._positions,
                 again=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
@@ -121,6 +124,8 @@ class Leader:
                 tasks.create_task(self._stay_reachable())
             tasks.create_task(self._parts.recorder.run())
             tasks.create_task(self._keep_discovering())
+            if self._positions is not None:
+                tasks.create_task(self._positions.run(lambda: self._kueue.has_positions))
             for watch in self._workloads():
                 tasks.create_task(watch.run())
             tasks.create_task(self._keep_listing_presets())
@@ -148,6 +153,7 @@ class Leader:
             try:
                 served = await served_gang_schedulers(self._gateway, self._configuration.gang_scheduling.api_groups)
                 has_kueue = self._kueue.enabled and await serves_kueue(self._gateway)
+                self._kueue.has_positions = has_kueue and await serves_positions(self._gateway)
                 break
             except RefusedError as error:
                 log.warning("jobs are scheduled without a gang, because the operator may not read the API groups: %s", error)
@@ -156,6 +162,7 @@ class Leader:
             except ClusterError as error:
                 log.warning("the API groups of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
+        self._kueue.has_positions = self._kueue.has_positions and has_kueue
         changed = has_kueue != self._kueue.served
         self._kueue.served = has_kueue
         if self._gangs.replace(served) or changed:

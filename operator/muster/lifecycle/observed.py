@@ -104,6 +104,14 @@ class ClaimView:
 
 
 @dataclass(frozen=True)
+class QueuePosition:
+    """Where a job waits. Positions begin at 1."""
+
+    in_local_queue: int
+    in_cluster_queue: int
+
+
+@dataclass(frozen=True)
 class QuotaView:
     """What the queue says about a job that it holds."""
 
@@ -111,6 +119,10 @@ class QuotaView:
     """Whether the job may run now."""
     message: str = ""
     """Why it may not."""
+    workers: int | None = None
+    """Of an elastic job that is admitted: for how many workers there is quota. None: for all that the spec asks for."""
+    position: QueuePosition | None = None
+    """Where it waits. None if that is unknown."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.api.constants import FORM_LABEL
 from muster.api.job import TrainingJob
+from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
@@ -19,6 +20,9 @@ from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
 GROUP, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta1", "workloads"
+VISIBILITY = f"visibility.{GROUP}/v1beta1"
+"""The API that says at which position of its queue a Workload waits."""
+PODS_READY = "PodsReady"
 _API_VERSION = f"{GROUP}/{VERSION}"
 _READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
 """The fields of a pod, besides its containers, that decide which flavors fit it and what it needs."""
@@ -52,7 +56,7 @@ def priority_class(name: str) -> dict[str, Any]:
 
 
 def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) -> dict[str, Any]:
-    """The Workload of the job: one pod set per role, with the replicas of the largest world that the job may have.
+    """The Workload of the job: one pod set per role. Kueue may admit an elastic job with fewer workers.
 
     The value of its priority class is missing, because only the cluster knows it (`with_priority`).
     """
@@ -60,9 +64,9 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
     plan, strategy, elastic = plans_of(job).whole, strategy_of(job.spec.strategy), job.spec.elastic
     pod_sets = []
     for role in dict.fromkeys(replica.role for replica in plan.replicas):
-        count = len(plan.of(role))
-        if elastic is not None and role == strategy.worker_role:
-            count = max(count, elastic.max_replicas or 0)
+        counts = {"count": len(plan.of(role))}
+        if elastic is not None and role == strategy.worker_role and elastic.min_replicas < counts["count"]:
+            counts["minCount"] = elastic.min_replicas
         pod = render_replica(
             job,
             role,
@@ -72,7 +76,7 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
             images=images,
             defaults=defaults,
         )
-        pod_sets.append({"name": str(role).lower(), "count": count, "template": {"spec": _requirements(pod["spec"])}})
+        pod_sets.append({"name": pod_set_of(role), **counts, "template": {"spec": _requirements(pod["spec"])}})
     spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
     if name := priority_class_of(job, defaults):
         spec |= {"priorityClassName": name, "priorityClassSource": "scheduling.k8s.io/priorityclass"}
@@ -80,6 +84,11 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
     owner, base = owner_of(job), identity(job)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": spec}
+
+
+def pod_set_of(role: RoleName) -> str:
+    """The name of the pod set of a role."""
+    return str(role).lower()
 
 
 def with_priority(manifest: dict[str, Any], value: int) -> dict[str, Any]:
@@ -97,12 +106,54 @@ def is_true(existing: dict[str, Any], condition: str) -> bool:
     return bool(conditions_of(existing).get(condition, {}).get("status") == "True")
 
 
+def with_pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str, Any]:
+    """The Workload that says whether all pods of the world run. Kueue can limit how long that takes (`waitForPodsReady`)."""
+    if is_true(existing, PODS_READY) == is_ready:
+        return existing
+    others = [each for each in existing["status"]["conditions"] if each["type"] != PODS_READY]
+    return {**existing, "status": {**existing["status"], "conditions": [*others, _pods_ready(existing, is_ready, now)]}}
+
+
+def _pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str, Any]:
+    message = "all pods of the world run" if is_ready else "not all pods of the world run"
+    condition = {"type": PODS_READY, "status": "True" if is_ready else "False", "reason": PODS_READY, "message": message}
+    return {**condition, "lastTransitionTime": now, "observedGeneration": existing["metadata"]["generation"]}
+
+
+def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
+    """For how many pods of this pod set Kueue has reserved quota that the job has not given back. None if it does not say it."""
+    wanted = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
+    assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    given = next((each.get("count", wanted) for each in assignments if each["name"] == pod_set), None)
+    if wanted is None or given is None:
+        return None
+    return int(min(given, wanted - _reclaimable(existing).get(pod_set, 0)))
+
+
+def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict[str, Any]:
+    """The Workload that keeps quota for `needed` pods of this pod set only. Kueue does not take back what is given back."""
+    count = admitted_count(existing, pod_set)
+    if count is None or needed >= count:
+        return existing
+    wanted = next(each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set)
+    reclaimable = {**_reclaimable(existing), pod_set: wanted - needed}
+    entries = [{"name": name, "count": each} for name, each in reclaimable.items()]
+    return {**existing, "status": {**existing["status"], "reclaimablePods": entries}}
+
+
+def _reclaimable(existing: dict[str, Any]) -> dict[str, int]:
+    """Pod set to the number of its pods whose quota the job has given back. Kueue subtracts it from the count in the spec."""
+    return {each["name"]: each["count"] for each in (existing.get("status") or {}).get("reclaimablePods") or ()}
+
+
 def released(existing: dict[str, Any], now: str) -> dict[str, Any]:
     """An evicted Workload that gives its quota back and waits in its queue again, as Kueue's own controllers leave it."""
-    status = {name: value for name, value in existing["status"].items() if name != "admission"}
+    status = {name: value for name, value in existing["status"].items() if name not in ("admission", "reclaimablePods")}
     evicted = conditions_of(existing).get("Evicted", {})
     requeued = evicted.get("reason") in ("Preempted", "PodsReadyTimeout", "AdmissionCheck")
     ends = {"QuotaReserved": "Pending", "Admitted": "NoReservation"}
+    if PODS_READY in conditions_of(existing):
+        ends[PODS_READY] = PODS_READY
     message = evicted.get("message") or "the pods of the job have ended"
     others = [each for each in status["conditions"] if each["type"] not in (*ends, "Requeued")]
     base = {"message": message, "lastTransitionTime": now, "observedGeneration": existing["metadata"]["generation"]}

@@ -41,13 +41,15 @@ class Api:
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         return cls(cluster["server"], user["token"], cluster["certificate-authority"])
 
-    def request(self, verb: str, path: str, body: Any = None, *, content: str = "application/json") -> Object:
+    def request(
+        self, verb: str, path: str, body: Any = None, *, content: str = "application/json", accept: str = "application/json"
+    ) -> Object:
         """The object in the answer; {"text": ...} where it is too deep for Python. A body of bytes is sent as it is. Raises ApiError."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body)
         for last in (False, True):
             connection = self._connection()
             try:
-                connection.request(verb, path, sent, self._headers(content))
+                connection.request(verb, path, sent, {**self._headers(content), "Accept": accept})
                 answer = connection.getresponse()
                 text = answer.read()
                 break

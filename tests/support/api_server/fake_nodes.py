@@ -18,12 +18,12 @@ _NODES = "/api/v1/nodes"
 
 
 @contextmanager
-def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] = ()) -> Iterator[Cluster]:
+def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> Iterator[Cluster]:
     """A cluster with the chart, the scheduler of Kubernetes, with its gang scheduling or without, and kwok. It has no nodes yet."""
     served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"] if has_gangs else []
     gates = ["GenericWorkload"] if has_gangs else []
     with (
-        running(folder, arguments=served, feature_gates=gates, controllers=True, options=options) as cluster,
+        running(folder, arguments=[*served, *arguments], feature_gates=gates, controllers=True, options=options) as cluster,
         kwok(folder, cluster.kubeconfig),
     ):
         yield cluster

@@ -59,6 +59,12 @@ class Jobs:
 
         wait_until(written, f"the status of {name} is replaced")
 
+    def printed(self, name: str) -> dict[str, Any]:
+        """The columns of `kubectl get`."""
+        table = self.api.request("GET", self.path(name), accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+        columns = [each["name"] for each in table["columnDefinitions"]]
+        return dict(zip(columns, table["rows"][0]["cells"], strict=True))
+
     def path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 import yaml
 
@@ -17,6 +21,9 @@ from tests.support.waiting import wait_until
 
 API = "/apis/kueue.x-k8s.io/v1beta1"
 _GROUP = "kueue.x-k8s.io"
+_VISIBILITY_PORT = 8082  # fixed in Kueue
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 _HOOKS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
@@ -31,12 +38,49 @@ def define(api: Api) -> None:
     wait_until(lambda: _serves(api), "Workloads are served")
 
 
+def kueue_object(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": f"{_GROUP}/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def quota(flavor: str, cpu: int) -> list[Object]:
+    """The `resourceGroups` of a ClusterQueue with so many CPUs of this flavor."""
+    return [{"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": [{"name": "cpu", "nominalQuota": cpu}]}]}]
+
+
+def can_show_positions() -> bool:
+    """Whether Kueue can serve its visibility API here: its port is fixed, and it reads the API server's address from fixed paths, so it
+    gets a file system of its own."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("0.0.0.0", _VISIBILITY_PORT))
+        command = [*_OWN_MOUNTS, "mount", "-t", "tmpfs", "none", "/tmp"]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    return False
+
+
+def aggregation(folder: Path) -> list[str]:
+    """Arguments of an API server that passes requests on to Kueue's visibility API, in the name of their users."""
+    key, certificate = folder / "aggregator.key", folder / "aggregator.crt"
+    _make_certificate(key, certificate, "aggregator")
+    headers = {"username-headers": "X-Remote-User", "group-headers": "X-Remote-Group", "extra-headers-prefix": "X-Remote-Extra-"}
+    return [
+        f"--proxy-client-cert-file={certificate}",
+        f"--proxy-client-key-file={key}",
+        f"--requestheader-client-ca-file={certificate}",
+        "--requestheader-allowed-names=aggregator",
+        *(f"--requestheader-{name}={value}" for name, value in headers.items()),
+    ]
+
+
 @contextmanager
-def kueue(folder: Path, kubeconfig: Path) -> Iterator[None]:
-    """Runs Kueue, with webhooks for its own objects. Its CRDs exist already."""
+def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, ready_seconds: int = 0) -> Iterator[None]:
+    """Runs Kueue, with its webhooks for its own objects. Its definitions exist already.
+
+    `shows_positions`: it serves its visibility API, too. `ready_seconds`: it evicts a job whose pods do not run after this time.
+    """
     api, (health, webhook) = Api.of(kubeconfig), free_ports(2)
     authority = _certificate(folder)
-    configuration = {
+    configuration: dict[str, Any] = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta1",
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
@@ -46,19 +90,28 @@ def kueue(folder: Path, kubeconfig: Path) -> Iterator[None]:
         "internalCertManagement": {"enable": False},
         "clientConnection": {"qps": 500, "burst": 1000},
         "integrations": {"frameworks": ["batch/job"]},
-        "featureGates": {"VisibilityOnDemand": False},
+        "featureGates": {"VisibilityOnDemand": shows_positions},
     }
+    if ready_seconds:
+        requeuing = {"timestamp": "Eviction", "backoffBaseSeconds": 1}
+        waiting = {"enable": True, "timeout": f"{ready_seconds}s", "blockAdmission": False, "requeuingStrategy": requeuing}
+        configuration["waitForPodsReady"] = waiting
     (folder / "kueue.yaml").write_text(yaml.safe_dump(configuration))
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["kueue"])
     command = [str(programs.path("kueue")), f"--config={folder / 'kueue.yaml'}", f"--kubeconfig={kubeconfig}"]
+    environment = dict(os.environ)
+    if shows_positions:
+        command = [*_in_cluster(folder, kubeconfig, environment), *command]
     with (folder / "kueue.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
         for manifest in _webhooks(f"https://127.0.0.1:{webhook}", authority):
             api.create(f"/apis/admissionregistration.k8s.io/v1/{_HOOKS[manifest['kind']]}", manifest)
         wait_until(lambda: _answers(api) or process.poll() is not None, "the webhooks of Kueue answer")
         assert process.poll() is None, (folder / "kueue.log").read_text()[-2000:]
+        if shows_positions:
+            _register_visibility(api)
         yield
     finally:
         process.terminate()
@@ -70,14 +123,55 @@ def _source() -> Path:
     return programs.module_folder("kueue", "sigs.k8s.io/kueue") / "config" / "components"
 
 
-def _certificate(folder: Path) -> str:
-    """A certificate for 127.0.0.1. Returns it as a caBundle."""
+def _in_cluster(folder: Path, kubeconfig: Path, environment: dict[str, str]) -> list[str]:
+    """The beginning of a command that sees the API server as a pod does, and a /tmp of its own, in which Kueue leaves a certificate."""
+    context = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = context["clusters"][0]["cluster"], context["users"][0]["user"]
+    host, _, port = cluster["server"].removeprefix("https://").rpartition(":")
+    environment |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    account = folder / "serviceaccount"
+    account.mkdir()
+    (account / "token").write_text(user["token"])
+    (account / "ca.crt").write_bytes(Path(cluster["certificate-authority"]).read_bytes())
+    kept = [folder, kubeconfig.parent]
+    lines = ["set -e", "mount -t tmpfs none /var/run", f"mkdir -p {_ACCOUNT}", f"mount --bind {quote(str(account))} {_ACCOUNT}"]
+    for number, path in enumerate(kept):
+        lines += [f"mkdir /var/run/kept-{number}", f"mount --bind {quote(str(path))} /var/run/kept-{number}"]
+    lines.append("mount -t tmpfs none /tmp")
+    for number, path in enumerate(kept):
+        lines += [f"mkdir -p {quote(str(path))}", f"mount --bind /var/run/kept-{number} {quote(str(path))}"]
+    return [*_OWN_MOUNTS, "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh"]
+
+
+def _register_visibility(api: Api) -> None:
+    """Makes the API server pass requests on to Kueue, which is no pod."""
+    api.create("/api/v1/namespaces", {"metadata": {"name": "kueue-system"}})
+    service = {"type": "ExternalName", "externalName": "localhost"}
+    api.create("/api/v1/namespaces/kueue-system/services", {"metadata": {"name": "visibility-server"}, "spec": service})
+    registration = yaml.safe_load((_source() / "visibility" / "apiservice_v1beta1.yaml").read_text())
+    reference = {"namespace": "kueue-system", "name": "visibility-server", "port": _VISIBILITY_PORT}
+    registration["spec"] = {**registration["spec"], "service": reference, "insecureSkipTLSVerify": True}
+    api.create("/apis/apiregistration.k8s.io/v1/apiservices", registration)
+
+    def is_served() -> bool:
+        with suppress(ApiError):
+            return bool(api.get(f"/apis/{registration['spec']['group']}/v1beta1"))
+        return False
+
+    wait_until(is_served, "the visibility API of Kueue answers")
+
+
+def _make_certificate(key: Path, certificate: Path, name: str, *options: str) -> None:
     command = [
         *["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"],
-        *["-subj", "/CN=kueue", "-addext", "subjectAltName=IP:127.0.0.1"],
-        *["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")],
+        *["-subj", f"/CN={name}", *options, "-keyout", str(key), "-out", str(certificate)],
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _certificate(folder: Path) -> str:
+    """A certificate for 127.0.0.1. Returns it as a caBundle."""
+    _make_certificate(folder / "tls.key", folder / "tls.crt", "kueue", "-addext", "subjectAltName=IP:127.0.0.1")
     return base64.b64encode((folder / "tls.crt").read_bytes()).decode()
 
 

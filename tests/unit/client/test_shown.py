@@ -26,9 +26,15 @@ JOB = {
 
 def test_a_table_has_the_columns_of_kubectl_and_no_control_characters() -> None:
     header, row = jobs_as("table", [JOB], now=NOW, namespaced=True).splitlines()
-    assert header.split() == ["NAMESPACE", "NAME", "STRATEGY", "PHASE", "WORKERS", "STEP", "%", "LOSS", "RESTARTS", "AGE", "MESSAGE"]
+    names = "NAMESPACE NAME STRATEGY PHASE QUEUED WORKERS STEP % LOSS RESTARTS AGE MESSAGE"
+    assert header.split() == names.split()
     assert row.split()[:10] == ["team", "digits", "DDP", "Running", "2/2", "3", "30", "0.5", "1", "60m"]
     assert "\x1b" not in row
+
+
+def test_a_job_that_waits_in_a_queue_says_where() -> None:
+    waiting = {**JOB, "status": {"phase": "Pending", "queue": {"name": "team-a", "summary": "3 in team-a"}}}
+    assert "Pending   3 in team-a" in jobs_as("table", [waiting], now=NOW)
 
 
 def test_a_job_without_a_status_has_a_row() -> None:

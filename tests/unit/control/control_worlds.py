@@ -77,6 +77,10 @@ class MemoryCluster:
         self._get(*self._key(manifest))
         return self.put(manifest)
 
+    async def replace_status(self, manifest: Object) -> Object:
+        self._ask("status", manifest["kind"])
+        return self.put({**self._get(*self._key(manifest)), "status": manifest["status"]})
+
     async def read(self, manifest: Object) -> Object:
         return self._get(*self._key(manifest))
 

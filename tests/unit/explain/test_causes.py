@@ -123,6 +123,8 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "WaitingForQuota",
         "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor main, 2 more needed",
     ),
+    ("PodsNotReady", T, "WaitingForQuota", "queue team: PodsReadyTimeout: Exceeded the PodsReady timeout default/digits"),
+    ("InQueue", T, "InQueue", "queue team at position 3 and 7 in its ClusterQueue, since 40 s"),
     ("QueueWaits", S, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"),
     ("SchedulerAbsent", T, "SchedulerAbsent", "volcano has done nothing for 30 s"),
     ("NoNodes", S, "Unschedulable", "no nodes available to schedule pods"),

@@ -210,6 +210,21 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
         ),
         ["ImageNotFound"],
     ),
+    "a job that waits in a queue": (
+        of(
+            {
+                "message": "waits in queue team: Pending: insufficient unused quota for cpu in flavor main, 2 more needed",
+                "queue": {
+                    "name": "team",
+                    "since": "2026-01-01T00:00:00Z",
+                    "position": 3,
+                    "clusterQueuePosition": 7,
+                    "summary": "3 in team",
+                },
+            }
+        ),
+        ["QuotaUsed", "InQueue"],
+    ),
     "a gang of which one pod says why it gets no node": (
         of(GANG, pod(0, status=unscheduled(GANG_WAITS)), pod(1, status=unscheduled("0/1 nodes are available: 1 Insufficient cpu"))),
         ["CpuTaken", "GangWaits"],

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from muster.control.queues import Kueue, view_of
-from muster.render.kueue import flavors_of, placed, placement_of, released, with_priority, workload
+from muster.render.kueue import (
+    admitted_count,
+    flavors_of,
+    placed,
+    placement_of,
+    released,
+    with_given_back,
+    with_pods_ready,
+    with_priority,
+    workload,
+)
 from tests.support.golden_jobs import IMAGES, job_of
 
 
@@ -39,10 +49,52 @@ def test_a_workload_has_a_pod_set_for_each_role_with_what_its_pods_need() -> Non
     assert (spec["queueName"], spec["priorityClassName"], spec["priority"]) == ("team", "high", 7)
 
 
-def test_an_elastic_job_asks_for_its_largest_world() -> None:
-    elastic = {"minReplicas": 1, "maxReplicas": 4}
-    job = job_of(ddp(roles={"worker": {"replicas": 2}}, elastic=elastic, batch={"globalSize": 12}, scheduling={"queue": "team"}))
-    assert [each["count"] for each in workload(job, IMAGES, ())["spec"]["podSets"]] == [4]
+@pytest.mark.parametrize(("least", "counts"), [(1, (3, 1)), (3, (3, None))])
+def test_an_elastic_job_may_be_admitted_with_its_smallest_world(least: int, counts: tuple[int, int | None]) -> None:
+    elastic = {"minReplicas": least, "maxReplicas": 4}
+    job = job_of(ddp(roles={"worker": {"replicas": 3}}, elastic=elastic, batch={"globalSize": 12}, scheduling={"queue": "team"}))
+    [pod_set] = workload(job, IMAGES, ())["spec"]["podSets"]
+    assert (pod_set["count"], pod_set.get("minCount")) == counts
+
+
+def elastic_workload(given: int | None, *, reclaimable: int = 0) -> dict[str, Any]:
+    """A Workload of 4 workers that is admitted with `given` of them."""
+    assignment = {"name": "worker", **({"count": given} if given else {})}
+    status = {"admission": {"podSetAssignments": [assignment]}, "reclaimablePods": [{"name": "worker", "count": reclaimable}]}
+    return {"spec": {"podSets": [{"name": "worker", "count": 4}]}, "status": status}
+
+
+@pytest.mark.parametrize(("given", "reclaimable", "count"), [(4, 0, 4), (None, 0, 4), (3, 0, 3), (3, 1, 3), (3, 2, 2), (4, 3, 1)], ids=str)
+def test_the_quota_of_a_pod_set_is_what_was_given_less_what_was_given_back(given: int | None, reclaimable: int, count: int) -> None:
+    existing = elastic_workload(given, reclaimable=reclaimable)
+    assert admitted_count(existing, "worker") == count
+    assert admitted_count(existing, "other") is None
+    for needed in range(1, 6):
+        after = with_given_back(existing, "worker", needed)
+        assert admitted_count(after, "worker") == min(count, needed)
+        assert (after == existing) is (needed >= count)
+
+
+def test_a_workload_that_is_not_admitted_gives_nothing_back() -> None:
+    existing = {"spec": {"podSets": [{"name": "worker", "count": 4}]}, "status": {"conditions": []}}
+    assert admitted_count(existing, "worker") is None
+    assert with_given_back(existing, "worker", 1) == existing
+
+
+def test_a_workload_says_whether_all_pods_run_and_not_after_it_was_evicted() -> None:
+    now = "2026-01-01T00:00:00Z"
+    existing = answered(("QuotaReserved", "True", "R"), ("Admitted", "True", "A"))
+    assert with_pods_ready(existing, False, now) == existing
+    ready = with_pods_ready(existing, True, now)
+    assert states(ready)["PodsReady"] == "True"
+    assert with_pods_ready(ready, True, now) == ready
+    assert states(with_pods_ready(ready, False, now))["PodsReady"] == "False"
+    assert states(released(ready, now))["PodsReady"] == "False"
+    assert "PodsReady" not in states(released(existing, now))
+
+
+def states(existing: dict[str, Any]) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in existing["status"]["conditions"]}
 
 
 @pytest.mark.parametrize(

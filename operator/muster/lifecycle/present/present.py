@@ -13,6 +13,7 @@ from muster.lifecycle.facts.failure import has_failed_by_itself
 from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
+from muster.lifecycle.present.queue import queue_of
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
 
 
@@ -21,7 +22,7 @@ def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJo
     if not status.phase.final:
         status = replace(status, phase=_phase(status, state, facts))
         status = with_conditions(status, state, facts)
-    status = with_counts(status, facts)
+    status = replace(with_counts(status, facts), queue=queue_of(status, facts))
     return replace(status, message=message(status, state, facts))
 
 
@@ -69,7 +70,7 @@ def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus
     members = [member for member in (status.world.members if status.world else ()) if member.role == role]
     return RoleStatus(
         name=role,
-        desired=len(facts.plan.of(role)) if facts.spec.elastic else len(members),
+        desired=len(facts.wanted.of(role)) if facts.spec.elastic else len(members),
         ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
         failed=sum(has_failed_by_itself(view, stopped=not is_open(status)) for view in views),
