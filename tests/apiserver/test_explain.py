@@ -116,7 +116,7 @@ def disrupted(reason: str) -> Injection:
         place.kubelet.run(pod)
         place.kubelet.disrupt(pod, reason)
 
-    return Injection(spec={"recovery": {"preemption": {"limit": 0}}}, step=step)
+    return Injection(spec={"recovery": {"preemption": {"limit": 0}, "infrastructure": {"limit": 0}}}, step=step)
 
 
 def rejected(reason: str, message: str) -> Injection:
@@ -234,6 +234,7 @@ INJECTIONS: dict[str, Injection] = {
     "NodeLost": taken_away(phase="Failed", reason="Terminated", message="Pod was terminated in response to imminent node shutdown."),
     "PreemptedByScheduler": disrupted("PreemptionByScheduler"),
     "NodeTainted": disrupted("DeletionByTaintManager"),
+    "DeviceTainted": disrupted("DeletionByDeviceTaintManager"),
     "Drained": disrupted("EvictionByEvictionAPI"),
     "DeadlinePassed": Injection(spec={"activeDeadlineSeconds": 1}),
     "StartupDeadline": Injection(spec={"startupDeadlineSeconds": 1}),

@@ -297,6 +297,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     _mutant(
+        "device-glitch-believed",
+        "a device whose health is back after a second restarts the job, and its node is avoided for an hour",
+        "facts.devices",
+        "lasts",
+        _always(True),
+    ),
+    _mutant(
+        "broken-device-kept",
+        "a restart keeps the pod whose device is unhealthy, and fails again",
+        "transition.in_place",
+        "can_continue",
+        lambda original: lambda view: original(replace(view, unhealthy_devices=())),
+    ),
+    _mutant(
         "number-used-again",
         "a new world has the number of the old one, so the fence cannot tell them apart",
         "transition.attempts",

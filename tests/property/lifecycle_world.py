@@ -15,6 +15,7 @@ from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, Failu
 from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
+from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
@@ -73,6 +74,7 @@ ENDS: dict[str, End] = {
     "never started": End(INFRASTRUCTURE),
     "evicted": End(PREEMPTION, exit_code=137, reason="Evicted"),
     "disrupted": End(PREEMPTION, exit_code=143, disruption="EvictionByEvictionAPI"),
+    "device tainted": End(INFRASTRUCTURE, exit_code=143, disruption=DEVICE_TAINT),
 }
 DISMISSED = End(None, exit_code=20, code=20)
 """How a supervisor ends whose processes were ended because no attempt follows."""
@@ -92,6 +94,8 @@ class Pod:
     """The one that it has come to, whether anybody knows or not."""
     frozen: bool = False
     """Its node is: nothing of it runs or answers, and nobody is told."""
+    sick: datetime | None = None
+    """Since when its node reports one of its devices as unhealthy."""
     said: LastWords | None = None
     """How its processes last ended, where its supervisor outlived them."""
 
@@ -173,6 +177,7 @@ class World:
                 self._sleeps_well(decision)
                 self._has_heard()
                 self._sees_no_order(decision)
+                self._has_noticed_devices()
                 return decision
         raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
 
@@ -200,6 +205,23 @@ class World:
             ended = report and report.waiting and report.last_words and report.last_words.attempt == report.attempt == pod.attempt
             of_world = self.belongs(pod) == status.attempt and view.role != EVALUATOR and view.deleting is None
             check(not (ended and of_world and self._is_member(view)), "heard", f"{name} has said how it ended, and nothing follows")
+
+    def _has_noticed_devices(self) -> None:
+        """An unhealthy device of a replica that trains is in the status, and no attempt stays open for longer than it may last."""
+        status = self.job.status
+        if status.phase.final or not status.attempts or status.attempts[-1].end_time:
+            return
+        for name, pod in self.pods.items():
+            view = pod.view
+            trains = view.phase is ReplicaPhase.RUNNING and view.deleting is None and view.role != EVALUATOR
+            if pod.sick is None or not trains or self.belongs(pod) != status.attempt or not self._is_member(view):
+                continue
+            member = next(member for member in status.world.members if member.uid == view.uid) if status.world else None
+            since = member.unhealthy_since if member else None
+            check(since is not None, "device", f"{name} has an unhealthy device, and the status does not say so")
+            assert since
+            lasts = self.now - since >= timedelta(seconds=POLICY.device_seconds)
+            check(not lasts, "device", f"{name} has had an unhealthy device since {since}, and its attempt goes on at {self.now}")
 
     def _is_member(self, view: ReplicaView) -> bool:
         world = self.job.status.world
@@ -328,6 +350,21 @@ class World:
             disruption=end.disruption or pod.view.disruption,
         )
 
+    def sicken(self, name: str) -> None:
+        """Its node reports that one of its devices is unhealthy."""
+        pod = self.pods[name]
+        if pod.sick is None and not pod.view.phase.ended and not pod.frozen:
+            pod.sick = self.now
+            self._justify_known(pod, INFRASTRUCTURE)
+            self._change(name, unhealthy_devices=("nvidia.com/gpu GPU-1",))
+
+    def cure(self, name: str) -> None:
+        """Its device is healthy again."""
+        pod = self.pods[name]
+        if pod.sick is not None and not pod.view.phase.ended and not pod.frozen:
+            pod.sick = None
+            self._change(name, unhealthy_devices=())
+
     def disrupt(self, name: str) -> None:
         """The condition comes, perhaps long after the pod's end."""
         self._justify_known(self.pods[name], PREEMPTION)
@@ -422,6 +459,7 @@ class World:
             return False
         check_root_cause(self.job.status, status, observed)
         check_written(self, self.job.status, status)
+        check_devices(self, self.job.status, status, observed)
         check_trace(self, status, observed)
         self._store(self.job.with_status(status))
         return True
@@ -605,7 +643,7 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
         views = assigned(observed, old)[0]
         ended = [view for view in views if view.attempt == record.attempt and view.role != EVALUATOR]
         ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
-        if any(view.disruption or view.reason == "Evicted" for view in ended):
+        if any(view.disruption not in (None, DEVICE_TAINT) or view.reason == "Evicted" for view in ended):
             check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
         spoken = [view.report.last_words for view in views if view.report and view.report.last_words and view.role != EVALUATOR]
         if any(words.attempt == record.attempt and words.code != 20 for words in spoken):
@@ -616,6 +654,25 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
             )
         if any(view.last_words is None or view.last_words.code != 20 for view in ended):
             check(record.reason is not Reason.PEER_LOST, "root cause", f"attempt {record.attempt} lost more than a peer")
+
+
+def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed) -> None:
+    """A device is blamed if it was unhealthy for long, or when its replica failed; its node is avoided at once; and no new attempt keeps a
+    pod that has it. Of a stale look none of this can be said."""
+    if not observed.live:
+        return
+    sick = {pod.view.uid: pod for pod in world.pods.values() if pod.sick is not None}
+    blamed = {record.attempt for record in old.attempts if record.reason is Reason.DEVICE_UNHEALTHY}
+    for record in new.attempts:
+        if record.reason is Reason.DEVICE_UNHEALTHY and record.attempt not in blamed:
+            longest = timedelta(seconds=POLICY.device_seconds)
+            ends = (pod.trains is None or (pod.sick and world.now - pod.sick >= longest) for pod in sick.values())
+            check(any(ends), "device", f"attempt {record.attempt} is put down to a device that was unhealthy for less than {longest}")
+            is_avoided = record.node is None or any(node.name == record.node for node in new.avoided_nodes)
+            check(is_avoided or new.phase.final, "device", f"{record.node} has a bad device and is not avoided")
+    if new.world and new.attempt > old.attempt:
+        kept = [member.label for member in new.world.members if member.uid in sick and member.role != EVALUATOR]
+        check(not kept, "device", f"attempt {new.attempt} keeps {kept}, whose devices are unhealthy")
 
 
 def _check_restarts(world: World, status: TrainingJobStatus) -> None:

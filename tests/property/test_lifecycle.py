@@ -218,6 +218,25 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.disrupt(self.pod(pick))
 
     @precondition(has_pods)
+    @rule(pick=PICK, seconds=st.sampled_from([0, 1, 9, 11]), then=st.sampled_from(["", "cure", "user error", "process killed"]))
+    def break_a_device(self, pick: int, seconds: float, then: str) -> None:
+        """For a while, or until its processes fail."""
+        name = self.pod(pick)
+        self.world.sicken(name)
+        self.world.converge()
+        self.world.pass_time(seconds)
+        if name in self.world.pods and then == "cure":
+            self.world.cure(name)
+        elif name in self.world.pods and then:
+            self.world.break_down(name, then)
+        self.world.converge()
+
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def cure(self, pick: int) -> None:
+        self.world.cure(self.pod(pick))
+
+    @precondition(has_pods)
     @rule(pick=PICK)
     def delete(self, pick: int) -> None:
         self.world.delete(self.pod(pick))

@@ -10,7 +10,7 @@ So each rule begins with the condition that needs the fewest fields.
 from __future__ import annotations
 
 from muster.admission.changes import HELD, NEVER, REMEDY, REPLICAS, ROLE_NAMES
-from muster.admission.conditions import literals
+from muster.admission.conditions import escaped, literals
 from muster.admission.rules import SPEC, Part, Rule, rules_for, rules_for_all
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Phase
@@ -90,7 +90,7 @@ def _same(field: str) -> str:
     """
     if field == ROLE_NAMES:
         return "(self.spec.roles.all(name, name in oldSelf.spec.roles) && oldSelf.spec.roles.all(name, name in self.spec.roles))"
-    path = field.replace(".*", "[name]")
+    path = escaped(field).replace(".*", "[name]")
     here, before = f"self.spec.{path}", f"oldSelf.spec.{path}"
     same = f"{here} == {before}"
     if field not in _ALWAYS_THERE:

@@ -27,6 +27,7 @@ HELD: Mapping[str, str] = {
     ROLE_NAMES: "",
     "roles.*.resources": "",
     "roles.*.processesPerReplica": "",
+    "roles.*.resourceClaims": "",
     "roles.*.template": "",
     REPLICAS: ", or write elastic",
 }

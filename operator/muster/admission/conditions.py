@@ -12,6 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 _ROLE = r"roles\.(\w+)"
+RESERVED_WORDS = frozenset(
+    {
+        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"),
+        *("package", "namespace", "return", "var", "void", "while"),
+    }
+)
+"""Words that CEL reserves. A rule writes a field of such a name with two underscores on both sides, as in `self.options.__loop__`.
+https://kubernetes.io/docs/reference/using-api/cel/#escaping"""
 
 Schema = dict[str, Any]
 ToSchema = Callable[[Schema], Schema | None]
@@ -64,7 +72,7 @@ def has(path: str) -> Condition:
 def exactly_one(*names: str) -> Condition:
     """One of these fields is present, and no other."""
     return Condition(
-        lambda it: f"[{', '.join(f'has({it}.{name})' for name in names)}].filter(given, given).size() == 1",
+        lambda it: f"[{', '.join(f'has({_cel(it, name)})' for name in names)}].filter(given, given).size() == 1",
         lambda part: sum(value_at(part, name) is not None for name in names) == 1,
         lambda part: {"oneOf": [{"required": [name]} for name in names]},
     )
@@ -178,9 +186,14 @@ def literals(values: Iterable[str]) -> str:
     return "[" + ", ".join(map(literal, values)) + "]"
 
 
+def escaped(path: str) -> str:
+    """The path with reserved words as CEL wants them."""
+    return ".".join(f"__{name}__" if name in RESERVED_WORDS else name for name in path.split("."))
+
+
 def _cel(it: str, path: str) -> str:
     """A role is an index, as in `roles['worker']`, because the cost of `roles.worker` cannot be estimated."""
-    indexed = re.sub(_ROLE, r"roles['\1']", path)
+    indexed = re.sub(_ROLE, r"roles['\1']", escaped(path))
     return f"{it}.{indexed}" if path else it
 
 

@@ -96,6 +96,7 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
         *_trainer_rules(),
         *_checkpoint_rules(),
         *_input_rules(),
+        *_resource_claim_rules(),
         _name_rule("managedBy", rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "domain/name, such as muster.dev/operator"),
     ]
     for field, reason in POD_FIELDS.items():
@@ -146,6 +147,15 @@ def _input_rules() -> Iterator[Rule]:
     yield Rule(one, "name", matches(INPUT_NAME, "name"), f"must be {INPUT_NAME_MESSAGE}", shows_value=True)
     yield Rule(one, "source", matches(INPUT_SOURCE, "source"), INPUT_SOURCE_MESSAGE, shows_value=True)
     yield Rule((*one, "secretRef", "name"), "", matches(DNS_SUBDOMAIN), "must be the name of a Secret", shows_value=True)
+
+
+def _resource_claim_rules() -> Iterator[Rule]:
+    one = ("spec", "roles", "*", "resourceClaims", "*")
+    name, template = "resourceClaimName", "resourceClaimTemplateName"
+    yield Rule(one, "name", matches(DNS_LABEL, "name"), "must be lower-case letters, digits and '-', such as gpus", shows_value=True)
+    yield Rule(one, name, exactly_one(name, template), f"write exactly one of {name} and {template}")
+    yield Rule((*one, name), "", matches(DNS_SUBDOMAIN), "must be the name of a ResourceClaim", shows_value=True)
+    yield Rule((*one, template), "", matches(DNS_SUBDOMAIN), "must be the name of a ResourceClaimTemplate", shows_value=True)
 
 
 def _checkpoint_rules() -> Iterator[Rule]:
@@ -212,8 +222,9 @@ def _communication_rules(strategy: Strategy) -> Iterator[Rule]:
         role = f"roles.{strategy.worker_role}"
         trainer = equals("name", TRAINER_CONTAINER) & _with_gpus("resources.limits")
         in_template = _present(f"{role}.template.spec.containers") & some(f"{role}.template.spec.containers", trainer)
+        claims = _present(f"{role}.resourceClaims")
         message = f"NCCL connects GPUs, and the replicas have none; write Auto, or {GPUS[0]} in {role}.resources.limits"
-        condition = ~equals("communication", "NCCL") | _with_gpus(f"{role}.resources.limits") | in_template
+        condition = ~equals("communication", "NCCL") | _with_gpus(f"{role}.resources.limits") | claims | in_template
         yield Rule(SPEC, "communication", condition, message)
 
 

@@ -53,6 +53,7 @@ def _problems(job: TrainingJob, strategy: Strategy) -> list[Problem]:
         *_config_problems(spec.trainer),
         *_input_problems(strategy, spec),
         *(problem for name, role in spec.roles.items() for problem in template_problems(name, role.template)),
+        *_resource_claim_problems(spec),
         *_device_problems(strategy, spec),
         *_size_problems(strategy, spec),
         *_variable_problems(strategy, job),
@@ -121,6 +122,16 @@ def _source_fault(source: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _resource_claim_problems(spec: TrainingJobSpec) -> Iterator[Problem]:
+    for role_name, role in spec.roles.items():
+        names: set[str] = set()
+        for index, each in enumerate(role.resource_claims or ()):
+            if each.name in names:
+                path = f"spec.roles.{role_name}.resourceClaims[{index}].name"
+                yield Problem(path, f"must be the only claim of the role called {each.name!r:.80}; give it another name")
+            names.add(each.name)
 
 
 def _device_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:

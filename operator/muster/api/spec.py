@@ -55,6 +55,7 @@ ROLE_NAME = r"[a-z][a-z0-9]{0,11}"
 ROLE_NAME_MESSAGE = "at most 12 lower-case letters and digits, beginning with a letter"
 RoleKey = Annotated[str, StringConstraints(max_length=12, pattern=f"^{ROLE_NAME}$")]
 MAX_ROLES = 8
+MAX_RESOURCE_CLAIMS = 8
 WORKER = "worker"
 PS = "ps"
 CHIEF = "chief"
@@ -192,6 +193,25 @@ class Resources(ApiModel):
     requests: dict[str, Quantity] = Field(default_factory=dict, max_length=16, description="Requests by resource name.")
 
 
+class ResourceClaim(ApiModel):
+    """Devices of a pod from dynamic resource allocation (DRA). Exactly one of a claim and a template is required."""
+
+    name: str = Field(min_length=1, max_length=63, description="Name of the claim within the pod.")
+    resource_claim_template_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Name of a ResourceClaimTemplate in the job's namespace. Each replica gets a claim of its own from it.",
+    )
+    resource_claim_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Name of a ResourceClaim in the job's namespace. All replicas of the role share its devices. Their driver must allow "
+        "that.",
+    )
+
+
 class Role(ApiModel):
     """A group of identical replicas."""
 
@@ -202,6 +222,13 @@ class Role(ApiModel):
         ge=1,
         le=64,
         description="Number of training processes in each replica. Default: one for each accelerator, or one, as the strategy has it.",
+    )
+    resource_claims: list[ResourceClaim] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_RESOURCE_CLAIMS,
+        description="Devices from ResourceClaims for the training container of each replica. Muster does not know how many devices they "
+        "have, so processesPerReplica says how many processes each replica starts. A local run ignores them.",
     )
     template: dict[str, Any] = Field(
         default_factory=dict,

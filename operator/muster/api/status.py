@@ -91,6 +91,8 @@ class Reason(StrEnum):
     PROCESS_KILLED = "ProcessKilled"
     OUT_OF_MEMORY = "OutOfMemory"
     DISRUPTED = "Disrupted"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    DEVICE_TAINTED = "DeviceTainted"
     EVICTED = "Evicted"
     NODE_LOST = "NodeLost"
     POD_DELETED = "PodDeleted"
@@ -181,6 +183,8 @@ class Member(StatusPart):
     """The attempt in which the replica's processes started, if they kept running when other replicas restarted."""
     succeeded: bool = False
     """Whether the replica succeeded. Its pod may be removed before the others end."""
+    unhealthy_since: Moment | None = None
+    """Since when its node reports a device of the replica as unhealthy. Absent if all its devices are healthy."""
 
     @property
     def replica(self) -> tuple[str, int]:
@@ -389,7 +393,7 @@ class AvoidedNode(StatusPart):
     name: str
     """Name of the node."""
     deaths: Count
-    """Number of the last attempts that failed on the node."""
+    """Number of the last attempts that failed on the node. One is enough if a device was the cause, else two."""
     until: Moment
     """Pods that are created before this time avoid the node, if the scheduler can place them elsewhere."""
 
@@ -555,7 +559,7 @@ class TrainingJobStatus(StatusPart):
     attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
     """The last ten attempts, oldest first."""
     avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
-    """Nodes on which attempts failed repeatedly."""
+    """Nodes on which attempts failed repeatedly, or on which a device failed."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
     """Ranks that are slower than the others, the first eight."""
     grace: GraceStatus | None = None

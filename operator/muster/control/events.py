@@ -54,12 +54,16 @@ def events_between(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[J
             yield JobEvent(reason, condition.message, mark=condition.message, warning=True)
     avoided = {node.name for node in old.avoided_nodes}
     for node in (node for node in new.avoided_nodes if node.name not in avoided):
-        message = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC, because {node.deaths} attempts failed on it"
+        message = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC, because {_attempts(node.deaths)} failed on it"
         yield JobEvent("NodeAvoided", message, mark=f"{node.name} {node.until}", warning=True)
     before, ready = old.condition(ConditionType.READY), new.condition(ConditionType.READY)
     if ready and ready.reason is Reason.REPLICAS_REFUSED and (before is None or before.reason is not Reason.REPLICAS_REFUSED):
         yield JobEvent("ReplicasRefused", ready.message, mark=str(new.attempt), warning=True)
     yield from _phases(old, new)
+
+
+def _attempts(count: int) -> str:
+    return "an attempt" if count == 1 else f"{count} attempts"
 
 
 def event_of(job: TrainingJob, event: JobEvent, now: datetime) -> Object:
@@ -123,6 +127,9 @@ def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
     if change.old and change.is_corrected:
         message = f"attempt {record.attempt} failed by {record.failure_class}, not {change.old.failure_class}: {failure_sentence(record)}"
         yield JobEvent("FailureCorrected", message, mark=f"{record.attempt} {record.failure_class}")
+    if change.blames_a_device:
+        where = f" on {record.node}" if record.node else ""
+        yield JobEvent(str(record.reason), f"attempt {record.attempt}{where}: {record.message}", mark=mark, warning=True)
     if change.has_stacks:
         yield JobEvent("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=mark, warning=True)
     if change.has_resumed and record.step_resumed:

@@ -31,6 +31,18 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "the job resumes when there is room; give it scheduling.priorityClassName if it must not give way",
     ),
     (
+        "DeviceTainted",
+        r"DeletionByDeviceTaintManager|^DeviceTainted",
+        "{subject} was removed, because one of its devices got a taint: {message}",
+        "look at the taint: kubectl get devicetaintrules,resourceslices -o yaml; the job resumes on another device",
+    ),
+    (
+        "DeviceUnhealthy",
+        r"^DeviceUnhealthy",
+        "{subject} had an unhealthy device: {message}",
+        "look at the device and at the log of its plugin or driver; the job resumes, and its pods avoid the node for an hour",
+    ),
+    (
         "NodeTainted",
         r"DeletionByTaintManager",
         "{subject} was removed, because its node got a taint that the pod does not tolerate",

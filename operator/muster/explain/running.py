@@ -151,7 +151,7 @@ RISKS: tuple[Cause, ...] = rows(
     (
         "NodeAvoided",
         r"^NodeAvoided",
-        "attempts failed again and again on {message}, so pods avoid that node",
+        "attempts failed again and again on {message}, or a device of it failed, so pods avoid that node",
         "look at the node, and cordon it if it is broken",
     ),
     (

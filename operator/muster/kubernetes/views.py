@@ -18,6 +18,7 @@ from muster.api.spec import ROLE_NAME, RoleName
 from muster.control.cluster import Child, Object, owner_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
+from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 from muster_contract.inputs import FETCHER
 from muster_contract.reports import LastWords
@@ -26,6 +27,10 @@ from muster_contract.wire import WireError, parse
 
 LONGEST_MESSAGE = 1024
 _LAST_LINES = 3
+_DEVICES_NAMED = 4
+_LONGEST_DEVICE = 200
+_CLAIM_PREFIX = "claim:"
+"""Of the resource's name, if the device comes from a ResourceClaim. Its identifier is then driver/pool/device."""
 _MOST_DIGITS = 9
 _EVERYDAY = frozenset({"ContainerCreating", "PodInitializing"})
 """Reasons for which every container waits once. To show them would only make the status flicker."""
@@ -84,9 +89,10 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         fetch_failed=bool(failed_fetch),
         disruption=disruption.get("reason") or "DisruptionTarget" if disruption else None,
         reason=printable(reason),
-        message=printable(message or (disruption.get("message", "") if disruption else ""))[:LONGEST_MESSAGE],
+        message=printable(message or (_of_disruption(status, disruption) if disruption else ""))[:LONGEST_MESSAGE],
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
+        unhealthy_devices=_unhealthy_devices(status),
         lingers=_lingers(pod, status, state),
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
@@ -102,6 +108,37 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
     if status.get("phase") == "Failed":
         return ReplicaPhase.FAILED
     return ReplicaPhase.RUNNING if state.get("running") else ReplicaPhase.PENDING
+
+
+def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """The first devices that the kubelet reports as unhealthy (KEP-4680). `Unknown` says that its plugin does not answer, so it is not
+    counted."""
+    found = []
+    for resource, each in _devices(status):
+        if each.get("health") == "Unhealthy":
+            cause = f" ({each['message']})" if each.get("message") else ""
+            found.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
+    return tuple(found[:_DEVICES_NAMED])
+
+
+def _devices(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """The devices of the trainer container, each with the name of its resource."""
+    named = (each for each in status.get("containerStatuses") or () if each.get("name") == TRAINER_CONTAINER)
+    for resource in next((each.get("allocatedResourcesStatus") or () for each in named), ()):
+        yield from ((str(resource.get("name", "")), each) for each in resource.get("resources") or ())
+
+
+def _of_disruption(status: Mapping[str, Any], disruption: Mapping[str, Any]) -> str:
+    """The message of the condition. A device taint does not name its device there, so the pod's own status does: its unhealthy devices,
+    or all that it has from claims, or else these claims."""
+    message = str(disruption.get("message") or "")
+    if disruption.get("reason") != DEVICE_TAINT:
+        return message
+    claimed = [str(each.get("resourceID")) for resource, each in _devices(status) if resource.startswith(_CLAIM_PREFIX)]
+    claims = [f"claim {each['resourceClaimName']}" for each in status.get("resourceClaimStatuses") or () if each.get("resourceClaimName")]
+    devices = (list(_unhealthy_devices(status)) or claimed or claims)[:_DEVICES_NAMED]
+    among = "" if len(devices) < 2 else "one of "
+    return f"{message} ({among}{', '.join(each[:_LONGEST_DEVICE] for each in devices)})" if devices else message
 
 
 def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

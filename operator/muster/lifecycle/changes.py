@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from muster.api.status import AttemptRecord, Condition, ConditionType, Notice, TrainingJobStatus
+from muster.lifecycle.facts.failure import DEVICE_REASONS
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class AttemptChange:
     def has_stacks(self) -> bool:
         """Whether the stacks of its hang were just reported."""
         return bool(self.record.stacks) and not (self.old and self.old.stacks)
+
+    @property
+    def blames_a_device(self) -> bool:
+        """Whether a device was just found to be the cause of its failure."""
+        return self.record.reason in DEVICE_REASONS and not (self.old and self.old.reason is self.record.reason)
 
     @property
     def has_resumed(self) -> bool:

@@ -11,6 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion
+from muster.lifecycle.facts import devices
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -99,5 +100,6 @@ def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | Non
         *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
         acknowledge_due(status, facts) if awaited else None,
         facts.now + timedelta(seconds=facts.policy.look_seconds) if must_look else None,
+        devices.due(status, facts),
         status.next_attempt_time,
     ]

@@ -63,6 +63,8 @@ class ReplicaView:
     waits_for: str = ""
     """While Pending: reason and cause in one short sentence for users (`explain.brief`). Empty if the cause is unknown."""
     oom_killed: bool = False
+    unhealthy_devices: tuple[str, ...] = ()
+    """Devices of its trainer container that its node reports as unhealthy: resource, identifier and what is known of the cause."""
     node: str = ""
     standby: bool = False
     """It was created to wait outside the world until a world takes it in."""

@@ -57,7 +57,9 @@ class Policy:
     lasting_seconds: float = 600
     """An attempt of a program that reports no steps counts as progress if its processes ran this long."""
     node_seconds: float = 3600
-    """How long a node is avoided after an attempt has failed on it for the second time."""
+    """How long a node is avoided after an attempt has failed on it for the second time, or once because of a device."""
+    device_seconds: float = 10
+    """How long a device must be unhealthy to end the attempt of the replica that has it."""
     stopped_seconds: float = 60
     """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
     silent_seconds: float = 10

@@ -104,6 +104,11 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
         wanted = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
         if wanted and gpus == 0:
             lines.append(f"role {name} asks for {', '.join(wanted)}; this machine has none, so the job runs on CPU")
+        if role.resource_claims:
+            names = ", ".join(claim.name for claim in role.resource_claims)
+            lines.append(
+                f"roles.{name}.resourceClaims: {names} {'are' if len(role.resource_claims) > 1 else 'is'} for a cluster and ignored"
+            )
     strategy = strategy_of(job.spec.strategy)
     if strategy.local_remark and any(replica.ports for replica in strategy.plan(job.spec).replicas):
         lines.append(strategy.local_remark)

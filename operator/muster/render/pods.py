@@ -140,6 +140,7 @@ def pod_of(
         environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),
+        resource_claims=[claim.wire() for claim in role.resource_claims or ()],
         state_path=STATE_PATH,
         claim_name=storage.persistent_volume_claim.claim_name if storage and storage.persistent_volume_claim else None,
         checkpoint_path=CLAIM_PATH,
@@ -221,10 +222,11 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _resources(role: Role, placement: Placement) -> dict[str, dict[str, str]]:
+def _resources(role: Role, placement: Placement) -> dict[str, Any]:
     limits = {**{name: str(quantity) for name, quantity in role.resources.limits.items()}, **placement.limits}
     requests = {name: str(quantity) for name, quantity in role.resources.requests.items()}
-    return {key: values for key, values in (("limits", limits), ("requests", requests)) if values}
+    claims = [{"name": claim.name} for claim in role.resource_claims or ()]
+    return {key: values for key, values in (("limits", limits), ("requests", requests), ("claims", claims)) if values}
 
 
 def _problem_below(problem: Callable[[str, str], Problem], field: str, path: str, message: str) -> Problem:

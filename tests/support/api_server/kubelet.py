@@ -60,9 +60,15 @@ class Kubelet:
         phase = "Running" if side_car else "Failed" if code else "Succeeded"
         self.set_status(pod, {"phase": phase, "containerStatuses": containers})
 
-    def disrupt(self, pod: Object, reason: str = "EvictionByEvictionAPI") -> None:
-        """Does what the eviction API does: sets a condition, then deletes the pod."""
-        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "evicted", "lastTransitionTime": now()}
+    def report_device(self, pod: Object, health: str, *, resource: str = "nvidia.com/gpu", device: str = "GPU-3") -> None:
+        """Of a running pod: the health of a device of its trainer container."""
+        [container] = trainer({"running": {"startedAt": now()}}, ready=True)
+        devices = [{"name": resource, "resources": [{"resourceID": device, "health": health}]}]
+        self.set_status(pod, {"containerStatuses": [{**container, "allocatedResourcesStatus": devices}]})
+
+    def disrupt(self, pod: Object, reason: str = "EvictionByEvictionAPI", message: str = "evicted") -> None:
+        """What the eviction API and the taint controllers do: a condition, then the deletion."""
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message, "lastTransitionTime": now()}
         self.set_status(pod, {"conditions": [condition]})
         self._api.delete(pod_path(pod))
 

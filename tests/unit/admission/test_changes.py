@@ -33,6 +33,7 @@ WHILE_SUSPENDED = [
     (worker(template={"spec": {"nodeSelector": {"a": "b"}}}), f"spec.roles.worker.template: {RUNNING}"),
     (worker(resources={"limits": {"cpu": 1}}), f"spec.roles.worker.resources: {RUNNING}"),
     (worker(processesPerReplica=2), f"spec.roles.worker.processesPerReplica: {RUNNING}"),
+    (worker(resourceClaims=[{"name": "gpus", "resourceClaimName": "a"}]), f"spec.roles.worker.resourceClaims: {RUNNING}"),
     (worker(replicas=3), f"spec.roles.worker.replicas: {RUNNING}, or write elastic"),
     (
         {"roles": {"worker": {"replicas": 2}, "evaluator": {}}},

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from muster.admission import cel
+from muster.admission.conditions import RESERVED_WORDS
 from muster.admission.crd import definition, main, schema, text
 from muster.admission.read import parse_job, read_job
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
@@ -22,6 +23,7 @@ from tests.support.golden_jobs import JOBS as GOLDEN_JOBS
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted(set((ROOT / "examples").rglob("*.yaml")) - set((ROOT / "examples").glob("compare-*.yaml")))
+CRDS = sorted((ROOT / "crds").glob("*.yaml"))
 
 ALLOWED = {
     "type", "format", "description", "default", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "minItems",
@@ -118,10 +120,27 @@ def test_fields_that_rules_name_exist():
     paths = {path for path, _ in NODES} | {("metadata", "name")}
     rules = [(base, rule) for base in ((), ("spec",)) for rule in cel.validations()[base]]
     for base, rule in rules:
-        for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"]):
+        for name in re.findall(r"(?:self|oldSelf)\.([A-Za-z.]+)", rule["rule"].replace("__", "")):
             path = tuple("*" if part in ROLES else part for part in name.split(".") if part not in CALLS)
             assert (*base, *path) in paths, rule["rule"]
         assert tuple("*" if part in ROLES else part for part in rule.get("fieldPath", ".spec")[1:].split(".")) in paths
+
+
+def test_rules_escape_the_fields_whose_names_cel_reserves():
+    """Kubernetes 1.30 refuses `self.options.loop`. Newer versions take it, and all take `self.options.__loop__`."""
+    rules = [rule["rule"] for path in CRDS for rule in rules_in(yaml.safe_load(path.read_text()))]
+    assert any("self.options.__loop__ ==" in rule for rule in rules)
+    for rule in rules:
+        names = re.findall(r"\.([A-Za-z_]\w*)", re.sub(r"'(\\.|[^'\\])*'", "''", rule))
+        assert not RESERVED_WORDS & set(names), rule
+
+
+def rules_in(node: Any) -> Iterator[dict[str, str]]:
+    """All rules below a part of a definition."""
+    if isinstance(node, dict):
+        yield from node.get("x-kubernetes-validations", [])
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from rules_in(child)
 
 
 def test_rules_list_the_roles_of_the_strategies():

@@ -306,6 +306,21 @@ def test_a_world_of_pytorch_has_no_limit_of_addresses() -> None:
     assert messages(job({"roles": {"worker": {"replicas": 4096}}, "batch": {"globalSize": 8192}}, namespace="n" * 63)) == []
 
 
+def test_resource_claims_have_different_names_and_one_source():
+    def claims(*entries: dict) -> list[str]:
+        return messages(job({"roles": {"worker": {"replicas": 2, "resourceClaims": list(entries)}}}))
+
+    path = "spec.roles.worker.resourceClaims"
+    shared, own = {"name": "a", "resourceClaimName": "shared"}, {"name": "b", "resourceClaimTemplateName": "h100"}
+    assert claims(shared, own) == [], "replicas may share a claim"
+    assert claims(shared, {**own, "name": "a"}) == [f"{path}[1].name: must be the only claim of the role called 'a'; give it another name"]
+    exactly_one = f"{path}[0].resourceClaimName: write exactly one of resourceClaimName and resourceClaimTemplateName"
+    assert claims({"name": "a"})[0] == exactly_one
+    assert claims({**shared, "resourceClaimTemplateName": "h100"})[0].startswith(exactly_one)
+    [fault] = claims({**own, "name": "My GPUs"})
+    assert fault.startswith(f"{path}[0].name: ")
+
+
 def test_inputs_have_different_names_plain_folders_and_roles_of_the_strategy():
     def inputs(*entries: dict) -> list[str]:
         return messages(job({"inputs": list(entries)}))

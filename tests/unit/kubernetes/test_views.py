@@ -141,6 +141,50 @@ def test_disruption_deletion_and_lack_of_memory_are_read() -> None:
     assert view(trainer(terminated={"exitCode": 137, "reason": "OOMKilled"})).oom_killed
 
 
+def health(resource: str, *devices: tuple[str, str], **more: str) -> dict[str, Any]:
+    return {"name": resource, "resources": [{"resourceID": name, "health": state, **more} for name, state in devices]}
+
+
+def allocated(*resources: dict[str, Any], container: str = "trainer") -> dict[str, Any]:
+    return {"containerStatuses": [{"name": container, "state": {"running": {}}, "allocatedResourcesStatus": list(resources)}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (allocated(health("nvidia.com/gpu", ("GPU-1", "Healthy"), ("GPU-2", "Unhealthy"))), ("nvidia.com/gpu GPU-2",)),
+        (allocated(health("claim:gpus/gpu", ("d/p/gpu-3", "Unhealthy"), message="XID 79")), ("claim:gpus/gpu d/p/gpu-3 (XID 79)",)),
+        (allocated(health("nvidia.com/gpu", ("GPU-1", "Unknown"))), ()),
+        (allocated(health("nvidia.com/gpu", ("GPU-1", "Unhealthy")), container="proxy"), ()),
+        (allocated({"name": "nvidia.com/gpu"}), ()),
+        (allocated(health("a", *((f"d{n}", "Unhealthy") for n in range(9)))), ("a d0", "a d1", "a d2", "a d3")),
+        (allocated(health("a", ("\x1b]0;owned\x07", "Unhealthy"))), ("a \\x1b]0;owned\\x07",)),
+        (allocated(health("a", ("d" * 500, "Unhealthy"))), ("a " + "d" * 198,)),
+    ],
+)
+def test_unhealthy_devices_of_the_trainer_are_read(status: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert view(status).unhealthy_devices == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, "taint"),
+        (
+            {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "digits-worker-0-gpus-x"}]},
+            "taint (claim digits-worker-0-gpus-x)",
+        ),
+        (allocated(health("claim:gpus", ("d/p/1", "Healthy"), ("d/p/2", "Healthy"))), "taint (one of d/p/1, d/p/2)"),
+        (allocated(health("claim:gpus", ("d/p/1", "Healthy"), ("d/p/2", "Unhealthy"))), "taint (claim:gpus d/p/2)"),
+        (allocated(health("nvidia.com/gpu", ("GPU-1", "Healthy"))), "taint"),
+    ],
+)
+def test_a_device_taint_names_the_device_as_far_as_the_pod_does(status: dict[str, Any], expected: str) -> None:
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager", "message": "taint"}
+    seen = view({**status, "conditions": [target]})
+    assert (seen.disruption, seen.message) == ("DeletionByDeviceTaintManager", expected)
+
+
 def test_text_of_a_container_is_escaped_and_on_one_line() -> None:
     forged = "boom \x1b]0;owned\x07\n2026-11-23 00:00:00,000 INFO muster.reconciler good/honest: Succeeded"
     words = view(

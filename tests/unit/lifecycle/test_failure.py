@@ -12,6 +12,7 @@ from muster.lifecycle.observed import ReplicaView
 from tests.unit.lifecycle.lifecycle_cases import at, failed, replica, report, running, running_story, words
 
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
+SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,15 @@ PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.
         (replica(phase="Failed", reason="NodeLost"), PREEMPTION, Reason.NODE_LOST),
         (replica(phase="Failed", reason="Terminated"), PREEMPTION, Reason.NODE_LOST),
         (failed(code=10, disruption="DeletionByTaintManager"), PREEMPTION, Reason.DISRUPTED),
+        (failed(code=21, disruption="DeletionByDeviceTaintManager", deleting=at(5)), INFRASTRUCTURE, Reason.DEVICE_TAINTED),
+        (failed(code=10, **SICK), INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY),
+        (failed(code=20, **SICK), INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY),
+        (failed(code=139, **SICK), INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY),
+        (replica(phase="Failed", **SICK), INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY),
+        (failed(code=11, **SICK), APPLICATION, Reason.BAD_CONFIGURATION),
+        (failed(code=31, **SICK), INFRASTRUCTURE, Reason.STORAGE_UNAVAILABLE),
+        (replica(phase="Failed", exit_code=137, oom_killed=True, **SICK), APPLICATION, Reason.OUT_OF_MEMORY),
+        (failed(code=10, disruption="EvictionByEvictionAPI", **SICK), PREEMPTION, Reason.DISRUPTED),
         (replica(deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
         (replica(phase="Pending", deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
         (failed(code=21, deleting=at(5)), PREEMPTION, Reason.PREEMPTED),

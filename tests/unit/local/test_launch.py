@@ -209,6 +209,12 @@ def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
+def test_a_local_run_says_that_it_ignores_resource_claims() -> None:
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}]
+    [line] = remarks(job(roles={"worker": {"replicas": 1, "resourceClaims": claims}}), gpus=0, job_file=Path("job.yaml"))
+    assert line.startswith("roles.worker.resourceClaims: ")
+
+
 @pytest.mark.parametrize(("strategy", "warned"), [("MultiWorkerMirrored", 1), ("ParameterServer", 1), ("Mirrored", 0), ("DDP", 0)])
 def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy: str, warned: int) -> None:
     roles = {"worker": {}, "ps": {}, "chief": {}} if strategy == "ParameterServer" else {"worker": {}}

@@ -320,6 +320,15 @@ def test_a_command_without_a_supervisor_starts_in_the_folder_of_the_code() -> No
     assert not {"MUSTER_CODE", "PYTHONPATH"} & set(environment_of(pod))
 
 
+def test_the_trainer_container_gets_the_devices_of_resource_claims() -> None:
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}, {"name": "nic", "resourceClaimName": "shared"}]
+    roles = {"worker": {"replicas": 2, "resources": {"limits": {"cpu": 1}}, "resourceClaims": claims}}
+    for pod in pods_of(ddp(roles=roles, trainer={"task": "digits", "image": "own:1"})).values():
+        assert pod["spec"]["resourceClaims"] == claims
+        assert trainer_of(pod)["resources"] == {"limits": {"cpu": "1"}, "claims": [{"name": "gpus"}, {"name": "nic"}]}
+        assert all("claims" not in each.get("resources", {}) for each in pod["spec"]["initContainers"])
+
+
 @pytest.mark.parametrize(("cpu", "processes", "threads"), [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2")])
 def test_a_process_has_as_many_threads_as_cpus(cpu: str | int, processes: int, threads: str) -> None:
     [pod] = pods_of(ddp(roles={"worker": {"processesPerReplica": processes, "resources": {"limits": {"cpu": cpu}}}})).values()

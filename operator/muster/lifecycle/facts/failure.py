@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
+from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
@@ -34,6 +35,10 @@ _POD_REASONS = {
 }
 """Reasons that the kubelet and the node controller set on pods they take away. The last three come from graceful node shutdown."""
 
+DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
+_EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED})
+"""Ends that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -52,10 +57,13 @@ class Cause:
 
     @property
     def precedence(self) -> tuple[int, datetime, str]:
-        """Lower explains more. A preemption comes first, then the earliest failure. A lost peer explains nothing if anything else does."""
+        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure. A lost peer explains nothing if
+        anything else does."""
         if self.failure_class is FailureClass.PREEMPTION:
             return 0, self.time, self.replica
-        return (2 if self.reason is Reason.PEER_LOST else 1), self.time, self.replica
+        if self.reason in DEVICE_REASONS:
+            return 1, self.time, self.replica
+        return (3 if self.reason is Reason.PEER_LOST else 2), self.time, self.replica
 
 
 def root_cause(causes: Iterable[Cause]) -> Cause | None:
@@ -68,6 +76,7 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
     replicas = {member.replica for member in status.world.members} if status.world else set()
     members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster removes the others itself
     causes = [cause for view in members if (cause := cause_of_end(view, stopped=False))]
+    causes += [replace(_of_device(view), time=since) for view, since in with_unhealthy_devices(status, facts)]
     causes += [_loss(member.label, facts.stamp) for member in _lost_members(status, facts)]
     return root_cause(causes)
 
@@ -150,11 +159,12 @@ def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
 
 
 def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
-    """How a replica ended in an earlier attempt, if its last words are still about that one."""
+    """How a replica ended in an earlier attempt, if its last words are still about that one. Its devices were healthy then, or it would not
+    have moved on."""
     words = view.report.last_words if view.report else None
     if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
         return None
-    return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False))
+    return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
 
 
 def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
@@ -168,6 +178,8 @@ def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
 
 
 def _taken_away(view: ReplicaView) -> Cause | None:
+    if view.disruption == DEVICE_TAINT:
+        return _cause(view, FailureClass.INFRASTRUCTURE, Reason.DEVICE_TAINTED, message=view.message or view.disruption)
     if view.disruption is not None:
         return _cause(view, FailureClass.PREEMPTION, Reason.DISRUPTED, message=f"{view.disruption}: {view.message}".rstrip(": "))
     if view.reason in _POD_REASONS:
@@ -191,7 +203,15 @@ def _own_end(view: ReplicaView) -> Cause:
     killed_by = signal_name(code - SIGNAL_BASE) if code and code > SIGNAL_BASE else None
     signal = words.signal or killed_by if words else killed_by
     exit_code = words.exit_code if words and words.exit_code is not None else view.exit_code
-    return replace(_own_cause(view, words, code), exit_code=None if signal else exit_code, signal=signal)
+    cause = _own_cause(view, words, code)
+    if view.unhealthy_devices and cause.reason in _EXPLAINED_BY_A_DEVICE:
+        cause = _of_device(view, cause.message)
+    return replace(cause, exit_code=None if signal else exit_code, signal=signal)
+
+
+def _of_device(view: ReplicaView, message: str = "") -> Cause:
+    text = f"{named(view)}; {message}" if message else named(view)
+    return _cause(view, FailureClass.INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY, message=text)
 
 
 def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> Cause:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts.devices import unhealthy_since
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.recording.phases import with_start_phases
@@ -21,7 +22,7 @@ def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     if world is None or not is_open(status):
         return status
     views = _by_replica(facts.replicas_of(status.attempt))
-    members = (_with_pod(member, views, is_replaced=facts.live and not facts.strategy.is_in_world(member.role)) for member in world.members)
+    members = (_with_pod(member, views, facts) for member in world.members)
     world = replace(world, members=tuple(members))
     status = replace(status, world=world)
     if world.ready_time or is_held_back(status, facts.now) or running(status, facts) < len(world_members(status, facts)):
@@ -64,13 +65,20 @@ def _runs(view: ReplicaView | None) -> bool:
     return view is not None and view.phase is ReplicaPhase.RUNNING and view.deleting is None
 
 
-def _with_pod(member: Member, views: _Views, *, is_replaced: bool) -> Member:
-    """`is_replaced`: another pod may have replaced the member's pod, because it is outside the world."""
-    if is_replaced:
+def _with_pod(member: Member, views: _Views, facts: Facts) -> Member:
+    """Another pod may have replaced the pod of a member that is outside the world."""
+    if facts.live and not facts.strategy.is_in_world(member.role):
         member = replace(member, uid="")
     view = _view_of(member, views)
     if view is None or member.succeeded:
         return member
     incarnation = None if member.awaited or view.uid != member.uid else member.incarnation
     succeeded = view.phase is ReplicaPhase.SUCCEEDED
-    return Member(role=member.role, index=member.index, uid=view.uid, incarnation=incarnation, succeeded=succeeded)
+    return Member(
+        role=member.role,
+        index=member.index,
+        uid=view.uid,
+        incarnation=incarnation,
+        succeeded=succeeded,
+        unhealthy_since=unhealthy_since(member, view, facts),
+    )

@@ -16,7 +16,7 @@ from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest, newest_ended
 from muster.lifecycle.transition.nodes import avoided
 
-_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
+_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Ends that are announced to the processes, so that all ranks save at the same step."""
 
 
@@ -56,8 +56,8 @@ def goes_on(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def can_continue(view: ReplicaView) -> bool:
-    """Whether its supervisor can start another attempt."""
-    return view.report is not None and view.report.in_place and view.stays
+    """Whether its supervisor can start another attempt, on healthy devices."""
+    return view.report is not None and view.report.in_place and view.stays and not view.unhealthy_devices
 
 
 def _is_well(view: ReplicaView) -> bool:
@@ -83,7 +83,7 @@ def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: Repl
 
     It gets the time to acknowledge that others get. If roles restart by themselves it does not: first it must report what broke.
     """
-    if view.report is not None or not view.stays or status.world is None or not facts.spec.trainer.supervised:
+    if view.report is not None or not view.stays or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
         return False
     if facts.strategy.restarts_with(view.role) is not None:
         return False

@@ -1,4 +1,4 @@
-"""Avoided nodes: those on which attempts of this job failed twice, for a while after the last time.
+"""Avoided nodes: those on which attempts of this job failed twice, or once because of a device, for a while after the last time.
 
 Only failures that may be the node's fault count. A user's error happens on every node. A node that is drained, or a spot node that is
 taken away, is not bad. A lost peer, or storage or an input that is away, shows nothing about the node that noticed it.
@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from muster.api.status import AttemptRecord, AvoidedNode, FailureClass, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.failure import DEVICE_REASONS
 from muster.lifecycle.observed import ReplicaView
 
 DEATHS = 2
@@ -21,10 +22,13 @@ _ELSEWHERE = frozenset({Reason.PEER_LOST, Reason.STORAGE_UNAVAILABLE, Reason.INP
 def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:
     """The nodes that are avoided now, in the order of their names."""
     deaths: dict[str, list[datetime]] = defaultdict(list)
+    devices: dict[str, list[datetime]] = defaultdict(list)
     for record in status.attempts:
         if record.node and record.failed_time and _may_be_the_nodes_fault(record):
             deaths[record.node].append(record.failed_time)
-    nodes = (_judged(name, times, facts) for name, times in sorted(deaths.items()))
+            if record.reason in DEVICE_REASONS:
+                devices[record.node].append(record.failed_time)
+    nodes = (_judged(name, times, facts, devices=devices[name]) for name, times in sorted(deaths.items()))
     return tuple(node for node in nodes if node and facts.now < node.until)
 
 
@@ -47,8 +51,9 @@ def _may_be_the_nodes_fault(record: AttemptRecord) -> bool:
     return record.reason is Reason.NODE_LOST
 
 
-def _judged(name: str, times: list[datetime], facts: Facts) -> AvoidedNode | None:
+def _judged(name: str, times: list[datetime], facts: Facts, *, devices: list[datetime]) -> AvoidedNode | None:
     within = timedelta(seconds=facts.policy.node_seconds)
     last = max(times)
     recent = sum(time > last - within for time in times)
-    return AvoidedNode(name=name, deaths=recent, until=last + within) if recent >= DEATHS else None
+    has_bad_device = any(time > last - within for time in devices)
+    return AvoidedNode(name=name, deaths=recent, until=last + within) if recent >= DEATHS or has_bad_device else None
