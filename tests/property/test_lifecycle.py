@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from muster.lifecycle.observed import ReplicaPhase
-from tests.property.lifecycle_world import ENDS, START, STOPPED, World, check, check_standing, finish_quietly
+from tests.property.lifecycle_world import ENDS, POLICY, START, STOPPED, World, check, check_standing, finish_quietly
 
 LIGHT = settings(max_examples=500, stateful_step_count=50)
 HEAVY = settings(max_examples=10000, stateful_step_count=80)
@@ -218,10 +218,21 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.disrupt(self.pod(pick))
 
     @precondition(has_pods)
-    @rule(pick=PICK, seconds=st.sampled_from([0, 1, 9, 11]), then=st.sampled_from(["", "cure", "user error", "process killed"]))
-    def break_a_device(self, pick: int, seconds: float, then: str) -> None:
-        """For a while, or until its processes fail."""
+    @rule(
+        pick=PICK,
+        trains=st.booleans(),
+        seconds=st.sampled_from([0, 1, 9, 11]),
+        then=st.sampled_from(["", "cure", "user error", "process killed"]),
+    )
+    def break_a_device(self, pick: int, trains: bool, seconds: float, then: str) -> None:
+        """For a while, or until its processes fail; of a world that trains, or at any other moment."""
+        if trains:
+            self.come_up("completed")
+            self.world.train(7, commit=True)
+        if not self.world.pods:
+            return
         name = self.pod(pick)
+        self.world.deliver(self.pod(0), 0)
         self.world.sicken(name)
         self.world.converge()
         self.world.pass_time(seconds)
@@ -327,3 +338,25 @@ def test_a_job_without_faults_reaches_its_end(shape: dict[str, Any], how: str, p
     world = World({**shape, "trainer": {"task": "digits"}, "cleanPodPolicy": policy}, in_place=how == "completed")
     finish_quietly(world, how)
     assert world.job.status.phase == ("Succeeded" if how == "completed" else "Failed")
+
+
+@pytest.mark.parametrize("seconds", [1, 11])
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape['strategy']}-{shape['roles']['worker']['replicas']}")
+def test_a_device_that_breaks_is_replaced_and_one_that_recovers_is_kept(shape: dict[str, Any], in_place: bool, seconds: int) -> None:
+    world = World({**shape, "trainer": {"task": "digits"}}, in_place=in_place)
+    for _ in range(3):
+        world.converge()
+        world.obey("completed")
+    world.converge()
+    world.train(7, commit=True)
+    world.deliver("digits-chief-0" if "digits-chief-0" in world.pods else "digits-worker-0", 0)
+    world.sicken("digits-worker-0")
+    world.converge()
+    world.pass_time(seconds)
+    breaks = seconds > POLICY.device_seconds
+    if not breaks:
+        world.cure("digits-worker-0")
+    world.converge()
+    assert world.job.status.attempt == (1 if breaks else 0)
+    finish_quietly(world, "completed")
