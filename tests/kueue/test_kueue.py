@@ -154,7 +154,7 @@ def test_waiting_jobs_say_their_positions_until_they_are_admitted(jobs: Jobs, sh
     assert jobs.status("third")["queue"]["since"] == third["queue"]["since"]
 
 
-def test_an_elastic_job_starts_with_the_quota_that_is_free_and_gives_back_what_it_does_not_use_any_more(jobs: Jobs) -> None:
+def test_an_elastic_job_starts_with_the_free_quota_and_gives_back_what_it_does_not_use(jobs: Jobs) -> None:
     jobs.submit(queued_job("first", 1))
     jobs.reaches("first", "Running")
     jobs.submit(queued_job("elastic", QUOTA, elastic={"minReplicas": 1, "maxReplicas": QUOTA}, batch={"globalSize": 64}))

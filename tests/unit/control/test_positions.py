@@ -79,7 +79,7 @@ def test_a_job_gets_a_pass_when_its_position_has_changed_and_less_often_far_behi
     assert len(world.woken) == 194
 
 
-def test_no_position_is_shown_that_may_not_be_read_and_one_that_cannot_be_read_stays_for_a_while() -> None:
+def test_a_position_that_may_not_be_read_is_absent_and_one_that_cannot_stays_a_while() -> None:
     world = Fixture(team=["a"], secret=RefusedError("no"), absent=NotFoundError("no"))
     for job, queue in (("a", "team"), ("b", "secret"), ("c", "absent")):
         world.place(job, queue)
