@@ -115,7 +115,7 @@ def test_an_elastic_job_starts_with_the_workers_that_its_queue_has_quota_for() -
     assert (story.status.phase, story.status.workers, len(story.status.attempts)) == (Phase.RUNNING, "2/4", 1)
 
 
-def test_an_elastic_job_is_made_smaller_and_does_not_grow_beyond_the_quota_that_is_left() -> None:
+def test_an_elastic_job_is_made_smaller_and_does_not_grow_beyond_its_quota() -> None:
     story = elastic_story()
     see(story, given(4), seconds=0)
     see(story, given(4), *running(4), seconds=5)
