@@ -25,7 +25,7 @@ def since(story: Story) -> list[Any]:
     return [member.unhealthy_since for member in story.status.world.members]
 
 
-def test_a_device_that_is_unhealthy_for_ten_seconds_ends_the_attempt_and_its_pod_is_replaced() -> None:
+def test_a_device_that_is_unhealthy_for_ten_seconds_ends_the_attempt() -> None:
     story = running_story(2)
     decision = story.see(there(0), there(1, **SICK), seconds=100)
     assert since(story) == [None, at(100)]
