@@ -24,6 +24,8 @@ class Launch:
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    memory: int | None = None
+    """The descriptor of the memory for its snapshots."""
 
 
 def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerSpec) -> list[Launch]:
