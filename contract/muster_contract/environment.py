@@ -18,6 +18,7 @@ PREFIX = "MUSTER_"
 RANK = "MUSTER_RANK"
 LOCAL_RANK = "MUSTER_LOCAL_RANK"
 EVENTS_FD = "MUSTER_EVENTS_FD"
+MEMORY_FD = "MUSTER_MEMORY_FD"
 EVENTS_ADDRESS = "MUSTER_EVENTS_ADDRESS"
 EVENTS_TOKEN = "MUSTER_EVENTS_TOKEN"
 LARGE_VARIABLES = "MUSTER_LARGE_VARIABLES"
@@ -29,6 +30,8 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     "replica.",
     LOCAL_RANK: "Rank of a training process in its replica. The supervisor sets it for each process.",
     EVENTS_FD: "File descriptor to which a training process writes its events. The supervisor sets it for each process.",
+    MEMORY_FD: "File descriptor of the memory in which a training process keeps snapshots. The supervisor holds it between "
+    "attempts. Set for a job with `checkpoint.memory`.",
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "
     "descriptor. Set for `script` and `command`.",
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",
@@ -91,6 +94,7 @@ class ReplicaEnvironment:
     trainer: str = wire_field(min_length=1, max_length=1 << 18, doc="What to train: a JSON object, the [trainer spec](trainer-spec.md).")
     pod_name: str = wire_field(min_length=1, doc="Name of the pod, from the downward API.")
     pod_uid: str = wire_field(min_length=1, doc="Uid of the pod, from the downward API.")
+    node_name: str | None = wire_field(default=None, doc="Name of the node, from the downward API.")
     first_rank: int | None = wire_field(
         default=None, minimum=0, doc="Global rank of this replica's first process. Absent: the role has no ranks."
     )

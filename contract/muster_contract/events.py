@@ -84,6 +84,15 @@ def commit_reason_of(value: object) -> object:
     return value if not isinstance(value, str) or value in set(CommitReason) else CommitReason.PERIODIC.value
 
 
+class ResumeSource(StrEnum):
+    """What the training of an attempt resumed from."""
+
+    STORAGE = "Storage"
+    """A commit in the checkpoint storage."""
+    MEMORY = "Memory"
+    """A snapshot in the memory of the replicas."""
+
+
 _T = TypeVar("_T", bound="Event")
 
 
@@ -187,6 +196,7 @@ class Resumed(Event):
     committed_step: int | None = _step(default=None, doc="Step of the newest commit, whether it verifies or not.")
     path: str | None = _text(default=None, cut=LINE, doc="The checkpoint that was restored.")
     skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED, doc="Newer checkpoints that do not verify.")
+    source: ResumeSource | None = wire_field(default=None, doc="What was restored. Absent at the beginning, and if a program resumed.")
 
 
 @event("wholeState")
@@ -242,6 +252,15 @@ class Commit(Save):
     """A checkpoint is complete. From rank 0, or from the rank that has saved alone."""
 
     step: int = _step(doc="Step of the checkpoint.")
+
+
+@event("snapshot")
+class Snapshot(Event):
+    """A snapshot is complete in the memory of the replicas. From rank 0."""
+
+    step: int = _step(doc="Step of the snapshot.")
+    bytes: int = _step(default=0, doc="Memory that snapshots take in all replicas together.")
+    copies: int = _step(default=0, doc="Replicas that hold each part of it, besides the first.")
 
 
 @event("evaluation")

@@ -23,6 +23,7 @@ from muster_contract.events import (
     Fingerprint,
     Pace,
     Resumed,
+    Snapshot,
 )
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION, InputProgress
 from muster_contract.notices import Notice, notice_of
@@ -149,6 +150,7 @@ class Report:
     phase: str | None = wire_field(default=None, cut=WORD, doc="Newest `phase`.")
     progress: Progress | None = wire_field(default=None, doc="Newest step.")
     checkpoint: Commit | None = wire_field(default=None, doc="Newest commit.")
+    snapshot: Snapshot | None = wire_field(default=None, doc="Newest snapshot in memory.")
     resumed: Resumed | None = wire_field(default=None, doc="Where the attempt began.")
     evaluation: Evaluation | None = wire_field(default=None, doc="Newest evaluation.")
     fingerprints: tuple[Fingerprint, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="Software and devices of each process.")

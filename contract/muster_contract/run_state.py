@@ -20,6 +20,7 @@ from muster_contract.events import (
     PhaseEvent,
     Resumed,
     Save,
+    Snapshot,
     Step,
     WholeState,
 )
@@ -41,6 +42,7 @@ class RunState:
     phase: str = Activity.STARTING
     progress: Progress | None = None
     checkpoint: Commit | None = None
+    snapshot: Snapshot | None = None
     resumed: Resumed | None = None
     rescues: bool = False
     """Whether a process holds the whole state, and saves it alone if it loses its peers."""
@@ -70,6 +72,8 @@ def apply(state: RunState, event: Event) -> RunState:
         case Save():
             saved = min(MAX_SECONDS, state.saved_seconds + event.waited_seconds)
             return replace(state, checkpoint=_newest_commit(state, event), saved_seconds=saved)
+        case Snapshot():
+            return replace(state, snapshot=event)
         case Resumed():
             return replace(state, resumed=event, marks=_marked(state.marks, "resumed", event))
         case WholeState():
@@ -101,6 +105,7 @@ def with_state(report: Report, state: RunState) -> Report:
         phase=state.phase,
         progress=state.progress,
         checkpoint=state.checkpoint,
+        snapshot=state.snapshot,
         resumed=state.resumed,
         evaluation=state.evaluation,
         fingerprints=tuple(each for _, each in sorted(state.fingerprints.items())),
@@ -139,7 +144,8 @@ def _with_step(state: RunState, event: Step) -> RunState:
         remaining_seconds=event.remaining_seconds,
         updated_at=event.time,
     )
-    return replace(state, recent=recent, progress=progress, marks=_marked(state.marks, "stepped", event))
+    is_new = state.resumed is None or event.step > state.resumed.step  # the last step before a snapshot in memory is reported again
+    return replace(state, recent=recent, progress=progress, marks=_marked(state.marks, "stepped", event) if is_new else state.marks)
 
 
 def _marked(marks: Marks, name: str, event: Event) -> Marks:

@@ -48,6 +48,15 @@ class CheckpointSpec:
 
 
 @document
+class MemorySpec:
+    """Snapshots in the memory of the replicas."""
+
+    every_steps: int = wire_field(minimum=1, doc="Take a snapshot after so many steps.")
+    size_mib: int = wire_field(minimum=1, doc="Most memory for snapshots in a replica, in MiB.")
+    copies: int = wire_field(default=1, minimum=1, doc="Other replicas that hold each part of a snapshot.")
+
+
+@document
 class InputSpec:
     """How samples are read. `docs/input.md` explains it."""
 
@@ -78,6 +87,7 @@ class TrainerSpec:
     options: Options = wire_field(default=Options(), doc="Options of the strategy.")
     communication: str = wire_field(default="Auto", min_length=1, doc="The library of the collectives.")
     checkpoint: CheckpointSpec | None = wire_field(default=None, doc="Absent where the job has no checkpoint storage.")
+    memory: MemorySpec | None = wire_field(default=None, doc="Absent where no snapshots are kept in memory.")
     grace_seconds: float = wire_field(default=30.0, minimum=0, doc="Time to save after SIGTERM.")
 
     def __post_init__(self) -> None:

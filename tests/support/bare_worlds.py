@@ -51,11 +51,13 @@ class BareWorld(TrainingRun):
     pipes: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     environments: list[Mapping[str, str]] = field(default_factory=list)
+    memories: Sequence[int] = ()
+    """Descriptors, one for each rank that keeps snapshots."""
     deadline = DEADLINE
 
     def start(self, rank: int) -> None:
         """Starts the process of that rank, or starts it again."""
-        process, reader = _start(self, self.environments[rank])
+        process, reader = _start(self, self.environments[rank], self.memories[rank] if self.memories else None)
         self.processes[rank:] = [process, *self.processes[rank + 1 :]]
         self.pipes[rank:] = [reader, *self.pipes[rank + 1 :]]
 
@@ -115,15 +117,24 @@ class BareWorld(TrainingRun):
 
 @contextmanager
 def world(
-    strategy: str, document: Mapping[str, Any], *, size: int = 2, roles: Sequence[str] = (), attempt: int = 0, **env: str
+    strategy: str,
+    document: Mapping[str, Any],
+    *,
+    size: int = 2,
+    roles: Sequence[str] = (),
+    attempt: int = 0,
+    memories: Sequence[int] = (),
+    **env: str,
 ) -> Iterator[BareWorld]:
-    """Starts the processes of one attempt: `size` of them, or one for each of `roles`. Kills the remaining ones at the end."""
+    """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end. With
+    `memories`, each of them is alone in its pod."""
     roles = roles or _roles(strategy, size)
     ports = free_ports(len(roles))
-    running = BareWorld()
+    running = BareWorld(memories=memories)
     try:
         for rank in range(len(roles)):
-            running.environments.append(_environment(strategy, document, ports, roles=roles, rank=rank, attempt=attempt) | env)
+            pod = {"MUSTER_POD_UID": f"pod-{rank}"} if memories else {}
+            running.environments.append(_environment(strategy, document, ports, roles=roles, rank=rank, attempt=attempt) | pod | env)
             running.start(rank)
         yield running
     finally:
@@ -183,9 +194,9 @@ def _environment(
     return env
 
 
-def _start(running: BareWorld, env: Mapping[str, str]) -> tuple[forked.Forked, int]:
+def _start(running: BareWorld, env: Mapping[str, str], memory: int | None) -> tuple[forked.Forked, int]:
     reader, writer = os.pipe()
-    process = forked.start(env["MUSTER_STRATEGY"], {**os.environ, **env}, writer)
+    process = forked.start(env["MUSTER_STRATEGY"], {**os.environ, **env}, writer, memory=memory)
     os.close(writer)
     threads = threading.Thread(target=running.read_events, args=(reader,)), threading.Thread(target=running.read_output, args=(process,))
     for thread in threads:

@@ -63,9 +63,9 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start(strategy: str, environ: Mapping[str, str], events: int) -> Forked:
-    """A process with that environment that writes its events to `events`."""
-    return _server(strategy_of(strategy).framework.name).start(environ, events)
+def start(strategy: str, environ: Mapping[str, str], events: int, *, memory: int | None = None) -> Forked:
+    """A process of that environment, which writes its events to `events`, and keeps snapshots in `memory`."""
+    return _server(strategy_of(strategy).framework.name).start(environ, events, memory)
 
 
 @cache
@@ -90,11 +90,11 @@ class _Server:
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, environ: Mapping[str, str], events: int) -> Forked:
+    def start(self, environ: Mapping[str, str], events: int, memory: int | None) -> Forked:
         request = json.dumps({"env": dict(environ), "folder": os.getcwd()}).encode()
         reader, writer = os.pipe()
         with self._lock:
-            socket.send_fds(self._socket, [request], [writer, events])
+            socket.send_fds(self._socket, [request], [writer, events, *([] if memory is None else [memory])])
             process = self._started.get(timeout=START_SECONDS)
         os.close(writer)
         process.stdout = os.fdopen(reader)
@@ -123,7 +123,7 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is connection:
-                    request, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 2)
+                    request, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 3)
                     if not request:
                         return
                     pid = os.fork()
@@ -143,11 +143,11 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
 
 
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Sets the folder and PYTHONPATH as a new interpreter does, then becomes the process as any fork of a warm parent does."""
-    output, events = descriptors
+    """What a new interpreter would do with its folder and PYTHONPATH, and then what any fork of a warm parent does."""
+    output, events, *memory = descriptors
     os.chdir(request["folder"])
     sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    warm.become(request["env"], [output, os.dup(output), events], os.getppid())
+    warm.become(request["env"], [output, os.dup(output), events, *memory], os.getppid())
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ WRONG: list[dict[str, Any]] = [
     {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "A"}}}},
     {"checkpoint": {"storage": {"uri": "s3://a", "secretRef": {"name": "My Keys"}}}},
     {"checkpoint": {"resume": "never"}},
+    {"checkpoint": {"memory": {"sizeMib": 64}}, "strategy": "JAX"},
+    {"checkpoint": {"memory": {"sizeMib": 64}}, "trainer": {"script": "train.py"}},
     {"inputs": [{"name": "Base", "source": "hf://org/tiny"}]},
     {"inputs": [{"name": "base", "source": "https://example.com/tiny"}]},
     {"inputs": [{"name": "base", "source": "hf://tiny"}]},
@@ -75,6 +77,7 @@ RIGHT: list[dict[str, Any]] = [
     {"trainer": {"task": "digits", "input": {"workers": 0, "shard": "File", "cache": "/dev/shm"}, "code": {"configMap": {"name": "a.b"}}}},
     {"checkpoint": {"storage": {"uri": "s3://bucket/a", "secretRef": {"name": "keys"}}, "resume": "/checkpoints/a"}},
     {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "a"}}, "resume": "Never"}},
+    {"checkpoint": {"memory": {"everySteps": 1, "copies": 1, "sizeMib": 64}}, "strategy": "FSDP"},
     {
         "scheduling": {"queue": "a.b", "priorityClassName": "high", "topology": {"pack": "example.com/Rack_1"}},
         "managedBy": "kueue.x-k8s.io/multikueue",

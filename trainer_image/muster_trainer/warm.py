@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 
-from muster_contract.environment import EVENTS_FD, ReplicaEnvironment
+from muster_contract.environment import EVENTS_FD, MEMORY_FD, ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_trainer import process
 from muster_trainer.host.framework import hook, named, set_quiet
@@ -26,8 +26,8 @@ from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
-DESCRIPTORS = 3
-"""stdout, stderr and the events of the process, in this order."""
+DESCRIPTORS = 4
+"""stdout, stderr, the events and the memory for snapshots of the process, in this order. Not every process has the last one."""
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
 def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None:
     """Turns this fork into the training process of that environment. It dies with `parent`. Does not return."""
     die_with(parent)
-    stdout, stderr, events = descriptors
+    stdout, stderr, events, *memory = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
         os.dup2(source, target)
@@ -115,6 +115,8 @@ def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None
             os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ, **{EVENTS_FD: str(events)})
+    if memory:
+        os.environ[MEMORY_FD] = str(memory[0])
     process.main()
 
 

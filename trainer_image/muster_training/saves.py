@@ -27,7 +27,7 @@ from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.training.agreement import agree, gather
-from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point
+from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
 from muster_training.ranks import Ranks
 
 _WRITING = ".rank-"
@@ -79,7 +79,7 @@ class Saves:
 
         Raises BadConfiguration for a checkpoint of another kind of training.
         """
-        point = agree_on_resume_point(self._ranks, self._select)
+        point = agree_on_resume_point(self._ranks, lambda: of_selection(self._select()))
         self._registered = True
         return point
 

@@ -119,6 +119,7 @@ def rules_for(strategy: Strategy, strategies: Collection[Strategy]) -> list[Rule
     return [
         *_role_rules(strategy),
         *_option_rules(strategy, strategies),
+        *_memory_rules(strategy, strategies),
         *_communication_rules(strategy),
         *_elastic_rules(strategy, strategies),
     ]
@@ -207,6 +208,17 @@ def _option_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Itera
         if name not in strategy.options:
             supporting = listed(each.name for each in strategies if name in each.options)
             yield Rule(SPEC, path, unset, f"only for {supporting}; remove it")
+
+
+def _memory_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iterator[Rule]:
+    field = "checkpoint.memory"
+    if not strategy.keeps_snapshots:
+        supporting = listed(each.name for each in strategies if each.keeps_snapshots)
+        yield Rule(SPEC, field, ~has(field), f"only {supporting} keep snapshots in memory; remove it")
+        return
+    is_program = has("trainer.script") | has("trainer.command")
+    message = "is for task and module, because other programs save by themselves; remove it"
+    yield Rule(SPEC, field, ~has(field) | ~is_program, message)
 
 
 def _communication_rules(strategy: Strategy) -> Iterator[Rule]:

@@ -56,6 +56,7 @@ def _problems(job: TrainingJob, strategy: Strategy) -> list[Problem]:
         *_resource_claim_problems(spec),
         *_device_problems(strategy, spec),
         *_size_problems(strategy, spec),
+        *_memory_problems(strategy, spec),
         *_variable_problems(strategy, job),
         *(problem for check in strategy.checks for problem in check(strategy, spec)),
     ]
@@ -163,6 +164,17 @@ def _size_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Proble
         if size < devices:
             message = f"{size} samples cannot be shared out over {devices} devices, which the job may grow to"
             yield Problem("spec.batch.globalSize", f"{message}: write at least {devices}, or a smaller elastic.maxReplicas")
+
+
+def _memory_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Problem]:
+    memory = spec.checkpoint.memory
+    if memory is None or not strategy.keeps_snapshots:
+        return
+    plan = strategy.plan(_resized(strategy, spec, spec.elastic.min_replicas) if spec.elastic and strategy.elastic else spec)
+    replicas = sum(replica.first_rank is not None for replica in plan.replicas)
+    if memory.copies >= replicas:
+        message = f"{memory.copies} copies on other replicas need {memory.copies + 1} replicas, and the job may have {replicas}"
+        yield Problem("spec.checkpoint.memory.copies", f"{message}; write {replicas - 1} at most")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from decimal import Decimal
+from math import ceil
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -25,3 +28,20 @@ Quantity = Annotated[
     str | int, BeforeValidator(_quantity), WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY_LENGTH})
 ]
 """`resource.Quantity`. A fraction must be text, because the int-or-string of a custom resource does not allow fractions."""
+
+_UNITS: Mapping[str, Decimal] = {
+    "": Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("num", -3)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+_MIB = 1 << 20
+_PARTS = re.compile(r"(?P<number>.*?)(?P<unit>[KMGTPE]i|[numkMGTPE])?")
+
+
+def with_more_mib(quantity: Quantity, mib: int) -> str:
+    """An amount of memory and so many MiB more, rounded up to whole MiB."""
+    found = _PARTS.fullmatch(str(quantity))
+    assert found is not None
+    amount = Decimal(found["number"]) * _UNITS[found["unit"] or ""]
+    return f"{ceil(amount / _MIB) + mib}Mi"

@@ -333,6 +333,24 @@ class Storage(ApiModel):
     )
 
 
+class PeersMemory(ApiModel):
+    """Snapshots in the memory of the replicas, from which a job goes on after the loss of some of them."""
+
+    every_steps: int = Field(default=10, ge=1, le=2**31 - 1, description="Number of steps between snapshots. 1: no finished step is lost.")
+    copies: int = Field(
+        default=1,
+        ge=0,
+        le=16,
+        description="Number of other replicas that hold each part of a snapshot, so that many replicas may be lost at once. 0: only a "
+        "process that ends alone loses nothing.",
+    )
+    size_mib: int = Field(
+        ge=1,
+        le=2**24,
+        description="Most memory that snapshots take in each replica, in MiB. It is added to the memory that its pod requests.",
+    )
+
+
 class Checkpoint(ApiModel):
     storage: Storage | None = Field(
         default=None, description="Where checkpoints are stored. Without storage, a job on a cluster starts over after a failure."
@@ -360,6 +378,9 @@ class Checkpoint(ApiModel):
         default=None,
         description="Seconds between saves. Auto: the trainer chooses them from the measured cost of a save and the restarts of the job. "
         "Continuous: it saves again when the previous save is complete.",
+    )
+    memory: PeersMemory | None = Field(
+        default=None, description="Snapshots in the memory of the replicas, in addition to storage or without it. Default: none are taken."
     )
     keep: int = Field(default=3, ge=2, le=1000, description="Number of commits to keep.")
     asynchronous: bool = Field(

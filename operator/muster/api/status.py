@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
 from muster_contract.codes import FailureClass as FailureClass
+from muster_contract.events import ResumeSource
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
 from muster_contract.notices import NoticeReason, notice_of
 
@@ -279,6 +280,18 @@ class CheckpointStatus(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotStatus(StatusPart):
+    """The newest complete snapshot in the memory of the replicas."""
+
+    step: Count
+    """Step of the snapshot."""
+    bytes: Count = 0
+    """Memory that snapshots take in all replicas together."""
+    copies: Count = 0
+    """Number of other replicas that hold each part."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restarts(StatusPart):
     """Restarts so far, and the times of those that count towards a budget."""
 
@@ -378,6 +391,8 @@ class AttemptRecord(StatusPart):
     """Step of the newest commit when the attempt began."""
     step_resumed: Count | None = None
     """Step that the attempt resumed from."""
+    resumed_from: ResumeSource | None = None
+    """Memory: a snapshot in the memory of the replicas. Storage: a commit. Absent at the beginning, and if a program resumed by itself."""
     step_skipped: Count | None = None
     """Step of the newest commit, if the attempt should have resumed there and did not."""
     last_step: Count | None = None
@@ -554,6 +569,8 @@ class TrainingJobStatus(StatusPart):
     """Progress of the training."""
     checkpoint: CheckpointStatus | None = None
     """The newest commit that was reported."""
+    snapshot: SnapshotStatus | None = None
+    """The newest snapshot in memory."""
     restarts: Restarts = Restarts()
     """Restarts by class."""
     attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=ATTEMPTS_KEPT)] = ()

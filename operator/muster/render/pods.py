@@ -21,6 +21,7 @@ from muster.api.constants import (
 )
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
+from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
 from muster.render.defaults import JobDefaults
 from muster.render.environment import (
@@ -59,6 +60,7 @@ _KNOWN_TO_THE_POD = tuple(
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     for name, path in ((NAMES["pod_name"], "metadata.name"), (NAMES["pod_uid"], "metadata.uid"))
 )
+_NODE = {"name": NAMES["node_name"], "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
 def pod_name(job: TrainingJob, role: RoleName, index: int) -> str:
@@ -111,7 +113,7 @@ def pod_of(
     )
     role = job.spec.roles.get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
-    storage, code = job.spec.checkpoint.storage, job.spec.trainer.code
+    storage, code, memory = job.spec.checkpoint.storage, job.spec.trainer.code, job.spec.checkpoint.memory
     pod = fill(
         "pod.yaml.j2",
         name=pod_name(job, replica.role, replica.index),
@@ -137,7 +139,11 @@ def pod_of(
         supervisor=_supervisor(job, images),
         inputs=fetcher_of(job, replica.role, image=fetcher_image(job, images.trainers[strategy.framework.name])),
         command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
-        environment=[*({"name": name, "value": _literal(value)} for name, value in environment.items()), *_KNOWN_TO_THE_POD],
+        environment=[
+            *({"name": name, "value": _literal(value)} for name, value in environment.items()),
+            *_KNOWN_TO_THE_POD,
+            *([_NODE] if memory else ()),
+        ],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),
         resource_claims=[claim.wire() for claim in role.resource_claims or ()],
@@ -161,6 +167,8 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
+    if memory and strategy.is_in_world(replica.role):
+        pod = _with_memory(pod, memory.size_mib)
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
     pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
@@ -193,6 +201,21 @@ def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
     for ours in containers if any(alike.values()) else ():
         ours["resources"] = {part: dict(amounts) for part, amounts in alike.items() if amounts}
     return pod
+
+
+def _with_memory(pod: dict[str, Any], mib: int) -> dict[str, Any]:
+    """The pod with so much memory more for its trainer. Snapshots are in memory that the kernel counts to the container."""
+    trainer = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
+    given = trainer.get("resources") or {}
+    parts = {part: dict(given.get(part) or {}) for part in ("limits", "requests")}
+    for amounts in parts.values():
+        if "memory" in amounts:
+            amounts["memory"] = with_more_mib(amounts["memory"], mib)
+    if not any("memory" in amounts for amounts in parts.values()):
+        parts["requests"]["memory"] = f"{mib}Mi"
+    resources = {**given, **{part: amounts for part, amounts in parts.items() if amounts}}
+    containers = [{**each, "resources": resources} if each is trainer else each for each in pod["spec"]["containers"]]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
 
 
 def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, Trainer, TrainingJobSpec
+from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, PeersMemory, Trainer, TrainingJobSpec
 from muster.strategies.registry import strategy_of
 from muster_contract.batch import largest_portion
-from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, TrainerSpec
+from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, MemorySpec, TrainerSpec
 
 SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor")
 """-P: Python imports nothing from the working directory, because others may be able to write to it."""
@@ -83,6 +83,7 @@ def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int
         options=spec.options.for_trainer,
         communication=spec.communication.value,
         checkpoint=None if directory is None else _checkpoint(spec.checkpoint, directory),
+        memory=_memory(spec.checkpoint.memory),
         grace_seconds=grace_seconds,
         strategy=strategy_of(spec.strategy).runtime,
     )
@@ -96,6 +97,10 @@ def _batch(spec: TrainingJobSpec, *, processes: int) -> BatchSpec:
 
 def _input(given: Input) -> InputSpec:
     return InputSpec(given.workers, given.prefetch, given.shard, None if given.cache is None else Path(given.cache))
+
+
+def _memory(given: PeersMemory | None) -> MemorySpec | None:
+    return None if given is None else MemorySpec(given.every_steps, given.size_mib, given.copies)
 
 
 def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:

@@ -55,6 +55,7 @@ PIPELINE = Strategy(
     environment=environment,
     reserved=RESERVED,
     options=frozenset({"mesh", "pipeline"}),
+    keeps_snapshots=True,
     communications=COLLECTIVE_LIBRARIES,
     is_synchronous=is_synchronous,
     data_parallel=MESH.data_parallel,

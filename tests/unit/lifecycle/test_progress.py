@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from muster.api.status import ConditionType
+from muster.api.status import ConditionType, SnapshotStatus
 from muster.lifecycle.policy import Policy
 from muster_contract.events import Evaluation
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story, words
@@ -109,6 +109,23 @@ def test_a_resume_is_verified_and_in_the_status() -> None:
     assert story.condition("ResumeRegression") == ("False", "ResumedAtCommit")
     assert story.status.progress is not None
     assert story.status.progress.step == 40
+
+
+def test_a_resume_from_memory_is_in_the_record_and_leaves_the_commit() -> None:
+    story = restarted({"committedStep": 40, "step": 52, "source": "Memory"})
+    assert (story.record.step_resumed, story.record.steps_lost, story.record.resumed_from) == (52, 0, "Memory")
+    assert story.status.checkpoint is not None
+    assert (story.status.checkpoint.step, story.status.checkpoint.verified) == (40, False)
+    assert story.condition("ResumeRegression") == ("False", "ResumedAtCommit")
+
+
+def test_the_newest_snapshot_is_written_with_the_progress() -> None:
+    story = running_story(1)
+    story.see(reporting(step=1, snapshot={"step": 1, "bytes": 2048, "copies": 1}), seconds=20)
+    story.see(reporting(step=2, snapshot={"step": 2, "bytes": 2048, "copies": 1}), seconds=21)
+    assert story.status.snapshot == SnapshotStatus(step=1, bytes=2048, copies=1)
+    story.see(reporting(step=30, snapshot={"step": 30, "bytes": 2048, "copies": 1}), seconds=50)
+    assert story.status.snapshot == SnapshotStatus(step=30, bytes=2048, copies=1)
 
 
 def test_a_start_at_step_0_after_a_commit_is_a_regression() -> None:

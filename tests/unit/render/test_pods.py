@@ -20,7 +20,7 @@ from muster_contract.environment import LARGE_VARIABLES
 from muster_contract.large_variables import unpack
 from muster_contract.options import Loop, MeshOptions, Options, PipelineOptions
 from muster_contract.strategy import StrategyRuntime
-from muster_contract.trainer_spec import TrainerSpec
+from muster_contract.trainer_spec import MemorySpec, TrainerSpec
 from muster_contract.wire import decode
 from tests.support.golden_jobs import CLAIM, IMAGES, JOBS, UID, environment_of, job_of, manifests_of, pods_of, trainer_of
 
@@ -375,6 +375,38 @@ def test_an_init_container_copies_the_supervisor_for_the_trainer_container() -> 
     assert {"name": "supervisor", "mountPath": "/muster", "readOnly": True} in trainer_of(pod)["volumeMounts"]
     assert {"name": "supervisor", "emptyDir": {}} in pod["spec"]["volumes"]
     assert "imagePullPolicy" not in ours
+
+
+SNAPSHOTS = {"checkpoint": {"memory": {"everySteps": 5, "sizeMib": 512}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"requests": {"memory": "512Mi"}}),
+        ({"limits": {"memory": "2Gi"}}, {"limits": {"memory": "2560Mi"}}),
+        (
+            {"limits": {"memory": "3G"}, "requests": {"cpu": 1, "memory": 1000000}},
+            {"limits": {"memory": "3374Mi"}, "requests": {"cpu": "1", "memory": "513Mi"}},
+        ),
+    ],
+)
+def test_the_memory_for_snapshots_is_added_to_that_of_the_trainer(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2, "resources": given}}))["job-worker-1"]
+    assert pod["spec"]["containers"][0]["resources"] == expected
+
+
+def test_the_memory_of_a_template_counts_as_well() -> None:
+    sizes = [{"name": "trainer", "resources": {"requests": {"memory": "1Gi"}}}]
+    pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2, "template": {"spec": {"containers": sizes}}}}))["job-worker-0"]
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": {"memory": "1536Mi"}}
+
+
+def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
+    pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2}}))["job-worker-0"]
+    assert {"name": "MUSTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in pod["spec"]["containers"][0]["env"]
+    memory = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).memory
+    assert memory == MemorySpec(every_steps=5, size_mib=512, copies=1)
 
 
 def test_the_init_container_has_the_resources_of_the_trainer_without_devices() -> None:

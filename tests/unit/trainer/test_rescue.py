@@ -18,7 +18,9 @@ class Left:
     """A training at step 13 that has lost its peers. It has saved step 10 in two seconds."""
 
     def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
-        self.engine = SimpleNamespace(rank=rank, rescues=rescues)
+        self.kept: list[int] = []
+        self.has_memory = False
+        self.engine = SimpleNamespace(rank=rank, rescues=rescues, keep=self._keep_in_memory)
         self.done = done
         self.last = Step(step=done) if done is not None else None
         self.sent: list[Event] = []
@@ -36,6 +38,17 @@ class Left:
         if self.error:
             raise self.error
         self.saved.append(manifest)
+
+    def _keep_in_memory(self, step: int, event: str | None) -> bool:
+        if self.has_memory:
+            self.kept.append(step)
+        return self.has_memory
+
+    def _last_as_text(self) -> str | None:
+        return None
+
+    def _keep(self) -> bool:
+        return Training._keep(self)  # type: ignore[arg-type]
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         self.notices.append((reason, message))
@@ -75,6 +88,15 @@ def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, re
     left._rescue()
     assert left.saved == [(13, "PeerLost")]
     assert [event.step for event in left.sent if isinstance(event, Step)] == reported
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_keeps_its_state_in_memory_writes_nothing_to_the_storage(rank: int) -> None:
+    left = Left(rank=rank)
+    left.has_memory = True
+    left._rescue()
+    assert (left.kept, left.saved) == ([13], [])
+    assert [event.step for event in left.sent if isinstance(event, Step)] == [13]
 
 
 def test_a_rescue_needs_storage() -> None:

@@ -35,15 +35,17 @@ class Store:
     fence: Fence
     keep: int
 
-    def register(self, selection: Selection) -> None:
-        """Registers this attempt and what it resumes from, before it writes anything else. Newer commits of older fences are void then."""
+    def register(self, selection: Selection, *, step: int | None = None) -> None:
+        """Registers this attempt and what it resumes from, before it writes anything else. Newer commits of older fences are void then.
+
+        `step` is that of a snapshot in memory, if it resumes from one."""
         with files.storage(self.directory):
             files.make_directory(self.directory / ATTEMPTS)
             self._check_fence()
             record = {
                 "fence": str(self.fence),
-                "resumedStep": selection.step,
-                "resumedPath": selection.commit.path.name if selection.commit else None,
+                "resumedStep": selection.step if step is None else step,
+                "resumedPath": selection.commit.path.name if selection.commit and step is None else None,
             }
             files.write_file(self.directory / ATTEMPTS / registration_name(self.fence), json.dumps(record).encode() + b"\n")
 

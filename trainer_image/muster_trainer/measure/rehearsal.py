@@ -59,7 +59,7 @@ class Rehearsal:
         """Parses the spec of a job that runs the task `rehearsal`. Raises BadConfiguration."""
         config = read_config(spec.config, KEYS, others_allowed=False)
         batch = BatchSpec(max(config.samples), spec.batch.accumulation_steps)
-        inner = replace(spec, task=config.task, module=config.module, config=config.config, batch=batch, checkpoint=None)
+        inner = replace(spec, task=config.task, module=config.module, config=config.config, batch=batch, checkpoint=None, memory=None)
         return cls(inner, sorted(config.samples), config.seconds)
 
     def measure(self, task: Task, engine: Engine, events: Events, meeting: Meeting) -> ExitCode:

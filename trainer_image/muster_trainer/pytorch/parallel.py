@@ -36,6 +36,8 @@ class Context:
     rank: int
     world_size: int
     max_samples: int
+    cut: tuple[int, ...] = ()
+    """Layers of each stage of a pipeline in an earlier attempt, if a snapshot in memory tells."""
 
     def lower_precision(self, model: nn.Module) -> None:
         """Makes `model` compute in the precision of the job."""
@@ -116,6 +118,8 @@ class ParallelModel:
     """See `training.engine.Engine.refuses`."""
     staleness: int | None = None
     """See `training.engine.StepOutcome.staleness`."""
+    cut: tuple[int, ...] = ()
+    """Layers of each stage, of a pipeline."""
     optimizer: torch.optim.Optimizer
 
     def __init__(

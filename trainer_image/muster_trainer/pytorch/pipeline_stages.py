@@ -75,7 +75,8 @@ class PipelineModel(ParallelModel):
         for _, layer in layers:
             context.lower_precision(layer)
         decision = agree(World(context.device), lambda: self._cut(context, layout, model))
-        ends = list(np.cumsum(decision["cut"]))
+        self.cut = tuple(decision["cut"])
+        ends = list(np.cumsum(self.cut))
         starts = [0, *ends[:-1]]
         shapes = Profile.of(decision["profile"]).shapes
         self.shapes_between = [shapes[layer] for layer in [*starts, len(layers)]]
@@ -106,7 +107,9 @@ class PipelineModel(ParallelModel):
         world = {"devices": fingerprint(context.device)["devices"], "threads": torch.get_num_threads(), "model": shapes}
         directory = location_of(spec.checkpoint.directory) if spec.checkpoint else None
         whole = {"stages": self.stages, "layers": len(measured.layers)}
-        sizes, is_inherited = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
+        sizes, is_inherited = list(context.cut), True
+        if len(sizes) != self.stages or sum(sizes) != len(measured.layers):
+            sizes, is_inherited = saved_cut(directory, {**shape, **world}, lambda: cut(costs, limit), **whole)
         if self.stages > 1:
             _report_cut(costs, sizes, cut=self._options.cut, is_inherited=is_inherited)
         return {"cut": sizes, "profile": measured.to_document()}

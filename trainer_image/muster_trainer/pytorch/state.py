@@ -46,17 +46,40 @@ def snapshot(
     With `alone`, this rank writes the whole table. `initial_numbers` are the `numbers_of` the new optimizer. Raises BadConfiguration
     if something in the table cannot be stored.
     """
-    boxes = ((_box(name, tensor), local(tensor.detach())) for name, tensor in _table(model, optimizer, initial_numbers).items())
-    held = {box: tensor for box, tensor in boxes if box.nbytes or box.sizes == box.shape}  # a shard may be empty
+    mine = held(model, optimizer, initial_numbers)
+    mine = {box: tensor for box, tensor in mine.items() if box.nbytes or box.sizes == box.shape}  # a shard may be empty
     rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
-    of_all: list[Any] = [list(held)] * world
+    of_all: list[Any] = [list(mine)] * world
     if not alone:
-        dist.all_gather_object(of_all, list(held))
-    own = {box: held[box] for box in tensor_table.share_out(of_all)[rank]}
+        dist.all_gather_object(of_all, list(mine))
+    own = {box: mine[box] for box in tensor_table.share_out(of_all)[rank]}
     copied = sum(box.nbytes for box in own) <= room
     if copied:
         own = {box: torch.empty_like(tensor, device="cpu").copy_(tensor) for box, tensor in own.items()}
     return tensor_table.part(directory, tensor_table.file_of(rank), own, tensor_files.bytes_on_host, copied=copied)
+
+
+def held(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: Groups) -> dict[Box, torch.Tensor]:
+    """What this rank holds of the table. Raises BadConfiguration if something in it cannot be stored."""
+    table = _table(model, optimizer, initial_numbers)
+    return {_box(name, tensor): local(tensor.detach()) for name, tensor in table.items()}
+
+
+@torch.no_grad()
+def restore(model: nn.Module, optimizer: torch.optim.Optimizer, held: Mapping[Box, torch.Tensor]) -> None:
+    """Sets this rank's part of the table to what it has `held`, in the same world. Raises ValueError if that does not fit."""
+    own = model.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    stored = {box.name: Stored(box.dtype, box.shape, ()) for box in held}
+    tensor_table.check_names_and_shapes(_below(stored, "model."), shapes)
+    slots = _empty_slots(model, stored, shapes) | _empty_numbers(model, stored)
+    by_name = {box.name: (box, tensor) for box, tensor in held.items()}
+    for name, tensor in ({f"model.{name}": tensor for name, tensor in own.items()} | slots).items():
+        box, numbers = by_name[name]
+        if local_box(tensor) != (box.offsets, box.sizes):
+            raise ValueError(f"{name} is another part of its tensor")
+        local(tensor).copy_(numbers)
+    _load_optimizer(optimizer, model, slots)
 
 
 def _box(name: str, tensor: torch.Tensor) -> Box:

@@ -27,6 +27,8 @@ class Launch:
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    memory: int | None = None
+    """The descriptor of the memory for its snapshots."""
 
 
 def with_world(environ: Mapping[str, str], world: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from muster_contract.environment import EVENTS_FD
+from muster_contract.environment import EVENTS_FD, MEMORY_FD
 from muster_contract.errors import BadConfiguration, UserError
 from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
@@ -86,14 +86,15 @@ def start(launch: Launch) -> Process:
     Raises BadConfiguration where the program cannot be executed, UserError where the machine has no room for it.
     """
     events, events_of_child = os.pipe()
+    memory = {} if launch.memory is None else {MEMORY_FD: str(launch.memory)}
     try:
         popen = subprocess.Popen(
             launch.argv,
-            env={**launch.env, EVENTS_FD: str(events_of_child)},
+            env={**launch.env, EVENTS_FD: str(events_of_child), **memory},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[events_of_child],
+            pass_fds=[events_of_child, *([] if launch.memory is None else [launch.memory])],
             start_new_session=True,
             preexec_fn=die_with_parent(os.getpid()),
         )

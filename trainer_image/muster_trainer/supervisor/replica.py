@@ -26,6 +26,7 @@ from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
 from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.listener import Connection, Listener
+from muster_trainer.supervisor.memories import Memories
 from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output
@@ -62,10 +63,13 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
         _write(words, environ)
         return words.code
     reporter, starter, history = Reporter(replica, say, inbox.wake), Starter(inbox), HistoryWriter(say)
+    memories = Memories(say)
     standby = replica.standby
     while True:
         words, report = (
-            _stand_by(environ, replica, starter) if standby else _live(environ, inbox, reporter, starter=starter, history=history)
+            _stand_by(environ, replica, starter)
+            if standby
+            else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories)
         )
         succession = Succession(reporter, inbox, words, report, standby=standby)
         world = succession.await_world()
@@ -92,7 +96,7 @@ def _is_bundled(spec: TrainerSpec) -> bool:
 
 
 def _live(
-    environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, *, starter: Starter, history: HistoryWriter
+    environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, *, starter: Starter, history: HistoryWriter, memories: Memories
 ) -> tuple[LastWords, Report]:
     """Runs one attempt. Its last words and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
@@ -102,7 +106,7 @@ def _live(
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
-            launches = plan(environ, replica, spec)
+            launches = memories.given(plan(environ, replica, spec), spec.memory)
             if not _is_bundled(spec):
                 launches = _with_trackers(launches, replica)
             life = Replica(

@@ -216,4 +216,5 @@ def _milestones(report: Report) -> Report:
     thousand replicas would report with every step."""
     progress = Progress() if report.progress else None
     inputs = tuple(replace(each, bytes=0) for each in report.inputs)
+    report = replace(report, snapshot=None)
     return replace(report, ranks=(), idle_seconds=None, saved_seconds=0.0, progress=progress, inputs=inputs)

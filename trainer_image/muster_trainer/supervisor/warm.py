@@ -94,7 +94,8 @@ class WarmParent:
         """A process forked for this launch; None if that fails, and the process must be started cold."""
         pipes = [os.pipe() for _ in range(3)]
         try:
-            socket.send_fds(self._socket, [json.dumps(dict(launch.env)).encode()], [writer for _, writer in pipes])
+            descriptors = [writer for _, writer in pipes] + ([] if launch.memory is None else [launch.memory])
+            socket.send_fds(self._socket, [json.dumps(dict(launch.env)).encode()], descriptors)
             self._socket.settimeout(ANSWER_SECONDS)
             answer = self._answer()
         except OSError:

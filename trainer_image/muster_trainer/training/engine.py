@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from muster_trainer.data import Order
+from muster_trainer.snapshots.choice import Found
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import Ranks
 
@@ -48,6 +49,36 @@ class Part:
     finish: Callable[[list[Any]], list[str]]
 
 
+class PeersMemory(Protocol):
+    """Snapshots in the memory of replicas. Every rank calls the same methods in the same order."""
+
+    every_steps: int
+    copies: int
+    """Replicas that hold each part besides the first."""
+    is_on: bool
+    """False once snapshots have turned out not to fit."""
+
+    @property
+    def newest_part(self) -> int:
+        """The newest step of which some rank holds a part."""
+
+    def newest(self) -> Found | None:
+        """The newest complete snapshot, verified. All ranks find the same."""
+
+    def restore(self, found: Found) -> None:
+        """Restores a snapshot. Raises BadConfiguration if it does not fit the model."""
+
+    def start(self) -> None:
+        """Prepares for new snapshots, after a restore."""
+
+    def begin(self, step: int, event: str | None, on_complete: Callable[[int | None], object]) -> None:
+        """Takes a snapshot after `step`, with the event of the step as JSON. First waits until the previous one is complete. Calls
+        `on_complete` with the bytes of all snapshots, in another thread; None if snapshots do not fit."""
+
+    def land(self) -> None:
+        """Waits until the snapshot under way is complete."""
+
+
 class EvaluationEngine(Protocol):
     """Reads checkpoints and measures the model. The evaluator needs nothing else."""
 
@@ -77,6 +108,8 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     learning_rate: float
     rescues: bool = False
     """Whether `rescue` of this rank may return a part."""
+    memory: PeersMemory | None = None
+    """Absent: no snapshots are kept in memory."""
     refuses: frozenset[str] = frozenset()
     """Settings of `config` that this engine does not accept: a field, or a field with a value ("nanLoss: Skip")."""
 
@@ -96,6 +129,10 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """The whole state after the last step, without a collective, for a rank that has lost its peers. None: this rank does not have
         all of it, or has begun to change it."""
         return None
+
+    def keep(self, step: int, event: str | None) -> bool:
+        """The same into memory. Returns whether this rank has the state after `step` there."""
+        return False
 
 
 def rate_share(task: Task, step: int) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,18 @@ from typing import Any
 from muster_contract.codes import ExitCode
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError, UserError
-from muster_contract.events import Activity, CommitReason, Evaluation, Step, WholeState
+from muster_contract.events import (
+    Activity,
+    CommitReason,
+    Evaluation,
+    Event,
+    ResumeSource,
+    Snapshot,
+    Step,
+    WholeState,
+    decode_event,
+    encode_event,
+)
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
@@ -24,12 +36,13 @@ from muster_trainer.export import Export
 from muster_trainer.host.events import Events
 from muster_trainer.host.memory import peak_bytes
 from muster_trainer.host.stopping import StopRequest
+from muster_trainer.snapshots.choice import Found
 from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
-from muster_trainer.training.resume_point import agree_on_resume_point
+from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
 
@@ -60,6 +73,8 @@ class Training:
         self.order = Order(self.task.config.seed, len(self.task.train), self.spec.batch.global_size, runs)
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
+        self.memory = self.engine.memory
+        self.unregistered = False
         self.export = Export.of(self.task, self.spec)
         self.done: int | None = None
         self.last: Step | None = None
@@ -80,7 +95,9 @@ class Training:
     def _train(self) -> ExitCode:
         if self.export:
             agree(self.engine, self.export.claim)
-        first = self._resume()
+        self.first = first = self._resume()
+        if first:
+            self._snapshot(first, again=True)
         self.summaries = self._summaries(first)
         self.stop.training = True
         self.events.phase(Activity.TRAINING)
@@ -91,8 +108,9 @@ class Training:
         for step in range(first, self.total):
             outcome = self._step(step)
             self.done = done = step + 1
+            self._snapshot(done)
             if self.saver and not outcome.busy:
-                self.saver.advance()
+                self._try_to_save(self.saver.advance)
             if done == self.total:
                 break
             if outcome.stop:
@@ -101,7 +119,9 @@ class Training:
                 self._save(done)
             if self._evaluation_due(done):
                 self._evaluate(done)
+        self._land()
         if self.saver:
+            self._register()
             self.saver.save(self._manifest(self.total, CommitReason.FINAL))
         self._evaluate(self.total)
         self._export()
@@ -112,12 +132,16 @@ class Training:
     # resume
 
     def _resume(self) -> int:
-        """Agrees on the checkpoint with all ranks, restores it, and gives the steps done."""
+        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and gives the steps done."""
         self.events.phase(Activity.RESTORING)
-        point = agree_on_resume_point(self.engine, self._choose)
-        # A save at a stop leaves out the evaluation that is due after the step.
-        self.unmeasured = point.reason is not None and point.reason.is_urgent
+        found = self.memory.newest() if self.memory else None
+        point = agree_on_resume_point(self.engine, lambda: self._choose(found))
+        is_from_memory = point.source is ResumeSource.MEMORY
+        # A save at a stop leaves out the evaluation that is due after the step, and so may a snapshot.
+        self.unmeasured = is_from_memory or (point.reason is not None and point.reason.is_urgent)
+        self.unregistered = point.storage_error is not None
         if self.engine.rank == 0:
+            self._tell_of_memory(point, found)
             for message in point.warnings:
                 self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
                 self.events.complain(message)
@@ -126,22 +150,64 @@ class Training:
             self.saver.step, self.saver.path = point.step, point.location
             with read_back(point.location) as folder:
                 self.engine.load(folder)
+        if self.memory:
+            if is_from_memory and found:
+                self.memory.restore(found)
+                self.last = _step_of(found)
+            self.memory.start()
         if self.engine.rank == 0:
             self.events.emit(point.event())
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
+            if is_from_memory and found:
+                start = f"resumed at step {point.step} from the memory of the replicas"
+                if self.last is not None:
+                    self.events.emit(self.last)  # the attempt that did the step may have ended before it could
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
         if self.engine.rescues:
             self.events.emit(WholeState())
         return point.step
 
-    def _choose(self) -> Selection | None:
+    def _choose(self, found: Found | None) -> ResumePoint:
+        """The newest checkpoint, or the snapshot in memory that was `found` if it is newer. It is also used while the storage is away."""
+        from_memory = ResumePoint(step=found.step, source=ResumeSource.MEMORY) if found else None
         if self.saver is None or self.spec.checkpoint is None:
-            return None
-        selection = select(self.spec.checkpoint, self.saver.store.fence)
-        if selection.manifest and selection.commit:
-            check_identity(selection.manifest, self._identity, selection.commit.path)
-        self.saver.store.register(selection)
-        return selection
+            return from_memory or ResumePoint()
+        try:
+            selection = select(self.spec.checkpoint, self.saver.store.fence)
+            if selection.manifest and selection.commit:
+                check_identity(selection.manifest, self._identity, selection.commit.path)
+            if from_memory and from_memory.step > selection.step:
+                self.saver.store.register(selection, step=from_memory.step)
+                return replace(from_memory, committed_step=selection.newest)
+            self.saver.store.register(selection)
+        except StorageUnavailable as error:
+            if from_memory is None:
+                raise
+            return replace(from_memory, storage_error=str(error))
+        return of_selection(selection)
+
+    def _register(self) -> None:
+        """Registers this attempt, if the storage was away when it began. All ranks raise StorageUnavailable if it still is."""
+        if self.unregistered and self.saver is not None:
+            saver, nothing = self.saver, Selection(None, None, None, ())
+            agree(self.engine, lambda: saver.store.register(nothing, step=self.first))
+            self.unregistered = False
+
+    def _tell_of_memory(self, point: ResumePoint, found: Found | None) -> None:
+        """Notices of what could not be used."""
+        if point.storage_error:
+            self._not_stored(point.storage_error)
+        parts = self.memory.newest_part if self.memory else 0
+        if found is None and parts > point.step:
+            where = "storage" if point.source is ResumeSource.STORAGE else "the beginning"
+            message = f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}"
+            self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
+            self.events.complain(message)
+
+    def _not_stored(self, cause: str) -> None:
+        message = f"{cause}; training goes on with snapshots in memory"
+        self.events.notice(NoticeReason.SAVE_FAILED, message)
+        self.events.complain(message)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -198,11 +264,17 @@ class Training:
             staleness=outcome.staleness,
         )
 
+    @property
+    def _holds_events(self) -> bool:
+        """Whether a step counts as done only when its snapshot is complete, so that no step is lost that was reported."""
+        return self.memory is not None and self.memory.is_on and self.memory.every_steps == 1
+
     def _report_step(self, event: Step) -> None:
         done, loss, epoch, seconds = event.step, event.loss_value, event.epoch, event.seconds
         if event.staleness is not None:
             self.stalenesses.append(event.staleness)
-        self.events.emit(event)
+        if not self._holds_events:
+            self.events.emit(event)
         rates = {
             "samples_per_second": event.samples / max(seconds, 1e-9),
             "learning_rate": self.engine.learning_rate * rate_share(self.task, done - 1),
@@ -225,13 +297,56 @@ class Training:
         every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
         return every is not None and done % every == 0
 
+    # snapshots in memory
+
+    def _snapshot(self, done: int, *, again: bool = False) -> None:
+        """Takes a snapshot if one is due. `again`: after a resume, so that every shard has all of its copies again."""
+        if self.memory is None or (done % self.memory.every_steps and not again):
+            return
+        held: Event | None = self.last if self._holds_events and not again else None
+
+        copies = self.memory.copies
+
+        def complete(size: int | None) -> None:
+            if self.engine.rank != 0:
+                return
+            if held is not None:
+                self.events.emit(held)
+            if size is not None:
+                self.events.emit(Snapshot(step=done, bytes=size, copies=copies))
+
+        self.memory.begin(done, self._last_as_text(), complete)
+
+    def _last_as_text(self) -> str | None:
+        return json.dumps(encode_event(self.last)) if self._holds_events and self.last is not None else None
+
+    def _land(self) -> None:
+        if self.memory is not None:
+            self.memory.land()
+
     # checkpoints
+
+    def _try_to_save(self, save: Callable[[], None]) -> None:
+        """Saves. With snapshots in memory, training goes on if the storage fails."""
+        try:
+            save()
+        except StorageUnavailable as error:
+            if self.memory is None or not self.memory.is_on:
+                raise
+            if self.engine.rank == 0:
+                self._not_stored(str(error))
 
     def _save(self, done: int) -> None:
         if self.saver is None or self.spec.checkpoint is None:
             return
-        save = self.saver.begin if self.spec.checkpoint.asynchronous else self.saver.save
-        save(self._manifest(done, CommitReason.PERIODIC))
+        saver, manifest = self.saver, self._manifest(done, CommitReason.PERIODIC)
+        save = saver.begin if self.spec.checkpoint.asynchronous else saver.save
+
+        def register_and_save() -> None:
+            self._register()
+            save(manifest)
+
+        self._try_to_save(register_and_save)
 
     def _manifest(self, done: int, reason: CommitReason) -> Manifest:
         fingerprint = self.engine.fingerprint()
@@ -252,10 +367,14 @@ class Training:
     def _stop(self, done: int) -> ExitCode:
         self.events.phase(Activity.STOPPING)
         self.summaries.close()
+        if self.memory is not None and done % self.memory.every_steps:
+            self._snapshot(done, again=True)
+        self._land()
         if self.saver is None:
             self._not_saved(f"asked to stop at step {done}; it is not saved, since the job has no checkpoint storage")
             return ExitCode.PREEMPTED_NOT_SAVED
         try:
+            self._register()
             self.saver.save(self._manifest(done, CommitReason.STOP))
         except StorageUnavailable as error:
             self._not_saved(f"asked to stop at step {done}, and could not save: {error}")
@@ -264,8 +383,12 @@ class Training:
         return ExitCode.PREEMPTED
 
     def _rescue(self) -> None:
-        """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it."""
+        """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it.
+
+        If it keeps the state in memory, it writes nothing to the storage."""
         saver = self.saver
+        if self._keep():
+            return
         if saver is None or not self.engine.rescues or self.done in (None, saver.step or 0) or saver.seconds > RESCUE_SECONDS:
             return
         self.events.phase(Activity.STOPPING)
@@ -278,6 +401,16 @@ class Training:
             message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
             self.events.notice(NoticeReason.RESCUE_FAILED, message)
         self.summaries.close()
+
+    def _keep(self) -> bool:
+        """Whether this rank has the last step in memory."""
+        if self.done is None or not self.engine.keep(self.done, self._last_as_text()):
+            return False
+        self.events.phase(Activity.STOPPING)
+        if self.last is not None:
+            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
+        self.summaries.close()
+        return True
 
     def _not_saved(self, message: str) -> None:
         code = ExitCode.PREEMPTED_NOT_SAVED
@@ -299,6 +432,7 @@ class Training:
     def _evaluate(self, done: int) -> None:
         if self.task.test is None:
             return
+        self._land()
         self.events.phase(Activity.EVALUATING)
         began = time.monotonic()
         metrics = dict(self.engine.evaluate(batches_in_order(len(self.task.test), self.spec.batch.global_size)))
@@ -337,3 +471,10 @@ class Training:
         """Sends how long the steps took, and leaves the world."""
         self.events.emit(replace(self.pace.sums(), peak_bytes=peak_bytes(self.spec.strategy.framework)))
         leave(self.engine)
+
+
+def _step_of(found: Found) -> Step | None:
+    """The event of the step after which a snapshot was taken, if the snapshot has it."""
+    text = found.headers[0].event
+    event = None if text is None else decode_event(json.loads(text))
+    return event if isinstance(event, Step) else None

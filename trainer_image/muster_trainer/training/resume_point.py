@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from muster_contract.events import MAX_SKIPPED, CommitReason, Resumed, Skipped
+from muster_contract.events import MAX_SKIPPED, CommitReason, Resumed, ResumeSource, Skipped
 from muster_contract.wire import decode, document, encode, wire_field
 from muster_trainer.checkpoint import Selection
 from muster_trainer.checkpoint.objects import Location, location_of
@@ -24,6 +24,9 @@ class ResumePoint:
     """Newer checkpoints that do not verify."""
     reason: CommitReason | None = wire_field(default=None)
     """Why the checkpoint was saved."""
+    source: ResumeSource | None = wire_field(default=None)
+    storage_error: str | None = wire_field(default=None)
+    """Why the storage cannot be used, if a snapshot in memory is used without it."""
 
     @property
     def location(self) -> Location | None:
@@ -35,18 +38,18 @@ class ResumePoint:
         return [f"checkpoint {each.path} is passed over: {each.reason}" for each in self.skipped]
 
     def event(self) -> Resumed:
-        return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped)
+        return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped, source=self.source)
 
 
-def agree_on_resume_point(ranks: Ranks, choose: Callable[[], Selection | None]) -> ResumePoint:
-    """What rank 0 chooses, on every rank. `choose` returns None if the job has no checkpoint storage."""
-    return decode(ResumePoint, agree(ranks, lambda: encode(_resume_point(choose()))))
+def agree_on_resume_point(ranks: Ranks, choose: Callable[[], ResumePoint]) -> ResumePoint:
+    """What rank 0 chooses, on every rank."""
+    return decode(ResumePoint, agree(ranks, lambda: encode(choose())))
 
 
-def _resume_point(selection: Selection | None) -> ResumePoint:
-    if selection is None:
-        return ResumePoint()
+def of_selection(selection: Selection) -> ResumePoint:
+    """The resume point of a checkpoint."""
     return ResumePoint(
+        source=ResumeSource.STORAGE if selection.commit else None,
         step=selection.step,
         path=str(selection.commit.path) if selection.commit else None,
         committed_step=selection.newest,

@@ -7,8 +7,6 @@ uses no collectives. If a process ends, a save in flight has no marker and does 
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,12 +21,10 @@ from muster_trainer.checkpoint import Manifest, Store, files
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.host.events import Events
 from muster_trainer.host.memory import spare_bytes
+from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.training.agreement import agree, gather
 from muster_trainer.training.engine import Engine, Part
 from muster_trainer.training.interval import SaveInterval
-
-_NICENESS = 10
-"""The niceness of the thread that writes, so that steps have priority."""
 
 
 @dataclass
@@ -62,7 +58,7 @@ class Saver:
         self.seconds = self._own_seconds = 0.0
         self._flight: _Flight | None = None
         self._since = self.began
-        self._thread = ThreadPoolExecutor(1, "save", initializer=_yield_to_steps)
+        self._thread = ThreadPoolExecutor(1, "save", initializer=yield_to_steps)
 
     @property
     def in_flight(self) -> bool:
@@ -205,9 +201,3 @@ class Saver:
         if not flight.manifest.reason.is_urgent:
             self.store.retain(commit)
         return size, self._own_seconds * sum(bool(written) for written, _ in parts)
-
-
-def _yield_to_steps() -> None:
-    """Lowers the priority of this thread. Only Linux has a niceness for each thread."""
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -93,4 +93,4 @@ def _with_old_figures(old: TrainingJobStatus, new: TrainingJobStatus) -> Trainin
     world = new.world
     if world and old.world:
         world = replace(world, activity=old.world.activity, saved_seconds=old.world.saved_seconds)
-    return replace(new, world=world, progress=old.progress, checkpoint=old.checkpoint, notices=old.notices)
+    return replace(new, world=world, progress=old.progress, checkpoint=old.checkpoint, snapshot=old.snapshot, notices=old.notices)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from muster.api.status import CheckpointStatus, Notice, Progress, TrainingJobStatus
+from muster.api.status import CheckpointStatus, Notice, Progress, SnapshotStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_step_in_words, last_words, loss_in_words
 from muster.lifecycle.facts.times import reported_time, whole_seconds
@@ -16,7 +16,7 @@ from muster.lifecycle.recording.phases import with_phases
 from muster.lifecycle.recording.ranks import differences
 from muster.lifecycle.state import newest, record_before, with_record
 from muster_contract import reports as wire
-from muster_contract.events import Commit, Evaluation, Resumed
+from muster_contract.events import Commit, Evaluation, Resumed, ResumeSource
 from muster_contract.notices import NoticeReason
 from muster_contract.reports import Report
 
@@ -38,6 +38,7 @@ def with_progress(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     status = _with_step_in_last_words(status, facts)
     status = _with_evaluation(status, facts)
     status = _with_commit(status, facts)
+    status = _with_snapshot(status, reports)
     return _with_notices(status, facts, reports)
 
 
@@ -51,6 +52,7 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
     record = replace(
         record,
         step_resumed=resumed.step,
+        resumed_from=resumed.source,
         step_committed=record.step_committed if resumed.committed_step is None else resumed.committed_step,
         step_skipped=_skipped_step(status, facts, resumed),
         steps_lost=max(0, done - resumed.step),
@@ -81,6 +83,8 @@ def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> 
 def _verified(newest_commit: CheckpointStatus | None, facts: Facts, resumed: Resumed) -> CheckpointStatus | None:
     """The newest commit after an attempt resumed: the one that it read. The fence makes later commits void. A commit that was not reported,
     such as one of a world that saved when it was asked to stop, became valid by now, or by the time of the later one."""
+    if resumed.source is ResumeSource.MEMORY:
+        return newest_commit
     if resumed.step == 0:
         return None
     if newest_commit and resumed.step == newest_commit.step:
@@ -194,6 +198,14 @@ def _with_commit(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         interval_seconds=_rounded(commit.interval_seconds),
     )
     return replace(status, checkpoint=checkpoint)
+
+
+def _with_snapshot(status: TrainingJobStatus, reports: list[Report]) -> TrainingJobStatus:
+    """The newest snapshot of this attempt."""
+    reported = next((report.snapshot for report in reports if report.snapshot), None)
+    if reported is None:
+        return status
+    return replace(status, snapshot=SnapshotStatus(step=reported.step, bytes=reported.bytes, copies=reported.copies))
 
 
 def _commits(view: ReplicaView, attempt: int) -> Iterable[Commit]:

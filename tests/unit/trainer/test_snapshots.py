@@ -1,0 +1,160 @@
+"""Snapshots in memory: how they lie there, where copies go, and which one counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, Held, checksum, layout
+from muster_trainer.snapshots.choice import choose
+from muster_trainer.snapshots.placement import Place, place
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    made = os.memfd_create("test")
+    os.ftruncate(made, SIZE)
+    yield made
+    os.close(made)
+
+
+def header(*, attempt: int = 0, step: int = 1, shard: str = "a", size: int = 0, total: int = 0) -> Header:
+    return Header("uid", attempt, step, shard, "same", size, total)
+
+
+def written(descriptor: int, content: bytes, *, slot: int = 0) -> Arena:
+    arena = Arena(descriptor)
+    arena.format(slots=4, stride=layout(SIZE, slots=4))
+    arena.payload(slot, len(content))[:] = content
+    arena.complete(slot, header(size=len(content), total=checksum(memoryview(content))))
+    return arena
+
+
+# the memory
+
+
+def test_another_process_finds_what_was_written(descriptor: int) -> None:
+    written(descriptor, b"numbers", slot=2)
+    again = Arena(descriptor)
+    (held,) = again.held()
+    assert (held.slot, held.header.size) == (2, 7)
+    assert bytes(again.payload(2, 7)) == b"numbers"
+    assert again.is_intact(2)
+
+
+def test_a_payload_that_was_changed_is_not_intact(descriptor: int) -> None:
+    arena = written(descriptor, b"numbers")
+    arena.payload(0, 7)[3] ^= 1
+    assert not Arena(descriptor).is_intact(0)
+
+
+@pytest.mark.parametrize("at", [0, 8, 20, 60])
+def test_a_slot_with_a_damaged_header_is_empty(descriptor: int, at: int) -> None:
+    arena = written(descriptor, b"numbers")
+    begin = arena.start(0) + at
+    os.pwrite(descriptor, bytes([os.pread(descriptor, 1, begin)[0] ^ 255]), begin)
+    assert list(Arena(descriptor).held()) == []
+
+
+def test_a_slot_is_empty_while_it_is_written(descriptor: int) -> None:
+    arena = written(descriptor, b"numbers")
+    arena.clear(0)
+    assert list(Arena(descriptor).held()) == []
+
+
+def test_another_layout_forgets_what_is_there(descriptor: int) -> None:
+    arena = written(descriptor, b"numbers")
+    arena.format(slots=4, stride=layout(SIZE, slots=4))
+    assert len(list(arena.held())) == 1
+    arena.format(slots=2, stride=layout(SIZE, slots=2))
+    assert list(arena.held()) == []
+
+
+def test_the_slots_fit_into_the_memory() -> None:
+    for slots in (2, 4, 6, 34):
+        stride = layout(SIZE, slots=slots)
+        assert PAGE + slots * stride <= SIZE
+        assert stride > HEADER_BYTES
+    assert layout(PAGE, slots=2) == 0
+
+
+# where copies go
+
+
+def pods(count: int, *, processes: int = 1, nodes: int | None = None) -> list[Place]:
+    return [Place(f"pod-{pod}", f"node-{pod % (nodes or count)}") for pod in range(count) for _ in range(processes)]
+
+
+def test_copies_go_round_the_pods() -> None:
+    placed = place(pods(3), ["a", "b", "c"], copies=1)
+    assert placed.copies == ((0, 1), (1, 2), (2, 0))
+    assert (placed.slots, placed.holders) == (4, 2)
+
+
+def test_processes_of_a_pod_send_to_those_of_the_next() -> None:
+    placed = place(pods(2, processes=2), ["a", "b", "c", "d"], copies=1)
+    assert placed.copies == ((0, 2), (1, 3), (2, 0), (3, 1))
+
+
+def test_no_copy_stays_on_the_node_of_its_original_if_there_is_another() -> None:
+    places = [Place("p0", "x"), Place("p1", "x"), Place("p2", "y")]
+    placed = place(places, ["a", "b", "c"], copies=1)
+    assert all(places[sender].node != places[receiver].node for sender, receiver in placed.copies)
+    assert len(placed.copies) == 3
+
+
+def test_whole_copies_of_the_model_are_not_sent() -> None:
+    placed = place(pods(3, processes=2), ["a"] * 6, copies=2)
+    assert (placed.copies, placed.keepers, placed.slots) == ((), {0, 2, 4}, 2)
+
+
+def test_a_shard_that_two_pods_have_gets_only_the_copies_that_it_lacks() -> None:
+    placed = place(pods(4), ["a", "b", "a", "b"], copies=2)
+    assert [sender for sender, _ in placed.copies] == [0, 1]
+    assert placed.holders == 3
+
+
+def test_there_are_no_more_copies_than_pods() -> None:
+    placed = place(pods(2), ["a", "b"], copies=3)
+    assert (placed.copies, placed.holders) == (((0, 1), (1, 0)), 2)
+
+
+# which one counts
+
+
+def held(*headers: Header) -> list[Held]:
+    return [Held(slot, each) for slot, each in enumerate(headers)]
+
+
+def test_the_newest_snapshot_with_all_shards_counts() -> None:
+    found = choose(
+        [held(header(step=4, shard="a"), header(step=5, shard="a")), held(header(step=4, shard="b"), header(step=4, shard="a"))],
+        ["a", "b"],
+    )
+    assert found is not None
+    assert (found.step, found.sources) == (4, ((0, 0), (1, 0)))
+
+
+def test_a_lost_shard_comes_from_its_copy() -> None:
+    found = choose([[], held(header(step=4, shard="b"), header(step=4, shard="a"))], ["a", "b"])
+    assert found is not None
+    assert found.sources == ((1, 1), (1, 0))
+
+
+def test_nothing_counts_if_a_shard_is_lost_with_its_copies() -> None:
+    assert choose([[], held(header(shard="b"))], ["a", "b"]) is None
+    assert choose([[], []], ["a", "b"]) is None
+
+
+def test_parts_of_two_attempts_make_no_snapshot() -> None:
+    assert choose([held(header(attempt=0, shard="a")), held(header(attempt=1, shard="b"))], ["a", "b"]) is None
+
+
+def test_a_later_attempt_that_went_back_counts_more_than_an_older_one() -> None:
+    found = choose([held(header(attempt=0, step=9), header(attempt=1, step=3))], ["a"])
+    assert found is not None
+    assert found.generation == (1, 3)

@@ -1,0 +1,321 @@
+"""Snapshots of PyTorch training in the memory of replicas: taken between two steps, and sent to other replicas beside the next ones.
+
+The main thread copies the state of its rank. A second thread computes the checksum, exchanges copies with other ranks, and waits until
+all ranks have done so; then the snapshot is complete. It uses a process group of its own, so it never gets between collectives of the
+training. The next snapshot waits until the previous one is complete, and overwrites the one before that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from muster_contract.environment import MEMORY_FD, RESCUE_SECONDS, ReplicaEnvironment
+from muster_contract.errors import PeerLost
+from muster_contract.notices import NoticeReason
+from muster_contract.trainer_spec import MemorySpec, TrainerSpec
+from muster_contract.wire import decode, encode
+from muster_trainer.host.events import Events
+from muster_trainer.host.priority import yield_to_steps
+from muster_trainer.pytorch import packing
+from muster_trainer.pytorch.parallel import ParallelModel
+from muster_trainer.pytorch.state import Groups
+from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
+from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, Held, checksum, layout, pack, unpack
+from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, newest_step
+from muster_trainer.snapshots.placement import Place, Placement, place
+
+MIB = 1 << 20
+_HEADER, _PAYLOAD = 0, 1
+"""Tags of messages."""
+
+
+class Snapshots:
+    """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `rescue`.
+
+    `cut` is that of a pipeline whose snapshots some rank holds. See `muster_trainer.training.engine.PeersMemory`.
+    """
+
+    def __init__(
+        self, arena: Arena, env: ReplicaEnvironment, spec: TrainerSpec, world: World, events: Events, places: Sequence[Place]
+    ) -> None:
+        assert spec.memory is not None
+        self.every_steps = spec.memory.every_steps
+        self._spec: MemorySpec = spec.memory
+        self._arena, self._env, self._world, self._events, self._places = arena, env, world, events, places
+        self._identity = _identity(spec, world.size)
+        self._flight: Future[None] | None = None
+        self._protected: Generation | None = None
+        self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
+        self.is_on = True
+        self._failed = False
+        self._own_is_complete = threading.Event()
+        self._gather_what_is_held()
+
+    @classmethod
+    def open(cls, spec: TrainerSpec, world: World) -> Snapshots | None:
+        """None if the job keeps none, or if a rank has no memory for them."""
+        if spec.memory is None:
+            return None
+        env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
+        arena = _arena()
+        own = Place(pod=env.pod_uid, node=env.node_name or "", memory=arena.size if arena else 0)
+        places = [decode(Place, json.loads(text)) for text in world.gather(json.dumps(encode(own)))]
+        if arena is None or not all(each.memory for each in places):
+            if world.rank == 0:
+                events.notice(NoticeReason.MEMORY_UNUSED, "no snapshots are kept in memory: the supervisor of a replica could not get any")
+            return None
+        return cls(arena, env, spec, world, events, places)
+
+    def _gather_what_is_held(self) -> None:
+        own = [[each.slot, encode(each.header)] for each in self._arena.held() if self._is_own(each.header)]
+        self._held = [
+            [Held(slot, decode(Header, header)) for slot, header in json.loads(text)] for text in self._world.gather(json.dumps(own))
+        ]
+        held = [each.header for of_rank in self._held for each in of_rank]
+        self.cut: tuple[int, ...] = max(held, key=generation_of).cut if held else ()
+
+    def _is_own(self, header: Header) -> bool:
+        return header.job == self._env.job_uid and header.attempt <= self._env.attempt and header.identity == self._identity
+
+    def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
+        """Has the snapshots be those of this part of a model. Decides where copies go."""
+        self._parallel, self._initial_numbers = parallel, initial_numbers
+        self._cut: tuple[int, ...] = parallel.cut
+        self._shard = packing.shard_of(parallel.module)
+        self._shards = self._world.gather(self._shard)
+        with detect_peer_loss():
+            self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._placement: Placement = place(self._places, self._shards, copies=self._spec.copies)
+        self.copies = self._placement.holders - 1
+
+    # resume
+
+    def newest(self) -> Found | None:
+        """The newest complete snapshot, whose checksums have been verified. All ranks find the same."""
+        while (found := choose(self._held, self._shards)) is not None:
+            damaged = self._world.gather(json.dumps(self._damaged(found)))
+            if not any(map(json.loads, damaged)):
+                return found
+            for rank, text in enumerate(damaged):
+                slots = json.loads(text)
+                self._held[rank] = [each for each in self._held[rank] if each.slot not in slots]
+        return None
+
+    @property
+    def newest_part(self) -> int:
+        """The newest step of which some rank holds a part."""
+        return newest_step(self._held)
+
+    def _damaged(self, found: Found) -> list[int]:
+        slots = {slot for rank, slot in found.sources if rank == self._world.rank}
+        return [slot for slot in slots if not self._arena.is_intact(slot)]
+
+    def restore(self, found: Found) -> None:
+        """Restores the snapshot. A rank that does not hold its shard gets it from one that does.
+
+        Raises BadConfiguration if it does not fit."""
+        rank = self._world.rank
+        sent = [
+            dist.isend(_tensor(self._arena.payload(slot, found.headers[receiver].size)), receiver, group=self._group, tag=_PAYLOAD)
+            for receiver, (sender, slot) in enumerate(found.sources)
+            if sender == rank != receiver
+        ]
+        sender, slot = found.sources[rank]
+        header = found.headers[rank]
+        if sender == rank:
+            content = self._arena.payload(slot, header.size)
+        else:
+            buffer = torch.empty(header.size, dtype=torch.uint8)
+            with detect_peer_loss():
+                dist.recv(buffer, sender, group=self._group, tag=_PAYLOAD)
+            content = memoryview(buffer.numpy())
+            if checksum(content) != header.checksum:
+                raise PeerLost(f"the snapshot of step {found.step} from rank {sender} arrived damaged")
+        packing.unpack(content, self._parallel.module, self._parallel.optimizer)
+        with detect_peer_loss():
+            for each in sent:
+                each.wait()
+        self._protected = found.generation
+
+    def start(self) -> None:
+        """Lays out the memory for the snapshots of this attempt. To be called after `restore`."""
+        slots = self._placement.slots
+        stride = min(layout(each.memory, slots=slots) for each in self._places)
+        if stride <= HEADER_BYTES:
+            self.is_on = False
+            self._tell_that_it_does_not_fit(0)
+            return
+        self._arena.format(slots=slots, stride=stride)
+        if self._world.rank == 0 and self.copies < self._spec.copies:
+            self._events.notice(
+                NoticeReason.MEMORY_UNUSED,
+                f"snapshots have {self.copies} copies and not {self._spec.copies}: there are too few replicas",
+            )
+
+    # snapshots
+
+    def begin(self, step: int, event: str | None, on_complete: Callable[[int | None], object]) -> None:
+        """Takes a snapshot after `step`, once the previous one is complete. Calls `on_complete` with the bytes that snapshots take in all
+        replicas, in another thread; None if snapshots do not fit."""
+        self.land()
+        if not self.is_on:
+            on_complete(None)
+            return
+        self._parallel.finish_updates()
+        if not self._parallel.layout.holds_whole_model:
+            with detect_peer_loss():
+                self._parallel.sync_buffers()
+        packed = self._packed() if self._world.rank in self._placement.keepers else None
+        fits = packed is None or packed.size <= self._arena.room
+        slot = self._free_slot(0)
+        header = self._header(step, event, packed.size if packed else 0)
+        if packed and fits:
+            self._arena.clear(slot)
+            packed.write(self._arena.payload(slot, packed.size))
+        keeps = packed is not None and fits
+        self._own_is_complete.clear()
+        self._flight = self._thread.submit(self._deliver, header, slot if keeps else None, fits, on_complete)
+
+    def land(self) -> None:
+        """Waits until the snapshot under way is complete."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.result()
+        if self._failed:
+            self.is_on = False
+
+    def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
+        """Keeps the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
+        if not self.is_on or not self._parallel.layout.holds_whole_model:
+            return False
+        if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
+            return False
+        own = [self._generation(slot) for slot in (0, 1)]
+        if (self._env.attempt, step) in own:
+            return True
+        restore()
+        packed = self._packed()
+        if packed.size > self._arena.room:
+            return False
+        slot = own.index(min(own))
+        self._arena.clear(slot)
+        content = self._arena.payload(slot, packed.size)
+        packed.write(content)
+        self._arena.complete(slot, replace(self._header(step, event, packed.size), checksum=checksum(content)))
+        return True
+
+    def _packed(self) -> packing.Packed:
+        return packing.Packed.of(self._parallel.module, self._parallel.optimizer, self._initial_numbers)
+
+    def _header(self, step: int, event: str | None, size: int) -> Header:
+        job, attempt = self._env.job_uid, self._env.attempt
+        return Header(job, attempt, step, self._shard, self._identity, size, 0, event=event, cut=self._cut)
+
+    def _free_slot(self, stream: int) -> int:
+        """Of the two slots of a stream of snapshots, the one without the newest complete one. Stream 0 is that of this rank."""
+        first, second = 2 * stream, 2 * stream + 1
+        if self._generation(first) == self._protected:
+            return second
+        if self._generation(second) == self._protected:
+            return first
+        return min(first, second, key=self._generation)
+
+    def _generation(self, slot: int) -> Generation:
+        """That of the snapshot in a slot; of a slot without one, one that is older than any."""
+        header = self._arena.header(slot)
+        return generation_of(header) if header and self._is_own(header) else (-1, 0)
+
+    # beside the training
+
+    def _deliver(self, header: Header, slot: int | None, fits: bool, on_complete: Callable[[int | None], object]) -> None:
+        """Completes the own snapshot, and exchanges copies. If it does not fit anywhere, all ranks turn snapshots off."""
+        with detect_peer_loss():
+            content = memoryview(b"")
+            if slot is not None:
+                content = self._arena.payload(slot, header.size)
+                header = replace(header, checksum=checksum(content))
+                self._arena.complete(slot, header)
+            self._own_is_complete.set()
+            messages = self._send(header if slot is not None else replace(header, size=0), content)
+            taken = 2 * header.size if slot is not None else 0
+            for stream, sender in enumerate(self._placement.received_by(self._world.rank), start=1):
+                taken += 2 * self._receive(sender, stream)
+            for _, work in messages:
+                work.wait()
+            failed, whole = self._reduced([0 if fits else 1, taken], dist.ReduceOp.SUM)
+            if failed:
+                (needed,) = self._reduced([header.size], dist.ReduceOp.MAX)
+        if failed:
+            self._failed = True
+            self._tell_that_it_does_not_fit(needed)
+        else:
+            self._protected = generation_of(header)
+        on_complete(None if failed else whole)
+
+    def _send(self, header: Header, content: memoryview) -> list[tuple[torch.Tensor, Any]]:
+        """Returns what is being sent: Gloo needs the tensors until they have gone."""
+        messages = []
+        block = pack(header).ljust(HEADER_BYTES, b"\0")
+        for receiver in self._placement.sent_by(self._world.rank):
+            for tag, tensor in ((_HEADER, _tensor(memoryview(bytearray(block)))), (_PAYLOAD, _tensor(content))):
+                if tensor.numel():
+                    messages.append((tensor, dist.isend(tensor, receiver, group=self._group, tag=tag)))
+        return messages
+
+    def _receive(self, sender: int, stream: int) -> int:
+        """Returns the bytes of the copy."""
+        block = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        dist.recv(block, sender, group=self._group, tag=_HEADER)
+        header = unpack(block.numpy().tobytes(), Header)
+        if not isinstance(header, Header) or header.size > self._arena.room:
+            raise PeerLost(f"rank {sender} sent no header of a snapshot")
+        if header.size:
+            slot = self._free_slot(stream)
+            self._arena.clear(slot)
+            dist.recv(_tensor(self._arena.payload(slot, header.size)), sender, group=self._group, tag=_PAYLOAD)
+            self._arena.complete(slot, header)
+        return header.size
+
+    def _reduced(self, numbers: Sequence[int], operation: Any) -> list[int]:
+        tensor = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(tensor, operation, group=self._group)
+        return [int(number) for number in tensor.tolist()]
+
+    def _tell_that_it_does_not_fit(self, needed: int) -> None:
+        if self._world.rank == 0:
+            processes = max(sum(each.pod == place.pod for each in self._places) for place in self._places)
+            slots = self._placement.slots
+            mib = -(-processes * (slots * (needed + HEADER_BYTES + 4096) + 4096) // MIB)
+            self._events.notice(
+                NoticeReason.MEMORY_UNUSED,
+                f"snapshots do not fit into checkpoint.memory.sizeMib: {self._spec.size_mib}, so none are kept in memory; "
+                f"write {mib} at least",
+            )
+
+
+def _arena() -> Arena | None:
+    text = os.environ.get(MEMORY_FD, "")
+    with suppress(OSError, ValueError):
+        return Arena(int(text))
+    return None
+
+
+def _tensor(content: memoryview) -> torch.Tensor:
+    return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
+
+
+def _identity(spec: TrainerSpec, world: int) -> str:
+    """A digest of what decides the curve and the shape of the state."""
+    parts = [world, spec.strategy.name, spec.task, spec.module, dict(spec.config), encode(spec.batch), encode(spec.options)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

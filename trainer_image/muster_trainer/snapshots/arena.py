@@ -1,0 +1,169 @@
+"""The memory in which a training process keeps snapshots. The supervisor holds it, so that it outlives the process.
+
+It has a table of contents, and then slots of one size. A slot has a header and a payload. Nothing in it is trusted: a slot without an
+intact header of this job is empty, and the checksum of a payload is verified before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from muster_contract.wire import LARGEST_INT, WireError, decode, document, encode, wire_field
+
+PAGE = 4096
+HEADER_BYTES = 2 * PAGE
+MOST_SLOTS = 1024
+_MAGIC = b"MusterS1"
+_CHECKED = struct.Struct("<8sI32s")
+"""Magic, the length of the JSON that follows, and its SHA-256."""
+_PIECE = 16 << 20
+
+
+@document
+class Header:
+    """What a slot holds."""
+
+    job: str = wire_field(max_length=253)
+    """Uid of the job."""
+    attempt: int = wire_field(minimum=0)
+    step: int = wire_field(minimum=0)
+    shard: str = wire_field(max_length=64)
+    """Digest of the names and corners of the tensors. Ranks with the same shard hold the same numbers."""
+    identity: str = wire_field(max_length=64)
+    """Digest of what else must be the same to restore it, such as the world size."""
+    size: int = wire_field(minimum=0, maximum=LARGEST_INT)
+    """Bytes of the payload."""
+    checksum: int = wire_field(minimum=0)
+    """CRC-32 of the payload."""
+    event: str | None = wire_field(default=None, max_length=2048)
+    """The event of the step, as JSON."""
+    cut: tuple[int, ...] = wire_field(default=(), minimum=1, max_items=512)
+    """Layers of each stage, for a pipeline."""
+
+
+@document
+class _Contents:
+    """The table of contents."""
+
+    stride: int = wire_field(minimum=HEADER_BYTES)
+    slots: int = wire_field(minimum=1, maximum=MOST_SLOTS)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A slot with an intact header."""
+
+    slot: int
+    header: Header
+
+
+class Arena:
+    """The memory behind a descriptor. `size` is its largest size; pages that were never written take no memory."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Raises OSError and ValueError if it cannot be mapped."""
+        self.size = os.fstat(descriptor).st_size
+        self._memory = mmap.mmap(descriptor, self.size)
+        contents = self._read(0, _Contents)
+        fits = isinstance(contents, _Contents) and PAGE + contents.stride * contents.slots <= self.size
+        self._contents = contents if isinstance(contents, _Contents) and fits else None
+
+    @property
+    def room(self) -> int:
+        """Bytes of the largest payload."""
+        assert self._contents is not None
+        return self._contents.stride - HEADER_BYTES
+
+    def format(self, *, slots: int, stride: int) -> None:
+        """Lays out the slots. What is there already stays, if it has the same layout."""
+        wanted = _Contents(stride, slots)
+        if self._contents != wanted:
+            for slot in range(self._contents.slots if self._contents else 0):
+                self.clear(slot)
+            self._contents = wanted
+            self._write(0, wanted)
+
+    def held(self) -> Iterator[Held]:
+        """The slots with intact headers."""
+        for slot in range(self._contents.slots if self._contents else 0):
+            if (header := self.header(slot)) is not None:
+                yield Held(slot, header)
+
+    def header(self, slot: int) -> Header | None:
+        """The intact header of a slot."""
+        header = self._read(self.start(slot), Header)
+        return header if isinstance(header, Header) and header.size <= self.room else None
+
+    def payload(self, slot: int, size: int) -> memoryview:
+        """The payload of a slot, for reading and writing."""
+        begin = self.start(slot) + HEADER_BYTES
+        return memoryview(self._memory)[begin : begin + size]
+
+    def is_intact(self, slot: int) -> bool:
+        """Whether the payload has its checksum."""
+        header = self.header(slot)
+        return header is not None and checksum(self.payload(slot, header.size)) == header.checksum
+
+    def clear(self, slot: int) -> None:
+        """Makes the slot empty. To be called before its payload changes."""
+        start = self.start(slot)
+        self._memory[start : start + _CHECKED.size] = bytes(_CHECKED.size)
+
+    def complete(self, slot: int, header: Header) -> None:
+        """Writes the header. To be called when the payload is there."""
+        self._write(self.start(slot), header)
+
+    def start(self, slot: int) -> int:
+        """The first byte of a slot: that of its header."""
+        assert self._contents is not None
+        return PAGE + slot * self._contents.stride
+
+    def _write(self, start: int, value: object) -> None:
+        block = pack(value)
+        self._memory[start : start + len(block)] = block
+
+    def _read(self, start: int, kind: type) -> object | None:
+        return unpack(self._memory[start : start + HEADER_BYTES], kind)
+
+
+def layout(size: int, *, slots: int) -> int:
+    """The bytes of each slot, if so many share the memory."""
+    return max(0, (size - PAGE) // slots // PAGE * PAGE)
+
+
+def pack(value: object) -> bytes:
+    """A document with its checksum, in at most HEADER_BYTES."""
+    text = json.dumps(encode(value)).encode()
+    if len(text) + _CHECKED.size > HEADER_BYTES:
+        raise ValueError(f"a header of {len(text)} bytes is too long")
+    return _CHECKED.pack(_MAGIC, len(text), hashlib.sha256(text).digest()) + text
+
+
+def unpack(block: bytes, kind: type) -> object | None:
+    """The document in the block. None if it is damaged, or another one."""
+    if len(block) < _CHECKED.size:
+        return None
+    magic, length, digest = _CHECKED.unpack_from(block)
+    text = block[_CHECKED.size : _CHECKED.size + length]
+    if magic != _MAGIC or len(text) != length or hashlib.sha256(text).digest() != digest:
+        return None
+    try:
+        value: object = decode(kind, json.loads(text))
+    except (WireError, ValueError):
+        return None
+    return value
+
+
+def checksum(content: memoryview) -> int:
+    """CRC-32. It finds damage, and costs a quarter of SHA-256; the memory is that of the job's own processes."""
+    total = 0
+    for begin in range(0, len(content), _PIECE):
+        total = zlib.crc32(content[begin : begin + _PIECE], total)
+    return total

@@ -1,0 +1,60 @@
+"""Which snapshot a new attempt resumes from: the newest one of which every shard is somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from muster_trainer.snapshots.arena import Header, Held
+
+Generation = tuple[int, int]
+"""(attempt, step) of a snapshot. The newest attempt comes first: if it resumed from an earlier step, later ones of older attempts are not
+of its curve."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A complete snapshot. `sources` has, for each rank, the rank and the slot from which it gets its shard."""
+
+    generation: Generation
+    sources: tuple[tuple[int, int], ...]
+    headers: tuple[Header, ...]
+
+    @property
+    def step(self) -> int:
+        return self.generation[1]
+
+
+def generation_of(header: Header) -> Generation:
+    return header.attempt, header.step
+
+
+def choose(held: Sequence[Collection[Held]], shards: Sequence[str]) -> Found | None:
+    """The newest complete snapshot. `held` is what each rank holds, and `shards` is the shard that each rank needs. A rank takes its shard
+    from its own memory if it is there."""
+    generations = {generation_of(each.header) for of_rank in held for each in of_rank}
+    for generation in sorted(generations, reverse=True):
+        where: dict[str, dict[int, Held]] = {}
+        for rank, of_rank in enumerate(held):
+            for each in of_rank:
+                if generation_of(each.header) == generation:
+                    where.setdefault(each.header.shard, {}).setdefault(rank, each)
+        if all(shard in where for shard in shards):
+            sources = [_source(rank, where[shard]) for rank, shard in enumerate(shards)]
+            return Found(
+                generation,
+                tuple((rank, each.slot) for rank, each in sources),
+                tuple(each.header for _, each in sources),
+            )
+    return None
+
+
+def _source(rank: int, holders: dict[int, Held]) -> tuple[int, Held]:
+    if rank in holders:
+        return rank, holders[rank]
+    return min(holders.items(), key=lambda item: (item[0] - rank) % (max(holders) + rank + 1))
+
+
+def newest_step(held: Sequence[Collection[Held]]) -> int:
+    """The newest step of which there is a part. 0 if there is none."""
+    return max((each.header.step for of_rank in held for each in of_rank), default=0)
