@@ -126,7 +126,7 @@ class Snapshots:
 
         Raises BadConfiguration if it does not fit."""
         rank = self._world.rank
-        sent = [
+        sent: list[Any] = [
             dist.isend(_tensor(self._arena.payload(slot, found.headers[receiver].size)), receiver, group=self._group, tag=_PAYLOAD)
             for receiver, (sender, slot) in enumerate(found.sources)
             if sender == rank != receiver
