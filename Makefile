@@ -65,6 +65,9 @@ chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTE
 control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
+control-plane-oldest: $(READY) ## the rules, policies and devices of jobs on the API server of Kubernetes 1.30, the oldest supported: builds it, 10 minutes
+	MUSTER_TEST_API_SERVER=oldest $(BIN)/pytest tests/apiserver/test_rules.py tests/apiserver/test_policies.py tests/apiserver/test_devices.py
+
 gang-test: $(READY) ## jobs on the scheduler of Kubernetes, with gang scheduling and simulated nodes
 	$(BIN)/pytest tests/gang
 
@@ -134,4 +137,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane control-plane-oldest bench bench-scale locks sbom crd reference docs docs-serve format clean

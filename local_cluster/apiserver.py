@@ -20,10 +20,13 @@ from .errors import ClusterError
 from .places import Places
 from .ports import free_ports
 from .process import run
-from .programs import API_SERVER_PROGRAMS, CONTROL_PROGRAMS, Programs
+from .programs import API_SERVER, CONTROL_PROGRAMS, OLDEST_API_SERVER, Programs
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 30.0
+WHICH_VARIABLE = "MUSTER_TEST_API_SERVER"
+"""Which API server is started: `newest`, the default, or `oldest`, of the oldest Kubernetes that Muster supports."""
+_WHICH = {"newest": API_SERVER, "oldest": OLDEST_API_SERVER}
 PR_SET_PDEATHSIG = 1
 _CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "podgroup-protection-controller")
 
@@ -42,10 +45,10 @@ def api_server(
             PodGroups. Nothing watches over nodes: who adds a node removes its taint.
 
     Raises:
-        ClusterError: it did not become ready; the message has the end of its log.
+        ClusterError: it did not become ready; the message has the end of its log. Or the environment names no API server.
     """
-    programs = Programs(places)
-    programs.ensure([*API_SERVER_PROGRAMS, *(CONTROL_PROGRAMS if controllers else ())])
+    programs, program = Programs(places), _program()
+    programs.ensure(["etcd", program, "kubectl", *(CONTROL_PROGRAMS if controllers else ())])
     gates = [f"--feature-gates={','.join(f'{gate}=true' for gate in feature_gates)}"] if feature_gates else []
     with tempfile.TemporaryDirectory(prefix="muster-apiserver-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -60,7 +63,7 @@ def api_server(
         (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
         run(["openssl", "genrsa", "-out", folder / "account.key", "2048"], 60)
         server = [
-            *[str(programs.path("kube-apiserver")), f"--etcd-servers={etcd_url}", "--bind-address=127.0.0.1", f"--secure-port={port}"],
+            *[str(programs.path(program)), f"--etcd-servers={etcd_url}", "--bind-address=127.0.0.1", f"--secure-port={port}"],
             *["--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", f"--cert-dir={folder / 'certificates'}"],
             *["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", f"--token-auth-file={folder / 'tokens.csv'}"],
             *[f"--service-account-signing-key-file={folder / 'account.key'}", f"--service-account-key-file={folder / 'account.key'}"],
@@ -75,6 +78,14 @@ def api_server(
             for name, command in _controllers(programs, folder, kubeconfig).items():
                 stack.enter_context(_running([*command, *gates], folder / f"{name}.log"))
         yield kubeconfig
+
+
+def _program() -> str:
+    """The API server that the environment chooses."""
+    which = os.environ.get(WHICH_VARIABLE) or "newest"
+    if which not in _WHICH:
+        raise ClusterError(f"{WHICH_VARIABLE} must be {' or '.join(_WHICH)}, not {which!r}")
+    return _WHICH[which]
 
 
 def _controllers(programs: Programs, folder: Path, kubeconfig: Path) -> dict[str, list[str]]:

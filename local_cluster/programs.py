@@ -19,8 +19,10 @@ from .process import run
 from .progress import step
 
 KUBERNETES = "v1.37.2"
+OLDEST_KUBERNETES = "v1.30.14"
+API_SERVER = "kube-apiserver"
+OLDEST_API_SERVER = "kube-apiserver-oldest"
 _VERSION = "k8s.io/component-base/version"
-_MINOR = KUBERNETES.removeprefix("v").split(".")[1]
 _BUILD_TIMEOUT = 3600.0
 
 
@@ -40,13 +42,24 @@ class Source:
     ldflags: str = "-s -w"
 
 
+def _kubernetes_flags(version: str) -> str:
+    major, minor, _ = version.removeprefix("v").split(".")
+    return f"-s -w -X {_VERSION}.gitVersion={version} -X {_VERSION}.gitMajor={major} -X {_VERSION}.gitMinor={minor}"
+
+
 KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubeadm", "kubectl")
 SOURCES = (
     Source(
         "kubernetes",
         {name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS},
         "about 7 min",
-        f"-s -w -X {_VERSION}.gitVersion={KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={_MINOR}",
+        _kubernetes_flags(KUBERNETES),
+    ),
+    Source(
+        "kubernetes-oldest",
+        {OLDEST_API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver"},
+        "about 10 min",
+        _kubernetes_flags(OLDEST_KUBERNETES),
     ),
     Source("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}, "about 1 min"),
     Source("coredns", {"coredns": "github.com/coredns/coredns"}, "about 3 min"),
@@ -59,7 +72,6 @@ SOURCES = (
     Source("scheduler-plugins", {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"}, "about 12 min"),
     Source("pause", {"pause": "muster.test/pause"}, "a few seconds"),
 )
-API_SERVER_PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 CONTROL_PROGRAMS = ("kube-scheduler", "kube-controller-manager")
 
 
