@@ -29,7 +29,7 @@ from muster_trainer.pytorch.snapshots import Snapshots
 from muster_trainer.pytorch.world import World, backend_of, detect_peer_loss, join, refuse_together
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
-from muster_trainer.training.engine import Part, StepOutcome
+from muster_trainer.training.engine import Part, PeersMemory, StepOutcome
 
 
 class TorchEngine:
@@ -45,21 +45,22 @@ class TorchEngine:
         store = join(backend)
         world = World(self.device)
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
-        self.memory = Snapshots.open(spec, world)
+        self._snapshots = Snapshots.open(spec, world)
+        self.memory: PeersMemory | None = self._snapshots
         max_samples = self._minimum(spec.batch.most_at_once or spec.batch.global_size)
         with refuse_together(store):
             model = self._build_model()
             self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             with detect_peer_loss():
-                cut = self.memory.cut if self.memory else ()
+                cut = self._snapshots.cut if self._snapshots else ()
                 self.parallel = parallelize(Context(task, spec, self.device, self.rank, self.world, max_samples, cut), model)
         self.devices = self.parallel.layout.data_parallel_size
         self.refuses = self.parallel.refuses
         self.learning_rate = task.config.learningRate * learning_rate_factor(spec.batch.learning_rate_scaling, self.devices)
         self.parallel.build_optimizer(self.learning_rate)
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
-        if self.memory:
-            self.memory.bind(self.parallel, self.initial_numbers)
+        if self._snapshots:
+            self._snapshots.bind(self.parallel, self.initial_numbers)
         # NCCL cannot rescue: a kernel whose peer is gone blocks the device
         is_kept = spec.checkpoint is not None or self.memory is not None
         self.rescues = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo" and is_kept
@@ -187,7 +188,7 @@ class TorchEngine:
         return self._snapshot(directory, room=0, alone=True)
 
     def keep(self, step: int, event: str | None) -> bool:
-        return self.rescues and self.memory is not None and self.memory.rescue(step, event, self._buffers.restore)
+        return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
 
     def _snapshot(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel

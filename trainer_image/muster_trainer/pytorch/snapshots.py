@@ -95,7 +95,7 @@ class Snapshots:
         self._shard = packing.shard_of(parallel.module)
         self._shards = self._world.gather(self._shard)
         with detect_peer_loss():
-            self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            self._group: Any = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._placement: Placement = place(self._places, self._shards, copies=self._spec.copies)
         self.copies = self._placement.holders - 1
 
@@ -126,7 +126,7 @@ class Snapshots:
 
         Raises BadConfiguration if it does not fit."""
         rank = self._world.rank
-        sent = [
+        sent: list[Any] = [
             dist.isend(_tensor(self._arena.payload(slot, found.headers[receiver].size)), receiver, group=self._group, tag=_PAYLOAD)
             for receiver, (sender, slot) in enumerate(found.sources)
             if sender == rank != receiver
@@ -139,7 +139,7 @@ class Snapshots:
             buffer = torch.empty(header.size, dtype=torch.uint8)
             with detect_peer_loss():
                 dist.recv(buffer, sender, group=self._group, tag=_PAYLOAD)
-            content = memoryview(buffer.numpy())
+            content = buffer.numpy().data
             if checksum(content) != header.checksum:
                 raise PeerLost(f"the snapshot of step {found.step} from rank {sender} arrived damaged")
         packing.unpack(content, self._parallel.module, self._parallel.optimizer)
