@@ -83,11 +83,12 @@ kueue-test: $(READY) ## jobs in the queues of Kueue, on the scheduler of Kuberne
 ui-test: $(READY) ## the web page in Debian's chromium, which must be installed: PICTURES=folder saves pictures of the pages
 	MUSTER_UI_PICTURES=$(PICTURES) $(BIN)/pytest tests/ui
 
-bench: $(READY) ## operator, channel, recovery, checkpoints, pipelines, plans and overhead, as ratios taken in one run
+bench: $(READY) ## operator, channel, recovery, checkpoints, snapshots in memory, pipelines, plans and overhead, as ratios taken in one run
 	$(BIN)/python -m bench.control_plane
 	$(BIN)/python -m bench.channel
 	$(BIN)/python -m bench.recovery
 	$(BIN)/python -m bench.checkpoints
+	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.pipeline
 	$(BIN)/python -m bench.plan
 	$(BIN)/python -m bench.overhead
