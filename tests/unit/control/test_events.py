@@ -70,11 +70,14 @@ def test_an_unchanged_status_creates_no_event() -> None:
     assert reasons(same, same) == []
 
 
+WARNINGS = {NoticeReason.CHECKPOINT_DAMAGED, NoticeReason.MEMORY_UNUSED, NoticeReason.SNAPSHOT_INCOMPLETE, NoticeReason.SAVE_FAILED}
+
+
 @pytest.mark.parametrize("reason", NoticeReason)
-def test_a_notice_becomes_an_event_and_a_damaged_checkpoint_a_warning(reason: NoticeReason) -> None:
+def test_a_notice_becomes_an_event_and_those_about_lost_state_a_warning(reason: NoticeReason) -> None:
     (event,) = events_between(status(), status(notices=[Notice(reason=reason, message="a message")]))
     assert (event.reason, event.message) == (reason.value, "a message")
-    assert event.warning == (reason is NoticeReason.CHECKPOINT_DAMAGED)
+    assert event.warning == (reason in WARNINGS)
 
 
 def test_a_corrected_failure_class_creates_an_event() -> None:
