@@ -308,6 +308,8 @@ class World:
             self.finish(name, "user error" if pod.trains is None else ended)
         elif (told := attempt_of(status, pod.view.uid)) > pod.attempt:
             pod.attempt, pod.trains = told, None
+            if pod.sick is not None:  # its device is unhealthy in this attempt too
+                self._justify_known(pod, INFRASTRUCTURE)
             self.speak(name)
         elif (
             pod.trains is None
