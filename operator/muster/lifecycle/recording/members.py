@@ -73,4 +73,4 @@ def _with_pod(member: Member, views: _Views, *, is_replaced: bool) -> Member:
         return member
     incarnation = None if member.awaited or view.uid != member.uid else member.incarnation
     succeeded = view.phase is ReplicaPhase.SUCCEEDED
-    return Member(role=member.role, index=member.index, uid=view.uid, incarnation=incarnation, succeeded=succeeded)
+    return Member(role=member.role, index=member.index, uid=view.uid, incarnation=incarnation, succeeded=succeeded, suffix=view.suffix)
