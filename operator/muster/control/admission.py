@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from muster.render.objects import render_objects
 from muster.strategies.registry import STRATEGIES, strategy_of
 
 _MOST_REPAIRS = 100
+_MOST_STATUSES = 32
 
 log = logging.getLogger("muster.admission")
 
@@ -86,11 +88,12 @@ class Admission:
         self._policy = policy
         self._presets = presets or Presets()
         self._results: dict[str, _Result] = {}
+        self._statuses: OrderedDict[str, tuple[object, TrainingJobStatus]] = OrderedDict()
 
     def admit(self, obj: Object) -> Admitted:
         """The job to decide on."""
         metadata = Metadata.model_validate(obj["metadata"])
-        status = readable_status(obj.get("status"))
+        status = self._status(metadata.uid, obj.get("status"))
         result = self._results.get(metadata.uid)
         if result is None or result.generation != metadata.generation or self._is_outdated(result, status):
             result = self._results[metadata.uid] = self._result(obj, metadata, status, last=result)
@@ -101,6 +104,17 @@ class Admission:
     def forget(self, uid: str) -> None:
         """Drops the state of a job that is gone."""
         self._results.pop(uid, None)
+        self._statuses.pop(uid, None)
+
+    def _status(self, uid: str, raw: object) -> TrainingJobStatus:
+        """The status. Recent ones are cached, because each replica of a new world reports while the status stays the same, and the cost to
+        read it grows with the number of replicas. Objects of the store never change, so the same object has the same status."""
+        cached = self._statuses.pop(uid, None)
+        entry = cached if cached is not None and cached[0] is raw else (raw, readable_status(raw))
+        self._statuses[uid] = entry
+        if len(self._statuses) > _MOST_STATUSES:
+            self._statuses.popitem(last=False)
+        return entry[1]
 
     def _is_outdated(self, result: _Result, status: TrainingJobStatus) -> bool:
         """Whether the job's preset has changed. A world that is being started keeps the preset as it was, so that all pods are alike."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.admission.job_policy import JobPolicy
+from muster.api.status import Phase
 from muster.control.admission import Admission, readable_status
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
@@ -45,6 +46,15 @@ def test_every_invalid_object_gets_problems_with_a_field_and_a_message(spec: Any
 @given(st.dictionaries(st.sampled_from(["phase", "attempt", "attempts", "world", "conditions", "restarts", "progress"]), anything))
 def test_an_unreadable_field_of_the_status_leaves_the_other_fields(damage: dict[str, Any]) -> None:
     assert readable_status({**damage, "image": "kept"}).image == "kept"
+
+
+def test_a_status_is_read_once_until_it_changes() -> None:
+    admits, job = admission(), obj(GOOD, status=RUNNING)
+    status = admits.admit(job).job.status
+    assert admits.admit(job).job.status is status
+    changed = {**job, "status": {**RUNNING, "phase": "Succeeded"}}
+    assert admits.admit(changed).job.status.phase is Phase.SUCCEEDED
+    assert admits.admit(job).job.status == status
 
 
 def test_a_running_job_continues_with_its_old_spec_after_an_invalid_change() -> None:

@@ -16,7 +16,7 @@ from datetime import datetime
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.times import reported_time
-from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
 from muster_contract.reports import LastWords, Marks
@@ -39,7 +39,8 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     outside = [view for view in observed.replicas if view.standby and view.uid not in members]
     idle = [view for view in outside if is_open(status) and view.replica not in taken and has_current_form(observed, view)]
     unwanted = [replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle]
-    inside = [_in_its_attempt(view, members.get(view.uid), status) for view in observed.replicas if view not in outside]
+    pods = _pods_of_newest_world(status)
+    inside = [_in_its_attempt(view, members.get(view.uid), status, pods) for view in observed.replicas if view not in outside]
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 
@@ -60,11 +61,11 @@ def _sorted(views: Iterable[ReplicaView], roles: Iterable[RoleName]) -> Views:
     return tuple(sorted(views, key=lambda view: (order.get(view.role, len(order)), view.index, view.uid)))
 
 
-def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJobStatus) -> ReplicaView:
+def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJobStatus, pods: dict[Replica, str]) -> ReplicaView:
     current = status.world.attempt if status.world else 0
     if member and member.incarnation is not None:
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
-    attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status))
+    attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods))
     report = view.report
     # When the job has ended, a supervisor that has reported last words exits by itself, even if it does not say that it waits.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
@@ -79,26 +80,29 @@ def _joined(member: Member | None, current: int) -> int:
     return current if member and not member.awaited else 0
 
 
-def _acknowledged(view: ReplicaView, status: TrainingJobStatus) -> int:
+def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> int:
     """The attempt that its supervisor reports. A pod that is being deleted joins no new attempt.
 
     Nor does a pod that the current world replaces: Muster has asked for its deletion, and the cache may not show that yet.
 
     A supervisor is at most one attempt ahead of a status that was read. Only if the status was wiped, replicas alone show the attempt.
     """
-    if view.deleting is not None or _is_replaced(view, status):
+    if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
     latest = status.attempt + 1 if status.attempts else MAX_ATTEMPT
     reported = max(view.report.attempt if view.report else 0, (view.last_words.attempt if view.last_words else None) or 0)
     return reported if reported <= latest else 0
 
 
-def _is_replaced(view: ReplicaView, status: TrainingJobStatus) -> bool:
-    """Whether it is a pod of an older attempt, and the current world has another pod, or none yet, in its place."""
+def _is_replaced(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
+    """Whether it is a pod of an older attempt, and the newest world has another pod, or none yet, in its place."""
+    return view.attempt < status.attempt and pods.get(view.replica, view.uid) != view.uid
+
+
+def _pods_of_newest_world(status: TrainingJobStatus) -> dict[Replica, str]:
+    """The uid of each member's pod, empty until it is created. No members: the newest attempt has no world yet."""
     world = status.world
-    if world is None or world.attempt != status.attempt or view.attempt >= world.attempt:
-        return False
-    return any(member.replica == view.replica and member.uid != view.uid for member in world.members)
+    return {member.replica: member.uid for member in world.members} if world and world.attempt == status.attempt else {}
 
 
 def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
