@@ -21,6 +21,7 @@ from muster_contract.codes import ExitCode
 from muster_contract.events import Activity, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report
 from muster_contract.wire import decode, encode
+from muster_trainer.supervisor.reporting import HOLD
 from tests.support.api_server.api import Api, Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kubelet import PODS
@@ -48,11 +49,12 @@ class Line:
         self._port, self._trusted = port, trusted
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, body: bytes, bearer: str) -> Object:
-        """The reply. Raises OSError if there is no answer in time, ComeAgainError for 429, and ValueError for other statuses than 200."""
+    async def post(self, body: bytes, bearer: str, *, may_hold: bool = False) -> Object:
+        """The reply, which the coordinator may hold for some seconds. Raises OSError if there is no answer in time, ComeAgainError for 429,
+        and ValueError for other statuses than 200."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await self._exchange(body, bearer)
+                return await self._exchange(body, bearer, may_hold=may_hold)
         except ComeAgainError:
             raise
         except asyncio.IncompleteReadError as error:
@@ -62,11 +64,12 @@ class Line:
             self.close()
             raise
 
-    async def _exchange(self, body: bytes, bearer: str) -> Object:
+    async def _exchange(self, body: bytes, bearer: str, *, may_hold: bool) -> Object:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trusted)
         reader, writer = self._streams
         fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Content-Type: application/json", "Host: coordinator")
+        fields += (f"Prefer: wait={HOLD}",) if may_hold else ()
         writer.write("\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", "")).encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = next(int(line.partition(":")[2]) for line in head.splitlines() if line.startswith("content-length:"))
@@ -194,7 +197,7 @@ class Crew:
         self.failures: list[str] = []
         self.shed = 0
         self.seconds: list[float] = []
-        """What each report took, from the first packet to the whole reply."""
+        """What each report took whose reply may not be held, from the first packet to the whole reply."""
         self._api, self._jobs, self._path, self._operator = api, Jobs(api, namespace), PODS.format(namespace), operator
         self._trusted = operator.trusted()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -251,13 +254,13 @@ class Crew:
 
     async def _live(self, supervisor: Supervisor) -> None:
         bearer = await self._loop.run_in_executor(self._pool, token, self._jobs, supervisor.pod)
-        line, interval = Line(self._operator.coordination, self._trusted), 1.0
+        line, interval, has_reply = Line(self._operator.coordination, self._trusted), 1.0, False
         try:
             while not self._closed:
                 supervisor.news.clear()
-                begun = time.monotonic()
+                begun, may_hold = time.monotonic(), has_reply and supervisor.waiting
                 try:
-                    reply = await line.post(supervisor.body(), bearer)
+                    reply = await line.post(supervisor.body(), bearer, may_hold=may_hold)
                 except ComeAgainError as error:
                     self.shed += 1
                     await asyncio.sleep(error.seconds)
@@ -265,8 +268,9 @@ class Crew:
                 except (OSError, ValueError) as error:
                     self.failures.append(str(error) or type(error).__name__)
                 else:
-                    self.reports += 1
-                    self.seconds.append(time.monotonic() - begun)
+                    self.reports, has_reply = self.reports + 1, True
+                    if not may_hold:
+                        self.seconds.append(time.monotonic() - begun)
                     interval = float(reply["intervalSeconds"])
                     supervisor.obey(reply)
                 with suppress(TimeoutError):

@@ -6,11 +6,11 @@ API server and makes the schema. The docstring of a field is its description in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
@@ -219,6 +219,11 @@ class World(StatusPart):
     """How long saves have blocked the training, in seconds."""
     activity: Annotated[str | None, Field(max_length=32)] = None
     """The last activity that the world reported, such as Training or Saving."""
+
+    @cached_property
+    def member_of(self) -> Mapping[str, Member]:
+        """The member of each pod, by the pod's uid."""
+        return {member.uid: member for member in self.members if member.uid}
 
 
 @dataclass(frozen=True, kw_only=True)

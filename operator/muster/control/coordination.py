@@ -26,6 +26,8 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of
 REPORTS_PER_SECOND = 50.0  # of all supervisors together, within the limits above
 SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # the same for supervisors that wait for a world, because a recovery waits for them
 WAITS_PER_SECOND = 200.0
+SUSTAINED_PER_SECOND = 300.0  # beyond the limits above, the intervals grow so that the rate limit refuses no supervisor
+SHORTEST_HOLD, LONGEST_HOLD = 2.0, 10.0  # seconds in which a report of a waiting supervisor is held, if nothing changes
 MOST_OPEN = 4096  # supervisors whose connections stay open, because a handshake costs ten times as much as a report
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
@@ -48,7 +50,7 @@ class Channel:
 
     `identify` returns the uid of the pod that a bearer token belongs to, and `reply_to` the reply to a report; both raise
     RefusedReportError. `wake` is called with the pod's uid when a report was new. `random` returns floats of [0, 1). `refused` is called
-    with the reason of each refusal."""
+    with the reason of each refusal. `job_of` returns the key of a pod's job, as `CoordinationServer.job_changed` takes it."""
 
     reports: Reports
     identify: Callable[[str], Awaitable[str]]
@@ -57,17 +59,66 @@ class Channel:
     now: Callable[[], datetime]
     random: Callable[[], float]
     refused: Callable[[str], None] = lambda _: None
+    job_of: Callable[[str], str] = lambda _: ""
     limits: RateLimits = field(default_factory=lambda: RateLimits(monotonic))
 
 
 def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) -> float:
-    """Seconds until the next report of a supervisor. They grow with the number of supervisors, up to a limit, so that no job can slow
-    down the reports of other jobs. `random` is in [0, 1). `waiting`: these supervisors all wait for a world."""
+    """Seconds until the next report of a supervisor. They grow with the number of supervisors, so that no job can slow down the reports of
+    other jobs. `random` is in [0, 1). `waiting`: these supervisors all wait for a world."""
     if waiting:
         fair = min(LONGEST_WAIT, max(SHORTEST_WAIT, supervisors / WAITS_PER_SECOND))
     else:
         fair = min(LONGEST_INTERVAL, max(SHORTEST_INTERVAL, supervisors / REPORTS_PER_SECOND))
+    fair = max(fair, supervisors / SUSTAINED_PER_SECOND)
     return round(fair * (1 + JITTER * (2 * random - 1)), 3)
+
+
+def hold_seconds(preferred: float, waiting: int) -> float:
+    """Seconds for which a report of a supervisor that waits is held. `preferred` is its own limit, `waiting` the number of those that
+    wait."""
+    return min(preferred, LONGEST_HOLD, max(SHORTEST_HOLD, waiting / SUSTAINED_PER_SECOND))
+
+
+class _Held:
+    """Requests that are answered when their job changes: at most one for each pod, by the key of the job."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, dict[str, asyncio.Future[bool]]] = {}
+
+    async def wait(self, job: str, pod_uid: str, seconds: float) -> bool:
+        """Waits for a change of the job, and returns whether there was one in time. A newer request of the pod ends the wait."""
+        self.end(job, pod_uid)
+        change: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        held = self._jobs.setdefault(job, {})
+        held[pod_uid] = change
+        timer = asyncio.get_running_loop().call_later(seconds, _finish, change, False)
+        try:
+            return await change
+        finally:
+            timer.cancel()
+            if held.get(pod_uid) is change:
+                del held[pod_uid]
+            if not held and self._jobs.get(job) is held:
+                del self._jobs[job]
+
+    def end(self, job: str, pod_uid: str) -> None:
+        if change := self._jobs.get(job, {}).get(pod_uid):
+            _finish(change, False)
+
+    def changed(self, job: str) -> None:
+        for change in list(self._jobs.get(job, {}).values()):
+            _finish(change, True)
+
+    async def end_all(self, _: web.Application) -> None:
+        for job in list(self._jobs.values()):
+            for change in list(job.values()):
+                _finish(change, False)
+
+
+def _finish(change: asyncio.Future[bool], result: bool) -> None:
+    if not change.done():
+        change.set_result(result)
 
 
 class CoordinationServer:
@@ -77,7 +128,13 @@ class CoordinationServer:
         self._channel = channel
         application = web.Application(client_max_size=MAX_REPORT)
         application.router.add_post("/v1/report", self._report)
+        self._held = _Held()
+        application.on_shutdown.append(self._held.end_all)
         self.listener = Listener(application, refused=channel.refused)
+
+    def job_changed(self, job: str) -> None:
+        """Answers the held reports of the pods of this job for which there is news."""
+        self._held.changed(job)
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
@@ -106,11 +163,35 @@ class CoordinationServer:
             channel.wake(pod_uid)
         alike = channel.reports.waiting if report.waiting else len(channel.reports)
         interval = interval_seconds(alike, channel.random(), waiting=report.waiting)
+        preferred = _preferred_wait(request)
+        if preferred and report.waiting:
+            begun = monotonic()
+            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + hold_seconds(preferred, alike))
+            interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
         channel.limits.expect(pod_uid, interval)
         response = web.json_response(encode(replace(reply, interval_seconds=interval)))
         if len(channel.reports) > MOST_OPEN:
             response.force_close()
         return response
+
+    async def _reply_with_news(self, pod_uid: str, report: Report, reply: Reply, *, until: float) -> Reply:
+        """The first reply with which a supervisor that waits can go on, or the newest one at the end of the time."""
+        channel = self._channel
+        while not _is_news(reply, report) and (seconds := until - monotonic()) > 0:
+            if not await self._held.wait(channel.job_of(pod_uid), pod_uid, seconds):
+                break
+            reply = channel.reply_to(pod_uid, report)
+        return reply
+
+
+def _is_news(reply: Reply, report: Report) -> bool:
+    return reply.end or reply.world is not None or reply.attempt != report.attempt
+
+
+def _preferred_wait(request: web.Request) -> float:
+    """The seconds of the header `Prefer: wait=10` (RFC 7240); 0 without one."""
+    name, _, value = request.headers.get("Prefer", "").partition("=")
+    return float(value) if name.strip().lower() == "wait" and value.isascii() and value.isdecimal() and len(value) < 5 else 0.0
 
 
 def refusal(error: RefusedReportError) -> web.Response:

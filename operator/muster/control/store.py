@@ -50,6 +50,7 @@ class Store:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._on_pod_gone: list[Callable[[str], None]] = []
+        self._on_job_changed: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
         self._children: dict[str, dict[str, Child]] = defaultdict(dict)
         self._keys: dict[str, str] = {}
@@ -83,6 +84,14 @@ class Store:
         """Whether the job with this uid has its headless service, and the network policy that belongs to it."""
         return self._services.get(key) == owner
 
+    def on_job_changed(self, listener: Callable[[str], None]) -> None:
+        """Calls the listener with the key of each job whose cached object changes."""
+        self._on_job_changed.append(listener)
+
+    def _job_changed(self, key: str) -> None:
+        for listener in self._on_job_changed:
+            listener(key)
+
     def on_pod_gone(self, forget: Callable[[str], None]) -> None:
         """Calls `forget` with the uid of each pod that is deleted from now on."""
         self._on_pod_gone.append(forget)
@@ -96,6 +105,7 @@ class Store:
         if cached is not None and _same_spec(cached, slimmed):
             slimmed["spec"] = cached["spec"]  # parsed specs share its parts, so keep one copy
         self._jobs[key] = slimmed
+        self._job_changed(key)
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
@@ -103,6 +113,7 @@ class Store:
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
+            self._job_changed(key)
 
     def put_child(self, child: Child) -> None:
         uid = child.view.uid

@@ -45,6 +45,7 @@ class ClusterChannel:
         on_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
         store.on_pod_gone(self._forget)
+        store.on_job_changed(self._job_changed)
         self._store = store
         self._admit = admit
         self._queue = queue
@@ -59,9 +60,11 @@ class ClusterChannel:
             now=lambda: datetime.now(UTC),
             random=random.random,
             refused=on_refusal,
+            job_of=lambda uid: store.key_of_pod(uid) or "",
         )
         self._limits = channel.limits
-        self._listener = CoordinationServer(channel).listener
+        self._server = CoordinationServer(channel)
+        self._listener = self._server.listener
 
     async def start(self, port: int, context: ssl.SSLContext) -> int:
         """Starts to listen. Returns the port."""
@@ -105,6 +108,9 @@ class ClusterChannel:
             self._queue.add_after(key, GATHER_SECONDS)
         else:
             self._queue.add_after(key, CALM_SECONDS if is_new else PROGRESS_SECONDS)
+
+    def _job_changed(self, key: str) -> None:
+        self._server.job_changed(key)
 
     def _forget(self, uid: str) -> None:
         self._milestones.pop(uid, None)

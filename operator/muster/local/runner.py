@@ -185,6 +185,7 @@ class Runner:
             if self._tracing is not None:
                 self._tracing.record(self._job, status, observed)
             self._job = self._job.with_status(status)
+            self._channel.job_changed()
         for line in messages.change_lines(before, status):
             self._display.line(line)
         self._display.show(self._job)

@@ -89,9 +89,13 @@ def test_a_too_large_report_is_sent_without_fingerprints_or_notices() -> None:
 
 @dataclass
 class Coordinator:
-    """Records each report with its time. `answers` has the status and headers of the next answers; later answers are 200."""
+    """Records each report with its time. `answers` has the status and headers of the next answers; later answers are 200.
+
+    While `holds` is set, it holds the replies to those who prefer to wait, until `released` is set."""
 
     interval: float = 0.2
+    holds: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     url: str = ""
@@ -111,6 +115,8 @@ def coordinating(coordinator: Coordinator) -> Iterator[Coordinator]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             coordinator.received.append((time.monotonic(), json.loads(body)))
+            if coordinator.holds and self.headers.get("Prefer") == f"wait={reporting.HOLD}":
+                coordinator.released.wait(SOON)
             status, headers = coordinator.answers.pop(0) if coordinator.answers else (200, {})
             answer = json.dumps({"attempt": 0, "graceSeconds": 0, "intervalSeconds": coordinator.interval}).encode()
             self.send_response(status)
@@ -173,6 +179,49 @@ def test_a_refused_report_is_sent_again_with_only_its_essential_fields(status: i
     assert reports[-1] == replace(REPORT, sequence=2, waiting=True, last_words=replace(words, message=""))
     assert len(messages) == 1
     assert f"a report is refused ({status}" in messages[0]
+
+
+WAITING = replace(REPORT, waiting=True)
+
+
+@contextmanager
+def held(coordinator: Coordinator) -> Iterator[Reporter]:
+    """A reporter whose second report is held. The first one is not, because it must show whether there is an operator."""
+    with coordinating(coordinator):
+        supervisor = reporter(coordinator, [])
+        supervisor.update(WAITING)
+        coordinator.until(lambda: len(coordinator.received) == 2)
+        yield supervisor
+        coordinator.released.set()
+
+
+def test_a_reply_that_the_operator_holds_may_take_longer_than_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "TIMEOUT", 0.2)
+    coordinator = Coordinator(holds=True)
+    with held(coordinator) as supervisor:
+        replied = supervisor.replied
+        time.sleep(0.5)
+        assert len(coordinator.received) == 2
+        coordinator.holds = False
+        coordinator.released.set()
+        coordinator.until(lambda: supervisor.replied != replied)
+        supervisor.finish(WAITING, seconds=SOON)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_new_report_does_not_wait_for_a_held_reply(final: bool) -> None:
+    coordinator, begun = Coordinator(holds=True), time.monotonic()
+    with held(coordinator) as supervisor:
+        report = replace(WAITING, attempt=1)
+        if final:
+            supervisor.finish(report, seconds=SOON)
+        else:
+            supervisor.update(report)
+        coordinator.until(lambda: coordinator.received[-1][1]["attempt"] == 1)
+        assert time.monotonic() - begun < reporting.HOLD, "it has not waited"
+        coordinator.released.set()
+        if not final:
+            supervisor.finish(report, seconds=SOON)
 
 
 def test_the_last_report_does_not_wait() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -20,6 +22,7 @@ from muster_contract.wire import encode, parse
 LEAST_GAP = 0.02  # seconds between two reports: fifty a second at most
 FIRST_INTERVAL = 1.0  # seconds, until the first reply
 TIMEOUT = 2.0  # seconds, for one report
+HOLD = 10  # seconds for which the operator may hold the reply to a replica that waits, until it can go on
 OK = 200
 TOO_MANY = 429
 REFUSALS = (400, 413)
@@ -37,8 +40,13 @@ class _RefusedError(ValueError):
     """The operator refuses a report because of its content."""
 
 
+class _InterruptedError(Exception):
+    """The operator held the reply, and meanwhile there is a new report."""
+
+
 class Reporter:
-    """Posts the newest report when it has changed, and at the interval of the replies. New steps alone wait for the interval.
+    """Posts the newest report when it has changed, and at the interval of the replies. New steps alone wait for the interval. The operator
+    may hold the reply to a replica that waits for its next world, so that the replica goes on as soon as it can.
 
     Without a coordination channel it does nothing. From its thread it calls `say` when reports begin to fail, and `on_reply` when a
     reply differs from the one before.
@@ -63,6 +71,8 @@ class Reporter:
         """Seconds between two reports without a change."""
         self._failing = False
         self._refused = False
+        self._held: socket.socket | None = None
+        self._interrupted = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     @property
@@ -78,6 +88,8 @@ class Reporter:
             self._changed = self._changed or self._report is None or _milestones(report) != _milestones(self._report)
             self._report = report
             self._update.notify()
+            if self._changed:
+                self._interrupt()
         if not self._thread.ident:
             self._thread.start()
 
@@ -86,8 +98,19 @@ class Reporter:
         with self._update:
             self._final = True
         self.update(report)
+        with self._update:
+            self._interrupt()
         if self._thread.ident:
             self._thread.join(seconds)
+
+    def _interrupt(self) -> None:
+        """Ends a request whose reply is held."""
+        if self._held is None:
+            return
+        self._interrupted = True
+        with suppress(OSError):
+            socket.socket.shutdown(self._held, socket.SHUT_RDWR)  # not of the class SSLSocket: the thread still reads from its TLS object
+        self._held = None
 
     def _run(self) -> None:
         due = 0.0
@@ -110,6 +133,8 @@ class Reporter:
             reply = self._exchanged(replace(report, sequence=self._sequence))
         except _TooManyError as error:
             return error.seconds
+        except _InterruptedError:
+            return 0.0
         except (OSError, HTTPException, ValueError) as error:
             if not self._failing:
                 self._say(f"reports to {self._replica.coordinator} fail ({error}); the training goes on")
@@ -129,7 +154,7 @@ class Reporter:
         """The reply to a report. A report that is refused is sent again with the essentials alone, because the content that a program
         puts into it must not keep the operator from learning that the program has ended."""
         try:
-            return self._exchange(_encoded(report))
+            return self._exchange(_encoded(report), may_hold=report.waiting and self.reply is not None and not self._final)
         except _RefusedError as error:
             if not self._refused:
                 self._say(f"a report is refused ({error}); such reports are sent without their figures and messages")
@@ -147,24 +172,26 @@ class Reporter:
             return HTTPConnection(where.hostname, where.port, timeout=TIMEOUT)
         return HTTPSConnection(where.hostname, where.port, timeout=TIMEOUT, context=ssl.create_default_context(cadata=authority))
 
-    def _exchange(self, body: bytes) -> Reply:
+    def _exchange(self, body: bytes, *, may_hold: bool = False) -> Reply:
         was_open = self._connection.sock is not None
         try:
-            return self._request(body)
+            return self._request(body, may_hold=may_hold)
         except (OSError, HTTPException, ValueError) as error:
             self._connection.close()
             if not was_open or isinstance(error, ValueError):
                 raise
-        return self._request(body)  # the leader at the other end of an open connection may have changed
+        return self._request(body, may_hold=may_hold)  # the leader at the other end of an open connection may have changed
 
-    def _request(self, body: bytes) -> Reply:
+    def _request(self, body: bytes, *, may_hold: bool) -> Reply:
         headers = {"Content-Type": "application/json"}
+        if may_hold:
+            headers["Prefer"] = f"wait={HOLD}"
         if self._replica.token_file is not None:
             token = self._replica.token_file.read_text().strip()  # read each time: tokens are renewed in place
             headers["Authorization"] = f"Bearer {token}"
         path = urlsplit(str(self._replica.coordinator)).path.rstrip("/")
         self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
-        with self._connection.getresponse() as response:
+        with self._held_reply() if may_hold else nullcontext(), self._connection.getresponse() as response:
             content = response.read(MAX_REPLY)
             if response.status == TOO_MANY:
                 raise _TooManyError(_retry_seconds(response.getheader("Retry-After")))
@@ -172,6 +199,30 @@ class Reporter:
                 kind = _RefusedError if response.status in REFUSALS else ValueError
                 raise kind(f"{response.status} {response.reason}: {content[:200].decode(errors='replace')}")
             return parse(Reply, content, "the reply")
+
+    @contextmanager
+    def _held_reply(self) -> Iterator[None]:
+        """Allows the reply to come late. Raises _InterruptedError if a new report ends the wait."""
+        connection = self._connection.sock
+        assert connection is not None
+        with self._update:
+            self._interrupted = self._changed or self._final
+            self._held = None if self._interrupted else connection
+        connection.settimeout(HOLD + TIMEOUT)
+        try:
+            if self._interrupted:
+                raise ConnectionAbortedError
+            yield
+        except (OSError, HTTPException, ValueError):
+            if self._interrupted:
+                self._connection.close()
+                raise _InterruptedError from None
+            raise
+        finally:
+            with self._update:
+                self._held = None
+            with suppress(OSError):  # closed, if the operator closes it after its reply
+                connection.settimeout(TIMEOUT)
 
 
 def report_of(replica: ReplicaEnvironment, state: RunState | None = None) -> Report:

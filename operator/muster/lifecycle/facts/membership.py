@@ -51,9 +51,8 @@ def has_current_form(observed: Observed, view: ReplicaView) -> bool:
 
 def attempt_of(status: TrainingJobStatus, uid: str) -> int:
     """The attempt whose processes the replica with this uid runs, or is to run."""
-    members = status.world.members if status.world else ()
-    member = next((member for member in members if member.uid == uid and not member.awaited), None)
-    return status.attempt if member is None or member.incarnation is None else member.incarnation
+    member = status.world.member_of.get(uid) if status.world else None
+    return status.attempt if member is None or member.awaited or member.incarnation is None else member.incarnation
 
 
 def _sorted(views: Iterable[ReplicaView], roles: Iterable[RoleName]) -> Views:

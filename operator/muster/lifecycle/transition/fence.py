@@ -55,7 +55,8 @@ def member_to_start(status: TrainingJobStatus, uid: str) -> Member | None:
     world = status.world
     if world is None or world.ready_time is None or not is_open(status):
         return None
-    return next((member for member in world.members if member.uid == uid and not member.awaited), None)
+    member = world.member_of.get(uid)
+    return member if member is not None and not member.awaited else None
 
 
 def _awaited(status: TrainingJobStatus) -> list[Member]:
