@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from muster.api.job import TrainingJob
@@ -25,9 +25,12 @@ class ClusterAddresses:
     namespace: str
     shift: int = 0
     """Added to every port."""
+    suffixes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The suffixes of the names of replicas that have one, by role and index."""
 
     def host(self, role: RoleName, index: int) -> str:
-        return host_in_cluster(role, index, job=self.job, namespace=self.namespace)
+        suffix = self.suffixes.get((role, index))
+        return host_in_cluster(role, index, job=self.job, namespace=self.namespace, suffix=suffix)
 
     def port(self, role: RoleName, index: int, name: str) -> int:
         return PORTS[name] + self.shift
@@ -40,4 +43,6 @@ def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
     The ports stay the same if a pod runs only one attempt, or if replicas that a restart leaves alone must find the pod again.
     """
     shift = attempt % ATTEMPT_PORTS if job.spec.trainer.supervised and strategy_of(job.spec.strategy).moves else 0
-    return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)
+    members = job.status.world.members if job.status.world else ()
+    suffixes = {member.replica: member.suffix for member in members if member.suffix is not None}
+    return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift, suffixes)
