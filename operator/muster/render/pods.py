@@ -24,6 +24,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
+from muster.render.addresses import suffixes_of
 from muster.render.defaults import JobDefaults
 from muster.render.environment import (
     CLAIM_PATH,
@@ -70,12 +71,6 @@ def pod_name(job: TrainingJob, role: RoleName, index: int, suffix: int | None = 
     return f"{job.metadata.name}-{host_name(role, index, suffix)}"
 
 
-def suffix_of(job: TrainingJob, role: RoleName, index: int) -> int | None:
-    """The suffix of the replica's names in the current world, by the status."""
-    members = job.status.world.members if job.status.world else ()
-    return next((member.suffix for member in members if member.replica == (role, index)), None)
-
-
 def object_name(job: TrainingJob, name: str) -> str:
     """The name of a ConfigMap or Secret of the job's strategy."""
     return f"{job.metadata.name}-{name}"
@@ -117,7 +112,7 @@ def pod_of(
 
     Raises InvalidJobError if a template cannot be merged.
     """
-    suffix = None if standby else suffix_of(job, replica.role, replica.index)
+    suffix = None if standby else suffixes_of(job).get((replica.role, replica.index))
     environment = environment_of(
         job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
     )

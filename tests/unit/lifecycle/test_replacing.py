@@ -35,7 +35,7 @@ def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> Re
 
 
 def training_story(count: int = 2, **spec: Any) -> Story:
-    """A job that has trained since second 10, with an operator that has heard all of it."""
+    """A job that has trained since second 10, with an operator that has received all of its reports."""
     story = Story(job(workers=count, **spec), listening=T0)
     story.see(seconds=0)
     story.see(*running(count), seconds=10)
@@ -44,7 +44,7 @@ def training_story(count: int = 2, **spec: Any) -> Story:
 
 
 def lost_story(**spec: Any) -> Story:
-    """worker-1 was last heard at second 100, and worker-0 has stood still since."""
+    """worker-1 last reported at second 100, and worker-0 has stood still since."""
     story = training_story(**spec)
     story.see(stepping("worker-0", reported=100), stepping("worker-1", reported=100), seconds=100)
     story.see(stepping("worker-0", reported=108, idle=8), stepping("worker-1", reported=100), seconds=108)
@@ -98,20 +98,20 @@ def test_peers_with_long_steps_may_stand_still_for_longer() -> None:
     assert story.status.attempt == 1
 
 
-def test_an_operator_that_has_stood_still_itself_takes_nobody_for_silent() -> None:
+def test_an_operator_that_has_stood_still_itself_takes_no_replica_for_silent() -> None:
     story = training_story()
     story.listening = at(119)  # its first report after a pause
     story.see(stepping("worker-0", reported=119, idle=8), stepping("worker-1", reported=100), seconds=119)
     assert story.status.attempt == 0
 
 
-def test_another_leader_takes_nobody_for_silent_that_it_has_not_heard() -> None:
+def test_another_leader_takes_no_replica_for_silent_before_its_first_report() -> None:
     story = training_story()
     story.see(stepping("worker-0", reported=200, idle=90), replica("worker-1"), seconds=200)
     assert story.status.attempt == 0
 
 
-def test_the_replacement_has_a_new_name_and_waits_for_neither_the_old_pod_nor_its_node() -> None:
+def test_the_replacement_has_a_new_name_and_waits_for_no_old_pod() -> None:
     story = lost_story()
     assert [(each.name, each.attempt, each.node) for each in story.status.left_behind] == [("digits-worker-1", 0, "node-1")]
     assert [(member.label, member.suffix, member.uid) for member in story.status.world.members] == [
@@ -134,7 +134,7 @@ def test_all_ranks_get_the_new_name_of_rank_0() -> None:
     assert world["MASTER_ADDR"] == "worker-0-1.digits.default.svc"
 
 
-def test_the_world_starts_beside_the_pod_left_behind_and_the_pod_joins_none_when_it_comes_back() -> None:
+def test_the_world_starts_beside_the_pod_left_behind_which_never_joins_it() -> None:
     story = lost_story()
     leaving = replace(stepping("worker-1", reported=100), deleting=at(109), due=at(134))
     place = replica("worker-1", attempt=1, uid="new", suffix=1, phase="Pending", created=at(109))
@@ -193,7 +193,7 @@ def test_a_replica_that_does_not_acknowledge_is_replaced_when_it_is_silent() -> 
     assert (record.reason, record.failed_time, record.end_time) == (Reason.NODE_LOST, at(100), at(102))
 
 
-def test_a_pod_that_another_leader_never_heard_is_left_behind_when_it_is_overdue() -> None:
+def test_a_pod_without_a_report_is_left_behind_when_it_is_overdue() -> None:
     story = training_story()
     story.see(stepping("worker-0", reported=100), replica("worker-1", deleting=at(100), due=at(125), disruption="Taint"), seconds=100)
     leaving = replica("worker-1", deleting=at(100), due=at(125), disruption="Taint")
