@@ -145,8 +145,13 @@ class World:
         return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, listening=self.listening)
 
     def cached_look(self, age: int) -> Observed:
-        """A look of so many changes ago; beyond history, the empty cache of a caller that has just started."""
+        """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
+        the cache, so they are the newest."""
         views = self._looks[-1 - age] if age < len(self._looks) else ()
+        now = {pod.view.uid: pod.view for pod in self.pods.values()}
+        views = tuple(
+            replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
+        )
         return Observed(views, live=False, service=self.service, listening=self.listening)
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:

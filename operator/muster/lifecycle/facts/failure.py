@@ -88,13 +88,13 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
 
     A replica that has moved on to a later attempt still reports how it ended in this one.
     """
-    views = [view for view in facts.replicas if facts.strategy.is_in_world(view.role)]
+    views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
     ends = (
         (cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt), view)
         for view in views
     )
-    found = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
-    causes = [_recorded(record), *found, *_on_silent_nodes(record.attempt, facts)]
+    seen = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
+    causes = [_recorded(record), *seen, *_on_silent_nodes(record.attempt, facts)]
     return min(causes, key=lambda cause: cause.precedence)
 
 

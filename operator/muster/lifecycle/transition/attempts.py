@@ -20,6 +20,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     number = _next_number(status)
     before = newest(status)
     failed = before if before and before.failure_class else None
+    status = budget.with_progress(status, facts, before.last_step if before else None)  # one that was suspended may have done steps, too
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
