@@ -64,6 +64,8 @@ class Policy:
     """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
     silence_seconds: float = 8
     """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
+    acknowledgement_silence_seconds: float = 5
+    """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
     standstill_seconds: float = 5
     """How long the peers of a silent replica stand still, at least, before they count as stopped by its loss."""
     standstill_steps: float = 3

@@ -187,7 +187,8 @@ def test_a_replica_that_does_not_acknowledge_is_replaced_when_it_is_silent() -> 
     assert story.status.attempts[0].reason is Reason.PEER_LOST
     decision = story.see(ready("worker-0", reported=104), stepping("worker-1", reported=100), seconds=104)
     assert (created(decision), story.status.left_behind) == ([], ())
-    decision = story.see(ready("worker-0", reported=108), stepping("worker-1", reported=100), seconds=108)
+    assert decision.wake == at(100 + DEFAULT_POLICY.acknowledgement_silence_seconds)
+    decision = story.see(ready("worker-0", reported=105), stepping("worker-1", reported=100), seconds=105)
     assert created(decision) == ["worker-1/1"]
     record = story.status.attempts[0]
     assert (record.reason, record.failed_time, record.end_time) == (Reason.NODE_LOST, at(100), at(102))

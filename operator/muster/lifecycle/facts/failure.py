@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
 from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.silence import is_silent, lost_replicas
+from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
@@ -158,7 +158,7 @@ def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
     """Replicas whose supervisors are silent, or that still exist long after their grace period. Their nodes do not answer."""
     left = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
     views = [view for view in (*facts.trainers(attempt), *left) if not view.over]
-    silent = [view for view in views if facts.replaces_at_once and is_silent(view, facts)]
+    silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
     late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)
     overdue = [view for view in views if view not in silent and view.due is not None and view.due <= late]
     message = "did not end within its grace period, because its node does not answer"

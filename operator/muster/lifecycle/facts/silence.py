@@ -19,14 +19,21 @@ from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE
 
 def silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
     """When the replica counts as silent if no other report of it comes. None: it has not reported to this operator, or does not run."""
-    since, listening = view.reported, facts.observed.listening
-    if since is None or listening is None or view.phase is not ReplicaPhase.RUNNING:
-        return None
-    return max(since, listening) + timedelta(seconds=facts.policy.silence_seconds)
+    return _silent_after(facts.policy.silence_seconds, view, facts)
+
+
+def silent_after_the_end_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    """The same for a replica of an attempt that is over."""
+    return _silent_after(facts.policy.acknowledgement_silence_seconds, view, facts)
 
 
 def is_silent(view: ReplicaView, facts: Facts) -> bool:
     time = silent_at(view, facts)
+    return time is not None and facts.now >= time
+
+
+def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
+    time = silent_after_the_end_at(view, facts)
     return time is not None and facts.now >= time
 
 
@@ -49,6 +56,13 @@ def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
     """When replicas of a world that trains become silent."""
     trains = facts.replaces_at_once and status.world is not None and status.world.first_step_time is not None
     return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.stays) if trains else ()
+
+
+def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
+    since, listening = view.reported, facts.observed.listening
+    if since is None or listening is None or view.phase is not ReplicaPhase.RUNNING:
+        return None
+    return max(since, listening) + timedelta(seconds=seconds)
 
 
 def _stand_still(peers: Iterable[Report], *, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from muster.api.status import LEFT_BEHIND_KEPT, LeftBehind, Member, TrainingJobStatus
 from muster.lifecycle.actions import Action, LookLive, deletion
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.silence import silent_at
+from muster.lifecycle.facts.silence import silent_after_the_end_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 
@@ -65,7 +65,7 @@ def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When older pods count as silent, and when pods that wait in vain are created again."""
     older = facts.older_than(status.attempt) if is_open(status) and facts.replaces_at_once else ()
-    return [*(silent_at(view, facts) for view in older), _misplaced_at(status, facts)]
+    return [*(silent_after_the_end_at(view, facts) for view in older), _misplaced_at(status, facts)]
 
 
 def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
@@ -75,7 +75,7 @@ def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
 
 def _does_not_answer(view: ReplicaView, facts: Facts) -> bool:
     """Whether its supervisor is silent, or it exists long after its grace period."""
-    times = (silent_at(view, facts), _overdue_at(view, facts))
+    times = (silent_after_the_end_at(view, facts), _overdue_at(view, facts))
     return not view.over and any(time is not None and facts.now >= time for time in times)
 
 
