@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,14 +10,18 @@ from dataclasses import dataclass
 import pytest
 
 from local_cluster import Cluster, ClusterError
-from local_cluster.installation import Installation
+from local_cluster.installation import NAMESPACE, Installation
+from muster.strategies.registry import strategy_of
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import TAKEN_AWAY, Moment, check_attempt, check_succeeded
-from tests.support.cluster_jobs import ClusterJob, Ground, apart, digits, of_matrix
+from tests.support.cluster_jobs import ClusterJob, Ground, Manifest, apart, digits, of_matrix
 
 # Missed after 40-50 s, tolerated for 30 s, 25 s to end in grace, 60 s until it is removed by force; then the job's own time.
 NODE_LOST_SECONDS = 420.0
+SILENT = frozenset({"NodeLost"})
+NOTICED_SECONDS = 20.0  # long before Kubernetes
 AT_ONCE = 3
+CUT_SECONDS = 20.0
 Grounds = Callable[[str], Ground]
 Uninterrupted = Callable[[str], ClusterJob]
 
@@ -62,8 +67,18 @@ class Struck:
     job: ClusterJob
     like: ClusterJob
     moment: Moment
+    node: str = ""
+    """The node that it lost."""
+    is_silent: bool = False
+    """Whether the operator and other replicas of a world with a fence lived on, so that Muster did not wait for Kubernetes."""
     trouble: ClusterError | AssertionError | None = None
     """Why it did not go on while the node was away."""
+
+    def lose(self, node: str, operator_nodes: set[str]) -> None:
+        """Notes what it is about to lose."""
+        nodes = {pod["spec"]["nodeName"] for pod in self.job.pods() if pod["metadata"]["labels"]["muster.dev/role"] != "evaluator"}
+        self.node = node
+        self.is_silent = node in nodes and len(nodes) > 1 and node not in operator_nodes and strategy_of(self.job.spec["strategy"]).moves
 
     def wait_until_it_trains_elsewhere(self) -> None:
         try:
@@ -75,7 +90,13 @@ class Struck:
         if self.trouble:
             raise self.trouble
         check_succeeded(self.job, self.like)
-        check_attempt(self.job, 0, failure_class="Preemption", reasons=TAKEN_AWAY)
+        failure_class, reasons = ("Infrastructure", SILENT) if self.is_silent else ("Preemption", TAKEN_AWAY)
+        check_attempt(self.job, 0, failure_class=failure_class, reasons=reasons)
+        if self.is_silent:
+            first, second = self.job.attempts[:2]
+            assert first["replica"] in self.job.replicas
+            assert first.get("node", self.node) == self.node
+            assert second["phases"]["detectSeconds"] < NOTICED_SECONDS
 
 
 def strike(kind: str, names: Sequence[str], seed: int | str, *, grounds: Grounds, uninterrupted: Uninterrupted) -> dict[str, Struck]:
@@ -91,11 +112,21 @@ def strike(kind: str, names: Sequence[str], seed: int | str, *, grounds: Grounds
         each.job.wait_for_step(each.moment.step)
     victim = min(struck.values(), key=lambda each: len(each.job.replicas))
     node = victim.job.pod(victim.moment.replica)["spec"]["nodeName"]
-    with lost(victim.job.ground.cluster, node, FAULTS[kind]) as bring_back:
+    cluster = victim.job.ground.cluster
+    operator_nodes = {pod["spec"]["nodeName"] for pod in operators(cluster)}
+    for each in struck.values():
+        each.lose(node, operator_nodes)
+    with lost(cluster, node, FAULTS[kind]) as bring_back:
         for each in struck.values():
             each.wait_until_it_trains_elsewhere()
         bring_back()
     return struck
+
+
+def operators(cluster: Cluster) -> list[Manifest]:
+    """The pods of the operator that run."""
+    pods: list[Manifest] = cluster.get("pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/component=operator")["items"]
+    return [pod for pod in pods if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +182,56 @@ def test_a_job_goes_on_after_its_node_was_drained(seed: int, ground: Ground, uni
     finally:
         ground.cluster.kubectl("uncordon", node)
     check_attempt(job, 0, failure_class="Preemption", reasons=TAKEN_AWAY, saves=True)
+    muster.wait_until_ready()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_node_that_is_cut_off_from_the_operator_alone_trains_on(ground: Ground, uninterrupted: Uninterrupted) -> None:
+    cluster, like = ground.cluster, uninterrupted("DDP")
+    job = ground.apply(apart(digits("digits", delay=0.15)))
+    job.wait_for_step(30)
+    [operator] = operators(cluster)
+    replica = next(each for each in job.replicas if job.pod(each)["spec"]["nodeName"] != operator["spec"]["nodeName"])
+    pod = job.pod(replica)
+    ends = (pod["status"]["podIP"], operator["status"]["podIP"])
+    rules = [("FORWARD", "--source", source, "--destination", goal, "--jump", "DROP") for source, goal in (ends, ends[::-1])]
+    node = pod["spec"]["nodeName"]
+    for rule in rules:
+        cluster.execute(node, "iptables", "--insert", *rule)
+    try:
+        begun = time.time()
+        step = max(event["step"] for event in job.events("step"))
+        while time.time() < begun + CUT_SECONDS:  # far more than the silence that ends an attempt if its peers stand still
+            step += 5
+            job.wait_for_step(step)
+    finally:
+        for rule in rules:
+            cluster.execute(node, "iptables", "--delete", *rule)
+    check_succeeded(job, like, attempts=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_node_that_thaws_loses_its_pod_and_its_processes_commit_nothing(
+    seed: int, ground: Ground, uninterrupted: Uninterrupted, muster: Installation
+) -> None:
+    cluster, like = ground.cluster, uninterrupted("DDP")
+    job = ground.apply(apart(digits("digits", delay=0.15)))
+    moment = Moment.of(seed, last=80)
+    job.wait_for_step(moment.step)
+    operator_nodes = {pod["spec"]["nodeName"] for pod in operators(cluster)}
+    frozen = next(pod for pod in job.pods() if pod["spec"]["nodeName"] not in operator_nodes)
+    node, name, uid = frozen["spec"]["nodeName"], frozen["metadata"]["name"], frozen["metadata"]["uid"]
+    with lost(cluster, node, FAULTS["frozen"]) as bring_back:
+        job.wait_for_step(moment.step + 20, attempt=1, timeout=NODE_LOST_SECONDS)
+        [left] = job.status["leftBehind"]
+        assert (left["name"], left["uid"], left["node"]) == (name, uid, node)
+        assert f"{name}-1" in {pod["metadata"]["name"] for pod in job.pods()}
+        bring_back()
+        job.wait_until("the old pod is gone", lambda status: not status.get("leftBehind"))
+        assert uid not in {pod["metadata"]["uid"] for pod in job.pods()}
+    check_succeeded(job, like, attempts=2, infrastructure=1)
     muster.wait_until_ready()
 
 

@@ -131,6 +131,13 @@ def _not_awaited(original: Any) -> Any:
     return planned
 
 
+def _forgotten_early(original: Any) -> Any:
+    def without_gone(status: Any, facts: Any) -> Any:
+        return original(status, replace(facts, observed=replace(facts.observed, live=True)))
+
+    return without_gone
+
+
 MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "budget-off-by-one",
@@ -375,6 +382,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "actions",
         "deletion",
         lambda original: lambda view, **_: original(view, grace_seconds=0),
+    ),
+    _mutant(
+        "silence-taken-for-a-loss",
+        "a node that is only cut off from the operator costs a restart, although its replicas train on",
+        "facts.silence",
+        "_stand_still",
+        _always(True),
+    ),
+    _mutant(
+        "left-behind-without-a-fence",
+        "a program without a fence is replaced while it may still write",
+        "facts.facts",
+        "Facts.is_fenced",
+        lambda original: property(lambda self: True),
+    ),
+    _mutant(
+        "name-taken",
+        "a replacement gets the name of the pod that does not answer, so that it cannot be created",
+        "transition.replacing",
+        "_renamed",
+        lambda original: lambda member, status: replace(original(member, status), suffix=member.suffix),
+    ),
+    _mutant(
+        "left-behind-forgotten",
+        "a pod that thaws is taken for a replica of the new world, because a stale cache did not show it",
+        "transition.replacing",
+        "without_gone",
+        _forgotten_early,
     ),
 )
 

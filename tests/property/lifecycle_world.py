@@ -28,6 +28,7 @@ from muster_contract.reports import LastWords, Marks, Progress, Report
 START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
 HISTORY = 40
+GRACE = timedelta(seconds=30)
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 
 
@@ -96,12 +97,17 @@ class Pod:
     """Its node is: nothing of it runs or answers, and nobody is told."""
     sick: datetime | None = None
     """Since when its node reports one of its devices as unhealthy."""
+    muted: bool = False
+    """Its processes train on, but none of its reports reaches anybody."""
+    stepped: datetime | None = None
+    """When it last reported a step."""
     said: LastWords | None = None
     """How its processes last ended, where its supervisor outlived them."""
 
     @property
     def lives(self) -> bool:
-        return self.view.phase is ReplicaPhase.RUNNING and not self.frozen
+        """Whether it runs and reports."""
+        return self.view.phase is ReplicaPhase.RUNNING and not self.frozen and not self.muted
 
 
 class World:
@@ -117,6 +123,7 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.service = False
         self.deleted = False
+        self.listening = START
         self._uids = 0
         self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
         self._looks: list[tuple[ReplicaView, ...]] = [()]
@@ -135,12 +142,17 @@ class World:
     # what the caller sees
 
     def look(self) -> Observed:
-        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service)
+        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, listening=self.listening)
 
     def cached_look(self, age: int) -> Observed:
-        """A look of so many changes ago; beyond history, the empty cache of a caller that has just started."""
+        """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
+        the cache, so they are the newest."""
         views = self._looks[-1 - age] if age < len(self._looks) else ()
-        return Observed(views, live=False, service=self.service)
+        now = {pod.view.uid: pod.view for pod in self.pods.values()}
+        views = tuple(
+            replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
+        )
+        return Observed(views, live=False, service=self.service, listening=self.listening)
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -267,6 +279,8 @@ class World:
     def speak(self, name: str) -> None:
         """The supervisor posts a report that has no news of steps, and is heard at once."""
         pod = self.pods[name]
+        if not pod.lives:
+            return
         newest = pod.sent[-1] if pod.sent and pod.sent[-1].attempt == pod.attempt else None
         report = Report(
             job=self.job.key,
@@ -376,7 +390,7 @@ class World:
         """Somebody else deletes it, gracefully."""
         if self.pods[name].view.deleting is None:
             self._justify_known(self.pods[name], PREEMPTION)
-            self._change(name, deleting=self.now)
+            self._change(name, deleting=self.now, due=self.now + GRACE)
 
     def remove(self, name: str) -> None:
         """Its object goes: after its deletion, or by force."""
@@ -388,9 +402,10 @@ class World:
     def train(self, steps: int, *, commit: bool) -> None:
         """The current world does some steps, and worker 0 (or the chief) has a report of it to send."""
         speaker = next((pod for pod in self.pods.values() if pod.view.index == 0 and pod.view.role in _RANK_0), None)
-        if speaker is None or not speaker.lives or speaker.trains is None:
+        if speaker is None or not speaker.lives or speaker.trains is None or self._stands_still(speaker):
             return
         attempt = speaker.trains
+        speaker.stepped = self.now
         step = self.steps.get(attempt, self.commit) + steps
         self.steps[attempt] = step
         before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
@@ -418,27 +433,51 @@ class World:
     def deliver(self, name: str, which: int) -> None:
         """One of its reports arrives: the newest, or one that was late or came twice, and is not taken for news then."""
         sent, known = self.pods[name].sent, self.pods[name].view.report
+        if self.pods[name].muted:
+            return
         report = sent[-1 - which % len(sent)] if sent else None
         if report and (known is None or (report.attempt, report.sequence) > (known.attempt, known.sequence)):
             self._change(name, report=report, reported=self.now)
 
     def forget_reports(self) -> None:
         """Another leader takes over, who has heard nobody yet."""
+        self.listening = self.now
         for name in self.pods:
             self._change(name, report=None, reported=None)
 
     def obey(self, how: str = "preempted") -> None:
-        """All that are being deleted end and go; all that wait start."""
+        """All that are being deleted end and go, unless their nodes are frozen; all that wait start."""
         for name in list(self.pods):
-            if self.pods[name].view.deleting is not None:
-                self.finish(name, how)
-                self.remove(name)
-            else:
+            if self.pods[name].view.deleting is None:
                 self.start(name)
                 self.heed(name)
+            elif not self.pods[name].frozen:
+                self.finish(name, how)
+                self.remove(name)
 
     def freeze(self, name: str) -> None:
-        self.pods[name].frozen = self.pods[name].view.phase is ReplicaPhase.RUNNING
+        """What is said of it later: that its node does not answer, or that it did not end in time."""
+        pod = self.pods[name]
+        pod.frozen = pod.view.phase is ReplicaPhase.RUNNING
+        if pod.frozen:
+            self._justify_known(pod, INFRASTRUCTURE)
+            self._justify_known(pod, PREEMPTION)
+
+    def thaw(self, name: str) -> None:
+        self.pods[name].frozen = False
+
+    def mute(self, name: str, *, muted: bool = True) -> None:
+        self.pods[name].muted = muted and self.pods[name].view.phase is ReplicaPhase.RUNNING
+
+    def left_behind(self, pod: Pod) -> bool:
+        return any(each.uid == pod.view.uid for each in self.job.status.left_behind)
+
+    def _stands_still(self, pod: Pod) -> bool:
+        """Whether its world has lost a member, so that none of it does a step."""
+        world = self.job.status.world
+        peers = [each for each in self.pods.values() if each.trains == pod.trains and each.view.role != EVALUATOR]
+        complete = world is None or world.attempt != pod.trains or len(peers) >= len([m for m in world.members if m.role != EVALUATOR])
+        return not complete or any(each.frozen for each in peers)
 
     def evict_frozen(self) -> None:
         """What a cluster does in the end, to those that belong to the current attempt: others are Muster's to replace."""
@@ -447,7 +486,19 @@ class World:
                 self.delete(name)
 
     def pass_time(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
+        self.wait_until(self.now + timedelta(seconds=seconds))
+
+    def wait_until(self, time: datetime) -> None:
+        """Meanwhile kubelets end what is overdue, and supervisors report all the time."""
+        self.now = time
+        for name, pod in list(self.pods.items()):
+            if pod.view.due and pod.view.due <= self.now and not pod.frozen:
+                self.finish(name, "killed without last words")
+                self.remove(name)
+            elif pod.view.report and pod.lives:
+                idle = (self.now - pod.stepped).total_seconds() if pod.stepped and self._stands_still(pod) else 0.0
+                report = replace(pod.view.report, idle_seconds=idle if pod.view.report.progress else None)
+                self._change(name, report=report, reported=self.now)
 
     # the API server
 
@@ -481,9 +532,13 @@ class World:
                 pass
 
     def _create(self, action: CreateReplica) -> None:
-        name = f"digits-{action.role}-{action.index}"
         status = self.job.status
-        older = [pod.view.name for pod in self.pods.values() if self.belongs(pod) < action.attempt and not self.stands_by(pod)]
+        members = status.world.members if status.world and not action.standby else ()
+        suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
+        name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
+        others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
+        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
+        check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
         check(not status.phase.final, "final", f"{name} is made for a job that has ended")
@@ -495,11 +550,12 @@ class World:
             self._realise(action.attempt)
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
-        view = replace(view, standby=action.standby)
+        view = replace(view, standby=action.standby, suffix=suffix)
         view = replace(view, node=f"node-{action.index % 2}")
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
+        leaving |= {pod.view.name for pod in self.pods.values() if self.left_behind(pod)}
         count = sum(pod.view.role == action.role and pod.view.name not in leaving for pod in self.pods.values())
         plan = strategy_of(self.job.spec.strategy).plan(self.job.spec)
         allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0)
@@ -529,14 +585,15 @@ class World:
         check(pod.view.uid in seen, "deletes what it saw", f"{action.name} ({pod.view.uid}) is deleted by a caller that never saw it")
         seen_as = next(view for view in observed.replicas if view.uid == pod.view.uid)
         kept = self._must_be_kept(*assigned(replace(observed, replicas=(seen_as,)), decided), decided=decided)
-        check(not kept, "kept for its log", f"{action.name} is deleted: {decided.message}")
+        check(not kept or pod.view.deleting is not None, "kept for its log", f"{action.name} is deleted: {decided.message}")
         pod.asked = True
         if action.grace_seconds == 0:
-            check(pod.view.empty, "by force", f"{action.name} is removed by force, and something of it may run")
+            is_stuck = pod.frozen and pod.view.due is not None and self.now >= pod.view.due + timedelta(seconds=POLICY.stuck_seconds)
+            check(pod.view.empty or is_stuck, "by force", f"{action.name} is removed by force, and something of it may run")
             del self.pods[action.name]
             self._remember()
         elif pod.view.deleting is None:
-            self._change(action.name, deleting=self.now)
+            self._change(action.name, deleting=self.now, due=self.now + GRACE)
 
     def _must_be_kept(self, replicas: tuple[ReplicaView, ...], standing_by: tuple[ReplicaView, ...], *, decided: TrainingJobStatus) -> bool:
         """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
@@ -590,6 +647,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
+    _check_left_behind(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
     _check_grace(old, new)
@@ -677,6 +735,19 @@ def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, 
         check(not kept, "device", f"attempt {new.attempt} keeps {kept}, whose devices are unhealthy")
 
 
+def _check_left_behind(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+    """Only what does not answer is left behind, and only if a fence keeps it from doing harm."""
+    fenced = world.job.spec.trainer.task is not None and strategy_of(world.job.spec.strategy).moves
+    check(fenced or not new.left_behind, "left behind", f"{new.left_behind} are left behind, and no fence stops them")
+    known = {each.uid for each in old.left_behind}
+    for each in new.left_behind:
+        pod = next((pod for pod in world.pods.values() if pod.view.uid == each.uid), None)
+        answers = pod is not None and each.uid not in known and not pod.frozen and not pod.muted
+        check(not answers, "left behind", f"{each.name} is left behind, and answers")
+        member = new.world and any(member.uid == each.uid for member in new.world.members)
+        check(not member, "left behind", f"{each.name} is left behind, and a member")
+
+
 def _check_restarts(world: World, status: TrainingJobStatus) -> None:
     """Every failed attempt that has a successor is counted once, in the class that it has now."""
     books = status.restarts
@@ -750,6 +821,7 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     assert failed.end_time
     if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
         others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role != EVALUATOR]
+        others = [pod for pod in others if not world.left_behind(pod) and not pod.frozen]
         check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
@@ -781,7 +853,7 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    others = [pod for pod in world.pods.values() if not world.spared(pod) and not pod.view.standby]
+    others = [pod for pod in world.pods.values() if not world.spared(pod) and not pod.view.standby and not world.left_behind(pod)]
     attempts = {pod.trains for pod in others if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:
@@ -800,6 +872,8 @@ def finish_quietly(world: World, how: str, rounds: int = 300) -> None:
     """Faults stop: from here on every replica ends as `how` says. The job must reach a final phase, told by events and `wake` alone."""
     if world.job.spec.suspend:
         world.edit(lambda spec: spec.update(suspend=False))
+    for name in world.pods:
+        world.mute(name, muted=False)
     for _ in range(rounds):
         before = (world.version, world._uids, dict(world.pods))
         decision = world.converge()
@@ -817,13 +891,13 @@ def finish_quietly(world: World, how: str, rounds: int = 300) -> None:
                 decision.wake is not None and decision.wake > world.now, "liveness", f"nothing will ever happen: {world.job.status.message}"
             )
             assert decision.wake
-            world.now = decision.wake
+            world.wait_until(decision.wake)
     check(world.job.status.phase.final, "liveness", f"no end after {rounds} rounds: {world.job.status.phase} {world.job.status.message}")
     _stays_final(world)
 
 
 def _stays_final(world: World) -> None:
-    for _ in range(4):
+    for _ in range(14 if any(pod.frozen for pod in world.pods.values()) else 4):
         world.converge()
         world.obey()
         world.pass_time(31)

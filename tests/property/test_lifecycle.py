@@ -186,6 +186,30 @@ class Lifecycle(RuleBasedStateMachine):
     def freeze(self, pick: int) -> None:
         self.world.freeze(self.pod(pick))
 
+    @precondition(has_pods)
+    @rule(pick=PICK)
+    def thaw(self, pick: int) -> None:
+        self.world.thaw(self.pod(pick))
+
+    @precondition(has_pods)
+    @rule(pick=PICK, muted=st.booleans())
+    def mute(self, pick: int, muted: bool) -> None:
+        self.world.mute(self.pod(pick), muted=muted)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, frozen=st.booleans(), seconds=st.sampled_from([9, 12, 61]))
+    def fall_silent(self, pick: int, frozen: bool, seconds: float) -> None:
+        """A replica of a world that trains is heard no more: its node is frozen, or it is cut off from the operator alone."""
+        self.come_up("completed")
+        self.world.train(7, commit=False)
+        for name in sorted(self.world.pods):
+            self.world.deliver(name, 0)
+        self.world.converge()
+        if self.world.pods:
+            (self.world.freeze if frozen else self.world.mute)(self.pod(pick))
+        self.world.pass_time(seconds)
+        self.world.reconcile()
+
     @rule()
     def another_leader(self) -> None:
         self.world.forget_reports()
@@ -320,7 +344,7 @@ def test_a_job_that_breaks_without_progress_ends_or_waits_longer_each_time(
             how = among[picks[world.job.status.attempt % len(picks)] % len(among)]
             (world.break_down if in_place and ENDS[how].code else world.finish)("digits-worker-0", how)
         elif decision.wake:
-            world.now = max(world.now, decision.wake)
+            world.wait_until(max(world.now, decision.wake))
     restarts = world.job.status.attempt
     check(restarts <= MOST_IN_A_QUARTER, "loops", f"{restarts} restarts in a quarter of an hour")
     ends_it = "task" in trainer and patience == 3

@@ -25,6 +25,8 @@ INDEX_LABEL = f"{GROUP}/index"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """The attempt that a pod was created for."""
 STANDBY_LABEL = f"{GROUP}/standby"
+EXCLUDED_NODES_ANNOTATION = f"{GROUP}/excluded-nodes"
+"""The nodes that a pod may not go to, because pods on them do not answer. The user's template cannot set it."""
 FORM_LABEL = f"{GROUP}/form"
 """The digest of what the pod was rendered from (`render.form`)."""
 

@@ -23,6 +23,7 @@ from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
 from muster_contract.notices import NoticeReason, notice_of
 
 ATTEMPTS_KEPT = 10
+LEFT_BEHIND_KEPT = 1000
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -101,6 +102,7 @@ class Reason(StrEnum):
     START_FAILED = "StartFailed"
     HANG = "Hang"
     SCALED = "Scaled"
+    RESCHEDULED = "Rescheduled"
     # ends of a job only
     PREEMPTION_LIMIT = "PreemptionLimitExceeded"
     INFRASTRUCTURE_LIMIT = "InfrastructureLimitExceeded"
@@ -186,6 +188,8 @@ class Member(StatusPart):
     """Whether the replica succeeded. Its pod may be removed before the others end."""
     unhealthy_since: Moment | None = None
     """Since when its node reports a device of the replica as unhealthy. Absent if all its devices are healthy."""
+    suffix: Count | None = None
+    """Number at the end of the names of the replica's pod and host. Absent if they have none, as those of every first pod."""
 
     @property
     def replica(self) -> tuple[str, int]:
@@ -195,6 +199,31 @@ class Member(StatusPart):
     @property
     def label(self) -> str:
         return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftBehind(StatusPart):
+    """A pod of an older attempt that does not answer and may still exist. Another pod has a new name and its place."""
+
+    name: str
+    """Name of the pod."""
+    uid: str
+    """Uid of the pod."""
+    role: str
+    """Role of the pod's replica."""
+    index: Count
+    """Index of the replica in its role."""
+    attempt: Count | None = None
+    """The last attempt that the pod had a part in. Absent if it stood by."""
+    node: str = ""
+    """Node of the pod. New pods do not go there while the pod is listed."""
+    since: Moment
+    """When Muster stopped waiting for the pod."""
+
+    @property
+    def replica(self) -> tuple[str, int]:
+        """Role and index."""
+        return self.role, self.index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -558,6 +587,8 @@ class TrainingJobStatus(StatusPart):
     """Number of the current attempt."""
     world: World | None = None
     """World of the current attempt."""
+    left_behind: Annotated[tuple[LeftBehind, ...], Field(max_length=LEFT_BEHIND_KEPT)] = ()
+    """Pods of older attempts that do not answer and may still exist. Their processes cannot commit, and no world waits for them."""
     workers: str = ""
     """Numbers of running and desired workers, such as 3/4."""
     replicas: Count = 0

@@ -188,6 +188,7 @@ class Reconciler:
             refusal=brief(Source.REFUSED, "ReplicasRefused", refused) if refused else "",
             claim=claim,
             form=admitted.form,
+            listening=self._dependencies.reports.listening,
         )
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from muster_contract.reports import Report
+
+PAUSE_SECONDS = 4.0
+"""Without a report for so long, the operator itself may have stood still, or have been cut off."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,9 @@ class Reports:
     def __init__(self) -> None:
         self._newest: dict[str, Received] = {}
         self._waiting: set[str] = set()
+        self._last: datetime | None = None
+        self.listening: datetime | None = None
+        """Since when reports have come without a pause."""
 
     def record(self, pod_uid: str, report: Report, now: datetime) -> bool:
         """Records the report, and returns whether it is the newest of its pod. An older one is dropped, because reports may arrive out of
@@ -30,6 +36,9 @@ class Reports:
         A newer report has a higher attempt, or the same attempt and a higher sequence number. A report of the fetcher is older than any of
         the supervisor.
         """
+        if self._last is None or not timedelta() <= now - self._last <= timedelta(seconds=PAUSE_SECONDS):
+            self.listening = now
+        self._last = now
         newest = self._newest.get(pod_uid)
         if newest is not None and _order(report) <= _order(newest.report):
             return False

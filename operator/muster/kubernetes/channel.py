@@ -24,11 +24,13 @@ from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.leader import Requests
 from muster.kubernetes.tokens import Tokens
+from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster_contract.reports import Reply, Report
 
 GATHER_SECONDS = 0.05  # how long reports of waiting supervisors are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # the same for reports with progress only
+STANDSTILL_SECONDS = DEFAULT_POLICY.standstill_seconds  # a replica that stands still for longer may have lost a peer
 
 
 class ClusterChannel:
@@ -136,6 +138,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
         report.resumed,
         report.last_words,
         report.notices,
+        report.idle_seconds is not None and report.idle_seconds >= STANDSTILL_SECONDS,
         tuple(replace(each, bytes=0) for each in report.inputs),
     )
 

@@ -13,13 +13,23 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from muster.api.constants import ATTEMPT_LABEL, FORM_LABEL, INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, STANDBY_LABEL, TRAINER_CONTAINER
+from muster.api.constants import (
+    ATTEMPT_LABEL,
+    EXCLUDED_NODES_ANNOTATION,
+    FORM_LABEL,
+    INDEX_LABEL,
+    JOB_NAME_LABEL,
+    ROLE_LABEL,
+    STANDBY_LABEL,
+    TRAINER_CONTAINER,
+)
 from muster.api.spec import ROLE_NAME, RoleName
 from muster.control.cluster import Child, Object, owner_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
+from muster.strategies.base import host_name
 from muster_contract.inputs import FETCHER
 from muster_contract.reports import LastWords
 from muster_contract.text import printable
@@ -75,6 +85,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     node = (pod.get("spec") or {}).get("nodeName") or ""
     return ReplicaView(
         name=metadata["name"],
+        suffix=_suffix(pod, role=role, index=index),
         uid=metadata["uid"],
         role=role,
         index=index,
@@ -98,7 +109,14 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
         node=node,
+        excluded_nodes=tuple(filter(None, (metadata.get("annotations") or {}).get(EXCLUDED_NODES_ANNOTATION, "").split(","))),
     )
+
+
+def _suffix(pod: Object, *, role: RoleName, index: int) -> int | None:
+    """The number at the end of its host name, if it is not the first pod of its replica."""
+    number = str((pod.get("spec") or {}).get("hostname") or "").removeprefix(f"{host_name(role, index)}-")
+    return int(number) if _is_number(number) else None
 
 
 def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:

@@ -11,7 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion
-from muster.lifecycle.facts import devices
+from muster.lifecycle.facts import devices, silence
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -21,7 +21,7 @@ from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.recording import with_late_last_step
 from muster.lifecycle.state import Ended, State
-from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes
+from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing
 from muster.lifecycle.transition.attempts import with_end
 from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
@@ -95,10 +95,14 @@ def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | Non
     """When to look again at the replicas of a job that has not ended."""
     awaited = acknowledging(status, facts)
     leaving = (view for view in facts.older_than(status.attempt) if view not in awaited)
-    must_look = any(view.deleting for view in facts.replicas) or any(not keeps_its_log(status, facts, view) for view in leaving)
+    are_deleted = any(view.deleting for view in (*facts.replicas, *facts.left_behind))
+    must_look = are_deleted or any(not keeps_its_log(status, facts, view) for view in leaving)
     return [
         *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
         acknowledge_due(status, facts) if awaited else None,
+        *(time for view in (*facts.everyone, *facts.left_behind) for time in clean_up.times_of_leaving(view, facts)),
+        *silence.times(status, facts),
+        *replacing.wake_times(status, facts),
         facts.now + timedelta(seconds=facts.policy.look_seconds) if must_look else None,
         devices.due(status, facts),
         status.next_attempt_time,

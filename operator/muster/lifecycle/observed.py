@@ -38,6 +38,8 @@ class ReplicaView:
     attempt: int
     phase: ReplicaPhase
     created: datetime
+    suffix: int | None = None
+    """The number at the end of its name, if it has a new one because the pod before it does not answer."""
     finished: datetime | None = None
     """When its trainer container ended."""
     deleting: datetime | None = None
@@ -74,6 +76,8 @@ class ReplicaView:
     """Its trainer container has ended and a side-car still runs, so it still holds its node's resources."""
     empty: bool = False
     """Its node reports that none of its containers runs, so nothing is left to end."""
+    excluded_nodes: tuple[str, ...] = ()
+    """Nodes that its pod may not go to, because pods that do not answer were on them."""
     spent: bool = False
     """Its last words say that its processes have ended, and its supervisor waits for the next attempt."""
 
@@ -145,5 +149,8 @@ class Observed:
     """None: the job has none, or the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
+    listening: datetime | None = None
+    """Since when reports have come without a pause. A replica is silent from this time at the earliest, because the operator may have
+    missed reports before. None: silence proves nothing, as in a local run."""
     quota: QuotaView | None = None
     """None: no queue holds the job."""

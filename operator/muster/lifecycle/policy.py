@@ -62,7 +62,17 @@ class Policy:
     """How long a device must be unhealthy to end the attempt of the replica that has it."""
     stopped_seconds: float = 60
     """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
-    silent_seconds: float = 10
+    silence_seconds: float = 8
+    """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
+    acknowledgement_silence_seconds: float = 5
+    """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
+    standstill_seconds: float = 5
+    """How long the peers of a silent replica stand still, at least, before they count as stopped by its loss."""
+    standstill_steps: float = 3
+    """The same in steps of the job, if that is longer."""
+    unplaced_seconds: float = 20
+    """How long a pod may wait for a node although it excludes nodes that it could go to again."""
+    overdue_seconds: float = 10
     """How long after its grace period a replica that still exists proves that its node does not answer."""
     stuck_seconds: float = 60
     """How long after its grace period a replica is removed by force, if fences keep its processes from doing harm."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
+from muster.api.status import World
 from muster.strategies.base import host_in_cluster
 from muster.strategies.registry import STRATEGIES, strategy_of
 
@@ -25,9 +27,12 @@ class ClusterAddresses:
     namespace: str
     shift: int = 0
     """Added to every port."""
+    suffixes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The suffixes of the names of replicas that have one, by role and index."""
 
     def host(self, role: RoleName, index: int) -> str:
-        return host_in_cluster(role, index, job=self.job, namespace=self.namespace)
+        suffix = self.suffixes.get((role, index))
+        return host_in_cluster(role, index, job=self.job, namespace=self.namespace, suffix=suffix)
 
     def port(self, role: RoleName, index: int, name: str) -> int:
         return PORTS[name] + self.shift
@@ -40,4 +45,27 @@ def addresses_of(job: TrainingJob, attempt: int) -> ClusterAddresses:
     The ports stay the same if a pod runs only one attempt, or if replicas that a restart leaves alone must find the pod again.
     """
     shift = attempt % ATTEMPT_PORTS if job.spec.trainer.supervised and strategy_of(job.spec.strategy).moves else 0
-    return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift)
+    return ClusterAddresses(job.metadata.name, job.metadata.namespace, shift, suffixes_of(job))
+
+
+def suffixes_of(job: TrainingJob) -> Mapping[tuple[str, int], int]:
+    """The suffixes in the job's current world, by role and index. Recent ones are cached, because each replica of a world needs them."""
+    return _suffixes(_WorldKey(job.status.world)) if job.status.world else {}
+
+
+@dataclass(frozen=True, eq=False)
+class _WorldKey:
+    """Keys are equal if they have the same world. To compare two worlds would cost as much as the suffixes."""
+
+    world: World
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _WorldKey) and self.world is other.world
+
+    def __hash__(self) -> int:
+        return id(self.world)
+
+
+@lru_cache(maxsize=16)
+def _suffixes(key: _WorldKey) -> Mapping[tuple[str, int], int]:
+    return MappingProxyType({member.replica: member.suffix for member in key.world.members if member.suffix is not None})

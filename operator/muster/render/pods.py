@@ -10,6 +10,7 @@ from muster.api import grace
 from muster.api.constants import (
     API_VERSION,
     ATTEMPT_LABEL,
+    EXCLUDED_NODES_ANNOTATION,
     FORM_LABEL,
     INDEX_LABEL,
     JOB_NAME_LABEL,
@@ -23,6 +24,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
+from muster.render.addresses import suffixes_of
 from muster.render.defaults import JobDefaults
 from muster.render.environment import (
     CLAIM_PATH,
@@ -42,7 +44,7 @@ from muster.render.images import Images
 from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of
-from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy
+from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy, host_name
 from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import NAMES
 from muster_contract.inputs import FETCHER
@@ -53,6 +55,8 @@ SECONDS_AFTER_GRACE = 15
 SUPERVISOR_CONTAINER = "muster-supervisor"
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
+_MOST_EXCLUDED = 50
+_RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 _WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
@@ -63,8 +67,8 @@ _KNOWN_TO_THE_POD = tuple(
 _NODE = {"name": NAMES["node_name"], "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
-def pod_name(job: TrainingJob, role: RoleName, index: int) -> str:
-    return f"{job.metadata.name}-{role}-{index}"
+def pod_name(job: TrainingJob, role: RoleName, index: int, suffix: int | None = None) -> str:
+    return f"{job.metadata.name}-{host_name(role, index, suffix)}"
 
 
 def object_name(job: TrainingJob, name: str) -> str:
@@ -108,6 +112,7 @@ def pod_of(
 
     Raises InvalidJobError if a template cannot be merged.
     """
+    suffix = None if standby else suffixes_of(job).get((replica.role, replica.index))
     environment = environment_of(
         job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
     )
@@ -116,7 +121,7 @@ def pod_of(
     storage, code, memory = job.spec.checkpoint.storage, job.spec.trainer.code, job.spec.checkpoint.memory
     pod = fill(
         "pod.yaml.j2",
-        name=pod_name(job, replica.role, replica.index),
+        name=pod_name(job, replica.role, replica.index, suffix),
         namespace=job.metadata.namespace,
         labels={
             **labels_of(job),
@@ -128,7 +133,7 @@ def pod_of(
             **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),
-        hostname=f"{replica.role}-{replica.index}",
+        hostname=host_name(replica.role, replica.index, suffix),
         subdomain=job.metadata.name,
         termination_grace_seconds=grace.seconds(job.spec, job.status) + SECONDS_AFTER_GRACE,
         priority_class_name=job.spec.scheduling.priority_class_name,
@@ -172,6 +177,7 @@ def pod_of(
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
     pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
+    pod = _excluding(pod, sorted({each.node for each in job.status.left_behind if each.node})[:_MOST_EXCLUDED])
     topology = job.spec.scheduling.topology
     return _packed(pod, job, topology.pack) if topology and strategy.is_in_world(replica.role) else pod
 
@@ -228,6 +234,24 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
     others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
     wishes = [*(node_affinity.get(_WISHES) or []), {"weight": 100, "preference": others}]
     return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _WISHES: wishes}}}}
+
+
+def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+    """The pod with a rule against nodes that do not answer. It is more than a preference, because Kubernetes notices only after 40 s that a
+    node is lost, and until then the node looks free. The rule is added to each alternative of its template."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != EXCLUDED_NODES_ANNOTATION}
+    if nodes:
+        annotations[EXCLUDED_NODES_ANNOTATION] = ",".join(nodes)
+        affinity = spec.get("affinity") or {}
+        node_affinity = affinity.get("nodeAffinity") or {}
+        rule = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
+        terms = ((node_affinity.get(_RULES) or {}).get("nodeSelectorTerms")) or [{}]
+        terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), *rule]} for term in terms]
+        spec = {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, _RULES: {"nodeSelectorTerms": terms}}}}
+    if annotations or "annotations" in metadata:
+        metadata = {**metadata, "annotations": annotations}
+    return {**pod, "metadata": metadata, "spec": spec}
 
 
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:

@@ -111,9 +111,14 @@ class Measured:
     """Data parallel with a sharded model state."""
 
 
-def host_in_cluster(role: RoleName, index: int, *, job: str, namespace: str) -> str:
+def host_name(role: RoleName, index: int, suffix: int | None = None) -> str:
+    """The host name of a replica's pod. `suffix`: the number with which a pod is told from one before it that may still exist."""
+    return f"{role}-{index}" if suffix is None else f"{role}-{index}-{suffix}"
+
+
+def host_in_cluster(role: RoleName, index: int, *, job: str, namespace: str, suffix: int | None = None) -> str:
     """The DNS name of a replica below its job's headless service. The resolver's search list adds the cluster's domain."""
-    return f"{role}-{index}.{job}.{namespace}.svc"
+    return f"{host_name(role, index, suffix)}.{job}.{namespace}.svc"
 
 
 class Addresses(Protocol):

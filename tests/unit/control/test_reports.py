@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.control.reports import Reports
+from muster.control.reports import PAUSE_SECONDS, Reports
 from muster_contract.inputs import InputProgress
 from muster_contract.reports import Report
 
@@ -58,3 +59,34 @@ def test_any_report_of_a_supervisor_is_newer_than_those_of_the_fetcher() -> None
     assert reports.record("uid", report(sequence=40, inputs=inputs), NOW)
     assert reports.record("uid", report(sequence=1), NOW)
     assert not reports.record("uid", report(sequence=41, inputs=inputs), NOW)
+
+
+def listening_after(*arrivals: float) -> float | None:
+    """Since which second reports have come without a pause, if reports of some replicas arrive at these seconds."""
+    reports = Reports()
+    for number, second in enumerate(arrivals):
+        reports.record(f"uid-{number % 3}", report(sequence=number), NOW + timedelta(seconds=second))
+    return (reports.listening - NOW).total_seconds() if reports.listening else None
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "since"),
+    [
+        ((), None),
+        ((7,), 7),
+        ((0, 2, 4, 6, 6 + PAUSE_SECONDS), 0),
+        ((0, 2, 2.1 + PAUSE_SECONDS), 2.1 + PAUSE_SECONDS),
+        ((0, 2, 60, 61, 62), 60),
+        ((50, 51, 40, 41), 40),
+    ],
+    ids=["no report", "the first", "no pause", "a pause", "a pause before others", "a clock that was set back"],
+)
+def test_the_operator_listens_since_the_first_report_after_a_pause(arrivals: tuple[float, ...], since: float | None) -> None:
+    assert listening_after(*arrivals) == since
+
+
+def test_an_old_report_shows_too_that_the_operator_listens() -> None:
+    reports = Reports()
+    for second in range(0, 12, 3):
+        reports.record("uid", report(sequence=1), NOW + timedelta(seconds=second))
+    assert reports.listening == NOW

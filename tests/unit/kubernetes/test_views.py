@@ -225,3 +225,30 @@ def test_the_end_of_a_failed_fetcher_is_that_of_its_replica() -> None:
     assert (killed.phase, killed.fetch_failed, killed.last_words) == (ReplicaPhase.FAILED, True, None)
     done = {**fetcher(0, ""), "phase": "Pending"}
     assert (view(done).phase, view(done).fetch_failed) == (ReplicaPhase.PENDING, False)
+
+
+@pytest.mark.parametrize(
+    ("hostname", "suffix"),
+    [
+        ("worker-1", None),
+        ("worker-1-3", 3),
+        ("worker-1-999", 999),
+        ("worker-1-x", None),
+        ("worker-1--3", None),
+        ("worker-13", None),
+        ("other", None),
+        (None, None),
+    ],
+)
+def test_the_suffix_of_a_pod_is_at_the_end_of_its_host_name(hostname: str | None, suffix: int | None) -> None:
+    named = pod()
+    named["spec"]["hostname"] = hostname
+    child = child_of(named)
+    assert child
+    assert child.view.suffix == suffix
+
+
+def test_a_pod_lists_the_nodes_that_it_excludes() -> None:
+    assert view().excluded_nodes == ()
+    assert view(annotations={"muster.dev/excluded-nodes": "node-0,node-1"}).excluded_nodes == ("node-0", "node-1")
+    assert view(annotations={"muster.dev/excluded-nodes": ""}).excluded_nodes == ()

@@ -73,11 +73,16 @@ class Story:
     now: datetime = T0
     problems: list[Problem] = field(default_factory=list)
     form: str = ""
+    listening: datetime | None = None
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
         decision = decide(
-            self.job, Observed(views, live=live, service=True, form=self.form), self.now, problems=self.problems, policy=self.policy
+            self.job,
+            Observed(views, live=live, service=True, form=self.form, listening=self.listening),
+            self.now,
+            problems=self.problems,
+            policy=self.policy,
         )
         written = TrainingJobStatus.from_wire(decision.status.wire())
         assert written == decision.status

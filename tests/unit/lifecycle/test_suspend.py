@@ -70,3 +70,14 @@ def test_a_resume_waits_until_the_old_replicas_are_gone() -> None:
     going = replica(deleting=at(20))
     assert created(story.see(going, seconds=21)) == []
     assert created(story.see(seconds=22)) == ["worker-0/1"]
+
+
+def test_the_steps_of_a_suspended_attempt_are_progress() -> None:
+    story = running_story(1)
+    story.see(replica(report=report(step=36, at_second=15)), seconds=15)
+    story.edit(suspend=True)
+    story.see(replica(report=report(step=36, at_second=15)), seconds=20)
+    story.see(seconds=23)
+    story.edit(suspend=False)
+    story.see(seconds=100)
+    assert (story.status.attempt, story.status.restarts.best_step) == (1, 36)

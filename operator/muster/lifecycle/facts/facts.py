@@ -11,7 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
-from muster.lifecycle.facts.membership import assigned
+from muster.lifecycle.facts.membership import assigned, left_behind_of
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -36,6 +36,8 @@ class Facts:
     """Each in the attempt that it belongs to."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Replicas outside the world that wait for a later world to take them in."""
+    left_behind: tuple[ReplicaView, ...] = ()
+    """Replicas of older attempts that do not answer, and that no world waits for."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -83,6 +85,18 @@ class Facts:
         return (*self.replicas, *self.standing_by)
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether the processes of an older attempt do no harm. The bundled trainer commits nothing once a newer attempt has begun, but
+        Muster does not know what a program of the user writes."""
+        return self.spec.trainer.task is not None or self.spec.trainer.module is not None
+
+    @property
+    def replaces_at_once(self) -> bool:
+        """Whether a replica that does not answer is replaced under a new name. Old sockets must not reach the new world either, so each
+        attempt must have its own ports."""
+        return self.is_fenced and self.spec.trainer.supervised and self.strategy.moves
+
+    @property
     def brief_grace(self) -> int | None:
         """Grace period in seconds of a program without a supervisor that has nothing left to save, so that its devices are free soon.
         None, the pod's own grace period, under a supervisor: it ends its processes in time by itself."""
@@ -126,7 +140,8 @@ class Facts:
     def in_world_of(self, status: TrainingJobStatus) -> Facts:
         """The same facts, with each replica in the attempt that it has according to this status."""
         replicas, standing_by = assigned(self.observed, status, self.strategy.roles)
-        return replace(self, replicas=replicas, standing_by=standing_by)
+        left_behind = left_behind_of(self.observed, status, self.strategy.roles)
+        return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind)
 
 
 def read(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
 from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
@@ -75,8 +76,9 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
     """The root cause that ends the open attempt; None while its world is whole."""
     replicas = {member.replica for member in status.world.members} if status.world else set()
     members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster removes the others itself
-    causes = [cause for view in members if (cause := cause_of_end(view, stopped=False))]
+    causes = [_since_last_report(cause, view, facts) for view in members if (cause := cause_of_end(view, stopped=False))]
     causes += [replace(_of_device(view), time=since) for view, since in with_unhealthy_devices(status, facts)]
+    causes += [_silence(view, "while its peers stand still") for view in lost_replicas(status, facts)]
     causes += [_loss(member.label, facts.stamp) for member in _lost_members(status, facts)]
     return root_cause(causes)
 
@@ -86,11 +88,13 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
 
     A replica that has moved on to a later attempt still reports how it ended in this one.
     """
-    views = [view for view in facts.replicas if facts.strategy.is_in_world(view.role)]
+    views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
     ends = (
-        cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt) for view in views
+        (cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt), view)
+        for view in views
     )
-    causes = [_recorded(record), *(cause for cause in ends if cause), *_on_silent_nodes(record.attempt, facts)]
+    seen = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
+    causes = [_recorded(record), *seen, *_on_silent_nodes(record.attempt, facts)]
     return min(causes, key=lambda cause: cause.precedence)
 
 
@@ -151,11 +155,31 @@ def _recorded(record: AttemptRecord) -> Cause:
 
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
-    """Replicas that still exist long after their grace period. Their nodes do not answer."""
-    late = facts.now - timedelta(seconds=facts.policy.silent_seconds)
-    views = (view for view in facts.trainers(attempt) if not view.over and view.due is not None and view.due <= late)
+    """Replicas whose supervisors are silent, or that still exist long after their grace period. Their nodes do not answer."""
+    left = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
+    views = [view for view in (*facts.trainers(attempt), *left) if not view.over]
+    silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
+    late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)
+    overdue = [view for view in views if view not in silent and view.due is not None and view.due <= late]
     message = "did not end within its grace period, because its node does not answer"
-    return [_cause(view, FailureClass.PREEMPTION, Reason.NODE_LOST, message=f"{view.name} {message}") for view in views]
+    return [
+        *(_silence(view, "and does not answer") for view in silent),
+        *(_cause(view, FailureClass.PREEMPTION, Reason.NODE_LOST, message=f"{view.name} {message}") for view in overdue),
+    ]
+
+
+def _silence(view: ReplicaView, context: str) -> Cause:
+    """A replica is lost from its last report on."""
+    time = milliseconds(view.reported or view.created)
+    message = f"{view.name} has not reported since {time:%H:%M:%S} UTC, {context}"
+    return Cause(FailureClass.INFRASTRUCTURE, Reason.NODE_LOST, message, view.label, time)
+
+
+def _since_last_report(cause: Cause, view: ReplicaView, facts: Facts) -> Cause:
+    """The cause with the time of the last sign of life: Kubernetes evicts pods long after their node was lost."""
+    if view.over or view.reported is None or view.reported >= cause.time or not is_silent(view, facts):
+        return cause
+    return replace(cause, time=milliseconds(view.reported))
 
 
 def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:

@@ -28,7 +28,7 @@ Views = tuple[ReplicaView, ...]
 
 
 def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> tuple[Views, Views]:
-    """The replicas, each in its attempt, and those that stand by. Both are in the order of `roles`.
+    """The replicas, each in its attempt, and those that stand by, without those left behind. Both are in the order of `roles`.
 
     A replica's attempt is the one that its pod was created for, or a later one that its supervisor has acknowledged. The status records
     who has joined the world, because a new leader has no reports yet.
@@ -36,12 +36,22 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     world = status.world
     members = {member.uid: member for member in world.members} if world else {}
     taken = {member.replica for member in world.members} if world else set()  # of new members the uid is not known yet
-    outside = [view for view in observed.replicas if view.standby and view.uid not in members]
+    left = {each.uid for each in status.left_behind}
+    views = [view for view in observed.replicas if view.uid not in left]
+    outside = [view for view in views if view.standby and view.uid not in members]
     idle = [view for view in outside if is_open(status) and view.replica not in taken and has_current_form(observed, view)]
     unwanted = [replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle]
     pods = _pods_of_newest_world(status)
-    inside = [_in_its_attempt(view, members.get(view.uid), status, pods) for view in observed.replicas if view not in outside]
+    inside = [_in_its_attempt(view, members.get(view.uid), status, pods) for view in views if view not in outside]
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
+
+
+def left_behind_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> Views:
+    """The replicas that the status lists as left behind, each in its last attempt, in the order of `roles`."""
+    attempts = {each.uid: each.attempt for each in status.left_behind}
+    views = [view for view in observed.replicas if view.uid in attempts]
+    placed = ((view, attempts[view.uid]) for view in views)
+    return _sorted((replace(view, attempt=_NO_ATTEMPT if attempt is None else attempt) for view, attempt in placed), roles)
 
 
 def has_current_form(observed: Observed, view: ReplicaView) -> bool:

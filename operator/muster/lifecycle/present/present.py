@@ -45,7 +45,7 @@ def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
 
 def _is_empty(facts: Facts) -> bool:
     """Whether the job's replicas are provably gone."""
-    return facts.live and not facts.everyone
+    return facts.live and not facts.everyone and not facts.left_behind
 
 
 def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:

@@ -80,5 +80,6 @@ def _with_pod(member: Member, views: _Views, facts: Facts) -> Member:
         uid=view.uid,
         incarnation=incarnation,
         succeeded=succeeded,
+        suffix=view.suffix,
         unhealthy_since=unhealthy_since(member, view, facts),
     )

@@ -12,7 +12,7 @@ from muster.lifecycle.facts.hang import with_blame
 from muster.lifecycle.observed import Replica
 from muster.lifecycle.recording.recording import last_step, later
 from muster.lifecycle.state import Verdict, is_open, newest, record_of, state_of, with_record
-from muster.lifecycle.transition import budget, elastic, in_place, nodes
+from muster.lifecycle.transition import budget, elastic, in_place, nodes, replacing
 
 
 def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -20,6 +20,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     number = _next_number(status)
     before = newest(status)
     failed = before if before and before.failure_class else None
+    status = budget.with_progress(status, facts, before.last_step if before else None)  # one that was suspended may have done steps, too
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
@@ -133,14 +134,16 @@ def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> 
     plan = elastic.next_plan(status, facts)
     uids, spared = in_place.kept_pods(status, facts), in_place.spared_members(status, facts)
     before = {member.replica: member for member in status.world.members} if status.world else {}
+    suffixes = {view.uid: view.suffix for view in facts.everyone}
 
     def member(replica: Replica) -> Member:
         role, index = replica
         if replica in spared:
-            return Member(role=role, index=index, uid=before[replica].uid, incarnation=spared[replica])
+            return Member(role=role, index=index, uid=before[replica].uid, incarnation=spared[replica], suffix=before[replica].suffix)
         uid = uids.get(replica, "")
+        suffix = suffixes[uid] if uid else replacing.suffix_of(replica, status, attempt=attempt)
         incarnation = before[replica].incarnation if replica in before and before[replica].uid == uid else None
-        return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=incarnation)
+        return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=incarnation, suffix=suffix)
 
     saved = status.world.saved_seconds if status.world and in_place.goes_on(status, facts) else 0.0
     return World(

@@ -33,7 +33,7 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
 
 def forced_deletions(facts: Facts) -> tuple[Action, ...]:
     """Removes by force what is empty, or should have ended long ago."""
-    stuck = (view for view in facts.everyone if (time := removed_by_force_at(view, facts)) and facts.now >= time)
+    stuck = (view for view in (*facts.everyone, *facts.left_behind) if (time := removed_by_force_at(view, facts)) and facts.now >= time)
     return tuple(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck)
 
 
@@ -43,9 +43,14 @@ def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
         return None
     if view.empty and view.deleting < view.due:
         return view.deleting
-    policy, trainer = facts.policy, facts.spec.trainer
-    is_fenced = trainer.task is not None or trainer.module is not None
-    return view.due + timedelta(seconds=policy.stuck_seconds if is_fenced else policy.stuck_unfenced_seconds)
+    policy = facts.policy
+    return view.due + timedelta(seconds=policy.stuck_seconds if facts.is_fenced else policy.stuck_unfenced_seconds)
+
+
+def times_of_leaving(view: ReplicaView, facts: Facts) -> list[datetime | None]:
+    """When a replica whose end was requested is late, proves that its node does not answer, and is removed by force."""
+    overdue = view.due and view.due + timedelta(seconds=facts.policy.overdue_seconds)
+    return [view.due, overdue, removed_by_force_at(view, facts)]
 
 
 def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
@@ -59,7 +64,7 @@ def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaVi
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When to look again at a job that has ended."""
     waits = any(_holds_resources(view) for view in facts.replicas)
-    forced = (removed_by_force_at(view, facts) for view in facts.replicas)
+    forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.left_behind))
     return [expiry_time(status, facts), _exit_until(status) if waits else None, *forced]
 
 

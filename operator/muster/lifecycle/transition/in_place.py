@@ -12,6 +12,7 @@ from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.facts.membership import has_current_form
+from muster.lifecycle.facts.silence import is_silent_after_the_end
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest, newest_ended
 from muster.lifecycle.transition.nodes import avoided
@@ -27,6 +28,8 @@ def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     """
     avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
     views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
+    if facts.replaces_at_once:
+        views = (view for view in views if not is_silent_after_the_end(view, facts))
     return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
 
 

@@ -13,7 +13,7 @@ from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.recording.members import running, world_members
 from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_held_back
-from muster.lifecycle.transition import clean_up, elastic
+from muster.lifecycle.transition import clean_up, elastic, replacing
 from muster.lifecycle.transition.clean_up import removed_by_force_at
 from muster.lifecycle.transition.fence import acknowledging, exit_seconds, is_clear, is_proved
 from muster_contract.inputs import amount
@@ -23,7 +23,7 @@ Actions = tuple[Action, ...]
 
 def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
     """All actions of a job in this state. `status` is written before they are carried out."""
-    forced = clean_up.forced_deletions(facts)
+    forced = (*replacing.actions(status, facts), *clean_up.forced_deletions(facts))
     match state:
         case Ended():
             return (*clean_up.after_the_end(status, facts), *forced)
@@ -72,7 +72,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
     """Creates a replica that stands by for each one that the world lacks."""
     if status.world is None or facts.problems:
         return ()
-    free = elastic.free_replicas(status, facts)
+    free = elastic.free_replicas(status, facts) - {each.replica for each in status.left_behind}
     unneeded = [
         view for view in facts.standing_by if view.replica not in free or (view.phase.ended and facts.now >= facts.retry_time(view))
     ]
@@ -161,7 +161,8 @@ def listed(names: Sequence[str]) -> str:
 def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
     late = [view for view in older if view.due and facts.now >= view.due and not view.empty]
     times = [time for view in late if (time := removed_by_force_at(view, facts))]
-    return f" (stuck: it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
+    why = "" if facts.is_fenced else "no fence stops its program, so that it cannot be replaced before; "
+    return f" (stuck: {why}it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
 
 
 def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:

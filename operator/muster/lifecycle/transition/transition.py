@@ -13,7 +13,7 @@ from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.recording import with_reports
 from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
-from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes
+from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing
 from muster.lifecycle.transition.pods import actions
 
 
@@ -40,7 +40,9 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
     up for it."""
     state = _state(status, facts)
     if isinstance(state, Ended):
-        return status, state
+        return replacing.without_gone(status, facts), state
+    status = replacing.with_left_behind(replacing.without_gone(status, facts), facts)
+    facts = facts.in_world_of(status)
     status = with_reports(status, facts)
     if isinstance(_state(status, facts), Open) and has_succeeded(status, facts):
         return _with_job_ended(attempts.with_end(status, facts, Reason.COMPLETED), facts), _completed(status, facts)
@@ -53,7 +55,7 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
         status = attempts.with_given_up(status, facts, verdict)
         return _with_job_ended(status, facts), Ended(verdict.reason, verdict.message)
     if _may_begin(status, facts):
-        status = attempts.with_next(status, facts)
+        status = replacing.with_left_behind(attempts.with_next(status, facts), facts)
     status = replace(status, avoided_nodes=nodes.avoided(status, facts))
     return status, _state(status, facts)
 
@@ -95,6 +97,8 @@ def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[
         status = attempts.with_failure(status, facts, cause)
     elif elastic.is_outgrown(status, facts):
         status = attempts.with_end(status, facts, Reason.SCALED)
+    elif replacing.is_misplaced(status, facts):
+        status = attempts.with_end(status, facts, Reason.RESCHEDULED)
     elif resize := elastic.due_resize(status, facts):
         status = attempts.with_end(status, facts, Reason.SCALED, message=resize.message)
     else:

@@ -1,0 +1,80 @@
+"""Silent replicas: those whose supervisors do not report any more, while others do.
+
+Silence alone proves little, because the replica may only be cut off from the operator, and train on. If its peers stand still as well, it
+is lost to them too, and the attempt ends long before Kubernetes marks the node as NotReady.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from muster.api.status import TrainingJobStatus
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster_contract.events import Activity
+from muster_contract.reports import Report
+from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE
+
+
+def silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    """When the replica counts as silent if no other report of it comes. None: it has not reported to this operator, or does not run."""
+    return _silent_after(facts.policy.silence_seconds, view, facts)
+
+
+def silent_after_the_end_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    """The same for a replica of an attempt that is over."""
+    return _silent_after(facts.policy.acknowledgement_silence_seconds, view, facts)
+
+
+def is_silent(view: ReplicaView, facts: Facts) -> bool:
+    time = silent_at(view, facts)
+    return time is not None and facts.now >= time
+
+
+def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
+    time = silent_after_the_end_at(view, facts)
+    return time is not None and facts.now >= time
+
+
+def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+    """The replicas of the world that are silent while their peers stand still. Only the steps of a fenced program are known so well."""
+    world = status.world
+    if not facts.replaces_at_once or world is None or world.first_step_time is None:
+        return []
+    members = {member.replica for member in world.members}
+    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.stays and not view.spent]
+    silent = [view for view in views if is_silent(view, facts)]
+    if not silent:
+        return []
+    reports = [view.report for view in views if view.report]
+    peers = [view.report for view in views if view.report and view not in silent]
+    return silent if _stand_still(peers, seconds=_standstill_seconds(facts, reports)) else []
+
+
+def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
+    """When replicas of a world that trains become silent."""
+    trains = facts.replaces_at_once and status.world is not None and status.world.first_step_time is not None
+    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.stays) if trains else ()
+
+
+def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
+    since, listening = view.reported, facts.observed.listening
+    if since is None or listening is None or view.phase is not ReplicaPhase.RUNNING:
+        return None
+    return max(since, listening) + timedelta(seconds=seconds)
+
+
+def _stand_still(peers: Iterable[Report], *, seconds: float) -> bool:
+    """Whether all peers that have done a step do none for so long, although they are in the middle of the training."""
+    stepping = [report for report in peers if (report.progress and report.progress.step) or any(pace.step for pace in report.ranks)]
+    training = all(report.phase == Activity.TRAINING for report in stepping)
+    return bool(stepping) and training and all(report.idle_seconds is not None and report.idle_seconds >= seconds for report in stepping)
+
+
+def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
+    """How long peers may stand still without being lost: a few steps of this job."""
+    rates = [report.progress.samples_per_second or 0.0 for report in reports if report.progress]
+    size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
+    step = size / max(rates) if rates and max(rates) > 0 else 0.0
+    return max(facts.policy.standstill_seconds, facts.policy.standstill_steps * step)

@@ -1,0 +1,101 @@
+"""Replacements under a new name, for pods whose end nobody can confirm.
+
+A pod on a node that is dead, frozen or cut off stays for minutes, and its name is taken. If fences keep its processes from doing harm, the
+next world does not wait for it. The status lists the pod as left behind, and the pod in its place gets the number of the attempt as the
+suffix of its names. All names are functions of the status, so that every leader uses the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from muster.api.status import LEFT_BEHIND_KEPT, LeftBehind, Member, TrainingJobStatus
+from muster.lifecycle.actions import Action, LookLive, deletion
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.silence import silent_after_the_end_at
+from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
+from muster.lifecycle.state import is_open
+
+_SUFFIXES = 1000
+"""The number of suffixes. They have three digits at most, so that names stay short."""
+
+
+def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with the pods of older attempts that do not answer now. Their replicas get pods with new names."""
+    if not is_open(status) or not facts.replaces_at_once or status.world is None:
+        return status
+    older = facts.in_world_of(status).older_than(status.attempt)
+    lost = [view for view in older if _does_not_answer(view, facts)][: LEFT_BEHIND_KEPT - len(status.left_behind)]
+    if not lost:
+        return status
+    entries = (_entry(view, facts) for view in lost)
+    uids = {view.replica: view.uid for view in lost}
+    members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
+    return replace(status, left_behind=(*status.left_behind, *entries), world=replace(status.world, members=members))
+
+
+def without_gone(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status without those that are gone. Only a live observation proves that."""
+    if not facts.live or not status.left_behind:
+        return status
+    uids = {view.uid for view in facts.observed.replicas}
+    return replace(status, left_behind=tuple(each for each in status.left_behind if each.uid in uids))
+
+
+def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> int | None:
+    """The suffix of the pod that an attempt creates for this replica: none if every older name is free."""
+    is_taken = any(each.replica == replica for each in status.left_behind)
+    return attempt % _SUFFIXES if is_taken else None
+
+
+def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
+    """Deletes the pods left behind, and looks whether they are gone."""
+    deletions = tuple(action for view in facts.left_behind for action in deletion(view))
+    are_gone = len(facts.left_behind) < len(status.left_behind) and not facts.live
+    return (*deletions, LookLive()) if are_gone else deletions
+
+
+def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether a pod waits for a node, although it excludes one that it could go to again."""
+    time = _misplaced_at(status, facts)
+    return time is not None and facts.now >= time
+
+
+def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
+    """When older pods count as silent, and when pods that wait in vain are created again."""
+    older = facts.older_than(status.attempt) if is_open(status) and facts.replaces_at_once else ()
+    return [*(silent_after_the_end_at(view, facts) for view in older), _misplaced_at(status, facts)]
+
+
+def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
+    attempt = view.attempt if view.attempt >= 0 else None
+    return LeftBehind(name=view.name, uid=view.uid, role=view.role, index=view.index, attempt=attempt, node=view.node, since=facts.stamp)
+
+
+def _does_not_answer(view: ReplicaView, facts: Facts) -> bool:
+    """Whether its supervisor is silent, or it exists long after its grace period."""
+    times = (silent_after_the_end_at(view, facts), _overdue_at(view, facts))
+    return not view.over and any(time is not None and facts.now >= time for time in times)
+
+
+def _overdue_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    is_leaving = view.due is not None and view.deleting is not None and not view.over
+    return view.due + timedelta(seconds=facts.policy.overdue_seconds) if is_leaving and view.due else None
+
+
+def _is_in_place_of(member: Member, uids: dict[Replica, str]) -> bool:
+    return member.replica in uids and member.uid in ("", uids[member.replica])
+
+
+def _renamed(member: Member, status: TrainingJobStatus) -> Member:
+    return Member(role=member.role, index=member.index, succeeded=member.succeeded, suffix=status.attempt % _SUFFIXES)
+
+
+def _misplaced_at(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    if not is_open(status) or status.world is None or status.world.ready_time:
+        return None
+    silent = {each.node for each in status.left_behind}
+    waiting = (view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING and not view.node)
+    vain = [view.created for view in waiting if view.excluded_nodes and not silent.issuperset(view.excluded_nodes)]
+    return min(vain) + timedelta(seconds=facts.policy.unplaced_seconds) if vain else None
