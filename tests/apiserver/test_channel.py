@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from muster.control.coordination import JITTER, SHORTEST_INTERVAL
+from muster.control.pacing import JITTER, SHORTEST_INTERVAL
 from muster.kubernetes.channel import PROGRESS_SECONDS
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster

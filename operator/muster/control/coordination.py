@@ -16,20 +16,14 @@ from time import monotonic
 from aiohttp import web
 
 from muster.control.listener import Listener
+from muster.control.pacing import SHORTEST_WAIT, hold_seconds, interval_seconds
 from muster.control.rate_limits import RateLimits
 from muster.control.reports import Reports
 from muster_contract.reports import MAX_REPORT, Reply, Report
 from muster_contract.wire import WireError, encode, parse
 
 BODY_SECONDS = 5.0  # in which a body must arrive
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of one supervisor; the reply announces a new attempt
-REPORTS_PER_SECOND = 50.0  # of all supervisors together, within the limits above
-SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # the same for supervisors that wait for a world, because a recovery waits for them
-WAITS_PER_SECOND = 200.0
-SUSTAINED_PER_SECOND = 300.0  # beyond the limits above, the intervals grow so that the rate limit refuses no supervisor
-SHORTEST_HOLD, LONGEST_HOLD = 2.0, 10.0  # seconds in which a report of a waiting supervisor is held, if nothing changes
 MOST_OPEN = 4096  # supervisors whose connections stay open, because a handshake costs ten times as much as a report
-JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
 _CLOSING = frozenset({401, 403, 408, 413, 415})
 
@@ -61,23 +55,6 @@ class Channel:
     refused: Callable[[str], None] = lambda _: None
     job_of: Callable[[str], str] = lambda _: ""
     limits: RateLimits = field(default_factory=lambda: RateLimits(monotonic))
-
-
-def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) -> float:
-    """Seconds until the next report of a supervisor. They grow with the number of supervisors, so that no job can slow down the reports of
-    other jobs. `random` is in [0, 1). `waiting`: these supervisors all wait for a world."""
-    if waiting:
-        fair = min(LONGEST_WAIT, max(SHORTEST_WAIT, supervisors / WAITS_PER_SECOND))
-    else:
-        fair = min(LONGEST_INTERVAL, max(SHORTEST_INTERVAL, supervisors / REPORTS_PER_SECOND))
-    fair = max(fair, supervisors / SUSTAINED_PER_SECOND)
-    return round(fair * (1 + JITTER * (2 * random - 1)), 3)
-
-
-def hold_seconds(preferred: float, waiting: int) -> float:
-    """Seconds for which a report of a supervisor that waits is held. `preferred` is its own limit, `waiting` the number of those that
-    wait."""
-    return min(preferred, LONGEST_HOLD, max(SHORTEST_HOLD, waiting / SUSTAINED_PER_SECOND))
 
 
 class _Held:

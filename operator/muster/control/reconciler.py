@@ -24,6 +24,7 @@ from muster.control.errors import ConflictError, NotFoundError, RefusedError
 from muster.control.events import event_of, events_between
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
+from muster.control.pacing import delay_seconds
 from muster.control.queues import Queues
 from muster.control.store import key_of, version_of
 from muster.explain.brief import brief
@@ -189,6 +190,7 @@ class Reconciler:
             claim=claim,
             form=admitted.form,
             listening=self._dependencies.reports.listening,
+            report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:

@@ -152,5 +152,7 @@ class Observed:
     listening: datetime | None = None
     """Since when reports have come without a pause. A replica is silent from this time at the earliest, because the operator may have
     missed reports before. None: silence proves nothing, as in a local run."""
+    report_delay_seconds: float = 0.0
+    """By how much reports come later than usual, because so many supervisors report."""
     quota: QuotaView | None = None
     """None: no queue holds the job."""

@@ -18,19 +18,17 @@ from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.control.coordination import (
+from muster.control.coordination import MOST_OPEN, Channel, CoordinationServer, RefusedReportError
+from muster.control.pacing import (
     LONGEST_INTERVAL,
     LONGEST_WAIT,
-    MOST_OPEN,
     REPORTS_PER_SECOND,
     SHORTEST_HOLD,
     SHORTEST_INTERVAL,
     SHORTEST_WAIT,
     SUSTAINED_PER_SECOND,
     WAITS_PER_SECOND,
-    Channel,
-    CoordinationServer,
-    RefusedReportError,
+    delay_seconds,
     hold_seconds,
     interval_seconds,
 )
@@ -182,6 +180,7 @@ def test_intervals_stay_in_bounds_and_limit_the_rate_of_the_server(supervisors: 
     rate = (WAITS_PER_SECOND if waiting else REPORTS_PER_SECOND) if interval < 0.8 * longest else SUSTAINED_PER_SECOND
     if interval < 0.8 * longest or supervisors > longest * SUSTAINED_PER_SECOND:
         assert supervisors / (interval + 0.0005) <= rate / 0.8 + 1  # it is rounded
+    assert interval <= (1.2 * LONGEST_INTERVAL) + delay_seconds(supervisors)
     assert SUSTAINED_PER_SECOND / 0.8 < RATE_LIMIT, "so no supervisor that keeps to its interval is refused"
 
 

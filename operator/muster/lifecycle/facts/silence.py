@@ -62,7 +62,7 @@ def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime |
     since, listening = view.reported, facts.observed.listening
     if since is None or listening is None or view.phase is not ReplicaPhase.RUNNING:
         return None
-    return max(since, listening) + timedelta(seconds=seconds)
+    return max(since, listening) + timedelta(seconds=seconds + facts.observed.report_delay_seconds)
 
 
 def _stand_still(peers: Iterable[Report], *, seconds: float) -> bool:
