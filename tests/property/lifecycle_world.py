@@ -557,8 +557,9 @@ class World:
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
         leaving |= {pod.view.name for pod in self.pods.values() if self.left_behind(pod)}
         count = sum(pod.view.role == action.role and pod.view.name not in leaving for pod in self.pods.values())
-        plan = strategy_of(self.job.spec.strategy).plan(self.job.spec)
-        allowed = len(plan.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0)
+        pool = strategy_of(self.job.spec.strategy).pool(self.job.spec)
+        spares = self.job.spec.recovery.spares if action.role == WORKER else 0
+        allowed = len(pool.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0) + spares
         check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")
 
     def _realise(self, attempt: int) -> None:
@@ -647,6 +648,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
+    _check_members(world, new)
     _check_left_behind(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
@@ -655,6 +657,18 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         _check_books(world, new)
     if new.phase is not old.phase:
         _check_entered(world, new)
+
+
+def _check_members(world: World, new: TrainingJobStatus) -> None:
+    """A world has no member twice, and with spares it always has its whole size."""
+    if new.world is None:
+        return
+    members = [member.replica for member in new.world.members]
+    check(len(set(members)) == len(members), "members", f"a member is there twice: {members}")
+    if world.job.spec.recovery.spares:
+        planned, indexes = world.planned[new.attempt][WORKER], strategy_of(world.job.spec.strategy).pool(world.job.spec).positions
+        check(len(members) == new.world.size == planned, "members", f"{members} of {planned} workers")
+        check(all(member in indexes for member in members), "members", f"{members} has a replica that the job does not have")
 
 
 def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> None:

@@ -36,6 +36,7 @@ SHAPES: list[dict[str, Any]] = [
         "batch": {"globalSize": 64},
         "elastic": {"minReplicas": 1, "maxReplicas": 4, "shrinkAfterSeconds": 5, "growAfterSeconds": 20},
     },
+    {"strategy": "DDP", "roles": {"worker": {"replicas": 2}}, "recovery": {"spares": 1}},
     {"strategy": "MultiWorkerMirrored", "roles": {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}},
     {"strategy": "ParameterServer", "roles": {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}},
 ]
@@ -49,10 +50,11 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "application": {"limit": draw(st.integers(0, 4))},
         "attemptsWithoutProgress": draw(st.sampled_from([3, 5, 50])),
     }
+    shape = draw(st.sampled_from([*SHAPES, *SHAPES[-1:] * 2]))  # the last has the most ways to break
     return {
-        **draw(st.sampled_from([*SHAPES, *SHAPES[-1:] * 2])),  # the last has the most ways to break
+        **shape,
         "trainer": draw(st.sampled_from([{"task": "digits"}, {"script": "train.py"}])),
-        "recovery": recovery,
+        "recovery": {**recovery, **shape.get("recovery", {})},
         "cleanPodPolicy": draw(st.sampled_from(["Running", "All", "None"])),
         "startupDeadlineSeconds": draw(st.sampled_from([600, 86400])),
     }

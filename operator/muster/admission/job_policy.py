@@ -94,8 +94,7 @@ def violations(policy: JobPolicy, spec: TrainingJobSpec) -> list[Problem]:
 
 
 def _replica_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:
-    plan = STRATEGIES[spec.strategy].plan(spec)
-    most, count = policy.max_replicas_per_job, len(plan.replicas)
+    most, count = policy.max_replicas_per_job, len(STRATEGIES[spec.strategy].pool(spec).replicas)
     if spec.elastic is not None:
         count = max(count, spec.elastic.max_replicas)  # an elastic job has one role
     if most and count > most:

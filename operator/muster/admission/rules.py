@@ -122,6 +122,7 @@ def rules_for(strategy: Strategy, strategies: Collection[Strategy]) -> list[Rule
         *_memory_rules(strategy, strategies),
         *_communication_rules(strategy),
         *_elastic_rules(strategy, strategies),
+        *_spares_rules(strategy, strategies),
     ]
 
 
@@ -265,6 +266,18 @@ def _elastic_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iter
     yield Rule(SPEC, "batch.globalSize", absent | has("batch.globalSize"), message)
     message = "must be None with elastic"
     yield Rule(SPEC, "batch.learningRateScaling", absent | equals("batch.learningRateScaling", "None"), message, shows_value=True)
+
+
+def _spares_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iterator[Rule]:
+    none = equals("recovery.spares", 0)
+    if not strategy.spares:
+        supporting = listed(each.name for each in strategies if each.spares)
+        yield Rule(SPEC, "recovery.spares", none, f"only workers of {supporting} can be replaced by spares; write 0")
+        return
+    message = "an elastic job has no spares; write 0, and raise elastic.maxReplicas and the number of workers instead"
+    yield Rule(SPEC, "recovery.spares", none | ~has("elastic"), message)
+    message = "only Muster's supervisor can take a place in a running job; write 0, or trainer.supervisor: Auto"
+    yield Rule(SPEC, "recovery.spares", none | ~equals("trainer.supervisor", "Disabled"), message)
 
 
 def _with_gpus(limits: str) -> Condition:

@@ -485,6 +485,12 @@ class Recovery(ApiModel):
         description="Number of attempts in a row without a new step after which the job fails, whatever the failure class.",
     )
     hang: Hang = Field(default_factory=Hang, description="How long the training may make no progress before it is restarted.")
+    spares: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Number of stand-by workers. They have imported the framework, and take the places of workers whose pods are lost.",
+    )
 
 
 class Topology(ApiModel):
@@ -572,3 +578,8 @@ class TrainingJobSpec(ApiModel):
         description="Which pods are deleted when the job has ended: Running, All or None. A pod whose side-car container still runs "
         "counts as running. With None, pods stay for their logs, and supervisors end by themselves.",
     )
+
+    @property
+    def members_vary(self) -> bool:
+        """Whether the next world may have other members, without a change of the spec."""
+        return self.elastic is not None or self.recovery.spares > 0

@@ -595,6 +595,8 @@ class TrainingJobStatus(StatusPart):
     """Number of existing worker replicas, for the scale subresource."""
     ready_replicas: Count = 0
     """Number of running worker replicas."""
+    ready_spares: Count | None = None
+    """Number of spares that can take a place in the world at once. Absent without `recovery.spares`."""
     selector: str = ""
     """Label selector of the worker pods, for the scale subresource."""
     roles: tuple[RoleStatus, ...] = ()

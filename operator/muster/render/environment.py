@@ -48,7 +48,9 @@ class Plans:
     whole: WorldPlan
     """The world that the spec asks for."""
     world: WorldPlan
-    """The current world. It may be a part of `whole` if the job is elastic."""
+    """The current world. It may be a part of `whole` if the job is elastic, and have spares as members."""
+    pool: WorldPlan
+    """The whole world and its spares."""
 
 
 def uid_of(job: TrainingJob) -> str:
@@ -72,7 +74,7 @@ def environment_of(
     """
     directory = checkpoint_directory(job, CLAIM_PATH)
     spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace.seconds(job.spec, job.status))
-    writes_summaries = replica.first_rank in (0, None) or job.spec.elastic is not None
+    writes_summaries = replica.first_rank in (0, None) or job.spec.members_vary
     env = variables(
         job=job.key,
         job_uid=uid_of(job),

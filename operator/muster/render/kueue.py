@@ -61,7 +61,7 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
     The value of its priority class is missing, because only the cluster knows it (`with_priority`).
     """
     job = job.with_status(TrainingJobStatus())
-    plan, strategy, elastic = plans_of(job).whole, strategy_of(job.spec.strategy), job.spec.elastic
+    plan, strategy, elastic = plans_of(job).pool, strategy_of(job.spec.strategy), job.spec.elastic
     pod_sets = []
     for role in dict.fromkeys(replica.role for replica in plan.replicas):
         counts = {"count": len(plan.of(role))}

@@ -80,7 +80,7 @@ def render_replica(
     """
     strategy = strategy_of(job.spec.strategy)
     plans = plans or plans_of(job)
-    replica = _replica_of(job, plans.whole if standby else plans.world, role, index)
+    replica = _replica_of(job, plans.pool if standby else plans.world, role, index)
     pod = pod_of(
         job,
         replace(replica, ports={}) if standby else replica,
@@ -109,12 +109,12 @@ def render_world(job: TrainingJob, role: RoleName, *, index: int, attempt: int, 
 
 
 def world_plan(job: TrainingJob) -> WorldPlan:
-    """The job's current world, which may be a part of the world in its spec."""
+    """The job's current world. It may be a part of the world in its spec, or have spares as members."""
     return plans_of(job).world
 
 
 def plans_of(job: TrainingJob) -> Plans:
-    """Both plans of the job, for its current status. Recent ones are cached, because all replicas of a new world need the same plan within
+    """The plans of the job, for its current status. Recent ones are cached, because all replicas of a new world need the same plan within
     a second, and its cost grows with their number."""
     return _plans(_PlanKey(job.spec, job.status.world))
 
@@ -135,10 +135,11 @@ class _PlanKey:
 
 @lru_cache(maxsize=16)
 def _plans(key: _PlanKey) -> Plans:
-    whole = strategy_of(key.spec.strategy).plan(key.spec)
-    if key.spec.elastic is None or key.world is None:
-        return Plans(whole=whole, world=whole)
-    return Plans(whole=whole, world=whole.part({(member.role, member.index) for member in key.world.members}))
+    strategy = strategy_of(key.spec.strategy)
+    whole, pool = strategy.plan(key.spec), strategy.pool(key.spec)
+    if not key.spec.members_vary or key.world is None:
+        return Plans(whole=whole, world=whole, pool=pool)
+    return Plans(whole=whole, world=pool.arranged([(member.role, member.index) for member in key.world.members]), pool=pool)
 
 
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:

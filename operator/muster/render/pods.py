@@ -178,6 +178,8 @@ def pod_of(
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
     pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
     pod = _excluding(pod, sorted({each.node for each in job.status.left_behind if each.node})[:_MOST_EXCLUDED])
+    if standby and job.spec.recovery.spares:
+        pod = _apart(pod, job)
     topology = job.spec.scheduling.topology
     return _packed(pod, job, topology.pack) if topology and strategy.is_in_world(replica.role) else pod
 
@@ -262,6 +264,15 @@ def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
     wishes = [*(pod_affinity.get(_WISHES) or []), {"weight": 100, "podAffinityTerm": others}]
     return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, _WISHES: wishes}}}}
+
+
+def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
+    """The pod with a preference for a node without another pod of the job, so that the loss of a node does not take a spare with it."""
+    affinity = pod["spec"].get("affinity") or {}
+    anti_affinity = affinity.get("podAntiAffinity") or {}
+    others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
+    wishes = [*(anti_affinity.get(_WISHES) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, _WISHES: wishes}}}}
 
 
 def _literal(text: str) -> str:

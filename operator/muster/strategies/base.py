@@ -67,13 +67,20 @@ class WorldPlan:
 
     def part(self, members: Collection[tuple[str, int]]) -> WorldPlan:
         """The world of only these replicas (role and index), with new ranks. The first of them gets the ports of the first of all."""
+        return self.arranged([key for key in self.positions if key in members])
+
+    def arranged(self, members: Sequence[tuple[str, int]]) -> WorldPlan:
+        """The world of these replicas in this order, as `part` makes it. Members that the plan does not have are left out."""
         replicas: list[ReplicaPlan] = []
         size = 0
-        for replica in self.replicas:
-            if (replica.role, replica.index) in members:
-                rank = None if replica.first_rank is None else size
-                replicas.append(replace(replica, first_rank=rank, ports=replica.ports if replicas else self.replicas[0].ports))
-                size += 0 if rank is None else replica.processes
+        for member in members:
+            if (position := self.positions.get(member)) is None:
+                continue
+            replica = self.replicas[position]
+            rank = None if replica.first_rank is None else size
+            ports = self.replicas[position if replicas else 0].ports
+            replicas.append(replace(replica, first_rank=rank, ports=ports))
+            size += 0 if rank is None else replica.processes
         return WorldPlan(tuple(replicas), size=size)
 
 
@@ -170,6 +177,8 @@ class Strategy:
     elastic: bool = False
     """Whether the number of replicas of `worker_role` may change from attempt to attempt. An elastic job has no other role, because the
     lifecycle counts all its replicas as workers."""
+    spares: bool = False
+    """Whether any replica of `worker_role` can have any rank, so that a spare can take the place of another worker."""
     data_parallel: Callable[[TrainingJobSpec], int]
     """The number of devices that share the batch of a step. Devices that hold parts of one copy of the model count once."""
     checks: tuple[Callable[[Strategy, TrainingJobSpec], Iterable[Problem]], ...] = ()
@@ -234,7 +243,14 @@ class Strategy:
         return Role(replicas=self.roles[name].default)
 
     def plan(self, spec: TrainingJobSpec) -> WorldPlan:
-        """The replicas, ranked role after role."""
+        """The replicas of the whole world, ranked role after role."""
+        return self._plan(spec, spares=0)
+
+    def pool(self, spec: TrainingJobSpec) -> WorldPlan:
+        """The replicas from which worlds are made: those of the whole world, and the spares as workers with higher indexes."""
+        return self._plan(spec, spares=spec.recovery.spares)
+
+    def _plan(self, spec: TrainingJobSpec, *, spares: int) -> WorldPlan:
         replicas: list[ReplicaPlan] = []
         size = 0
         for name, rule in self.roles.items():
@@ -242,7 +258,7 @@ class Strategy:
             if role is None:
                 continue
             processes = 1 if rule.single_process else processes_of(role)
-            for index in range(role.replicas):
+            for index in range(role.replicas + (spares if name == self.worker_role else 0)):
                 replicas.append(ReplicaPlan(name, index, processes, size if rule.in_world else None, rule.ports))
                 size += processes if rule.in_world else 0
         if self.first_ports:

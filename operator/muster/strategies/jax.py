@@ -64,6 +64,7 @@ JAX = Strategy(
     first_ports={PORT_NAME: PORT},
     environment=environment,
     elastic=True,
+    spares=True,
     data_parallel=data_parallel,
     measured=Measured(plain="JAX", single="JAX"),
 )

@@ -60,5 +60,6 @@ PIPELINE = Strategy(
     is_synchronous=is_synchronous,
     data_parallel=MESH.data_parallel,
     checks=(MESH.problems, division_problems, asynchronous_problems),
+    spares=True,
     measured=MEASURED,
 )

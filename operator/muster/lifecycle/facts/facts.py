@@ -62,6 +62,11 @@ class Facts:
         return self.strategy.plan(self.spec)
 
     @cached_property
+    def pool(self) -> WorldPlan:
+        """The replicas from which worlds are made: those of the whole world, and its spares."""
+        return self.strategy.pool(self.spec)
+
+    @cached_property
     def plan(self) -> WorldPlan:
         """The largest world that the job may have now: the one that the spec asks for, or the part of it that its queue has quota for."""
         quota, role = self.observed.quota, self.strategy.worker_role

@@ -15,6 +15,7 @@ from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
 from muster.lifecycle.present.queue import queue_of
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
+from muster.lifecycle.transition.spares import is_ready
 
 
 def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
@@ -59,10 +60,16 @@ def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         observed_generation=facts.job.metadata.generation,
         roles=roles,
         workers=f"{worker.ready}/{worker.desired}" if worker else "",
-        replicas=sum(view.role == worker_role for view in facts.everyone),
+        replicas=sum(view.role == worker_role for view in (facts.everyone if facts.spec.elastic else facts.replicas)),
         ready_replicas=worker.ready if worker else 0,
+        ready_spares=_ready_spares(status, facts),
         selector=f"{JOB_NAME_LABEL}={facts.job.metadata.name},{ROLE_LABEL}={worker_role}",
     )
+
+
+def _ready_spares(status: TrainingJobStatus, facts: Facts) -> int | None:
+    has_spares = facts.spec.recovery.spares > 0 and is_open(status)
+    return sum(is_ready(view) for view in facts.standing_by) if has_spares else None
 
 
 def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus:

@@ -15,6 +15,7 @@ from muster.api.status import Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
 from muster.lifecycle.state import is_open, newest
+from muster.lifecycle.transition import spares
 from muster.lifecycle.transition.in_place import can_continue, kept_pods
 from muster.strategies.base import WorldPlan
 
@@ -35,6 +36,8 @@ class Resize:
 
 def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     """The plan of the next world. In `status` the attempt before has ended."""
+    if facts.spec.recovery.spares:
+        return spares.next_plan(status, facts)
     plan, record = facts.plan, newest(status)
     if facts.spec.elastic is None or status.world is None or record is None or record.reason is Reason.SUSPENDED:
         return plan
@@ -49,6 +52,8 @@ def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
     if facts.problems or status.world is None:
         return False
     members = _members(status.world)
+    if facts.spec.recovery.spares:
+        return spares.is_outgrown(status.world, facts)
     fits = members <= _replicas(facts.plan) if facts.spec.elastic else members == _replicas(facts.plan)
     return not fits or facts.plan.part(members).size != status.world.size
 
@@ -68,8 +73,10 @@ def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
-    """Replicas of the plan that are not in the world. One stands by for each."""
-    return _replicas(facts.plan) - _members(status.world) if facts.spec.elastic and status.world else set()
+    """Replicas that may come into a later world. One stands by for each."""
+    if status.world is None or not facts.spec.members_vary:
+        return set()
+    return _replicas(facts.plan if facts.spec.elastic else facts.pool) - _members(status.world)
 
 
 def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:

@@ -1,0 +1,43 @@
+"""Spares: workers that stand by and take the places of workers whose pods are lost.
+
+A job with `recovery.spares: n` has n more workers than its world. They are replicas like all others, with the next indexes. If a pod of the
+world cannot go on, the next world has a ready spare in its place, with its rank. So the world does not wait for a new pod. The replica that
+has left the world is created again, and is the next spare.
+"""
+
+from __future__ import annotations
+
+from muster.api.status import Reason, TrainingJobStatus, World
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import Replica, ReplicaView
+from muster.lifecycle.state import newest
+from muster.lifecycle.transition.in_place import can_continue, kept_pods
+from muster.strategies.base import WorldPlan
+
+
+def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
+    """The plan of the next world: the members of the last one, each without a pod that goes on replaced by a ready spare if there is one.
+    In `status` the attempt before has ended."""
+    world, record = status.world, newest(status)
+    if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
+        return facts.wanted
+    kept = kept_pods(status, facts)
+    waiting = [view.replica for view in facts.standing_by if is_ready(view) and kept.get(view.replica) == view.uid]
+
+    def successor(replica: Replica) -> Replica:
+        return waiting.pop(0) if waiting and replica not in kept and replica[0] == facts.strategy.worker_role else replica
+
+    return facts.pool.arranged([successor(member.replica) for member in world.members])
+
+
+def is_outgrown(world: World, facts: Facts) -> bool:
+    """Whether the spec now asks for another world."""
+    members = [member.replica for member in world.members]
+    plan = facts.pool.arranged(members)
+    roles, wanted = sorted(role for role, _ in members), sorted(replica.role for replica in facts.wanted.replicas)
+    return len(plan.replicas) != len(members) or roles != wanted or plan.size != world.size
+
+
+def is_ready(view: ReplicaView) -> bool:
+    """Whether a replica that stands by can take a place at once."""
+    return can_continue(view) and view.report is not None and view.report.waiting

@@ -1,0 +1,63 @@
+"""A worker whose supervisor is lost is replaced by a spare, with its rank and with the same losses."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.waiting import wait_until
+
+SECONDS = 240.0
+
+
+def digits(strategy: str, *, spares: int) -> dict[str, Any]:
+    return job(
+        "tiny",
+        replicas=2,
+        strategy=strategy,
+        trainer={"task": "digits", "config": {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.15 if spares else 0.0}},
+        batch={"globalSize": 64},
+        checkpoint={"everySteps": 10, "gracePeriodSeconds": 30},
+        recovery={"spares": spares},
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lost"),
+    [
+        pytest.param("DDP", 0, marks=pytest.mark.torch),
+        pytest.param("FSDP", 1, marks=pytest.mark.torch),
+        pytest.param("DDP", 1, marks=[pytest.mark.torch, pytest.mark.thorough]),
+        pytest.param("JAX", 1, marks=[pytest.mark.jax, pytest.mark.thorough]),
+    ],
+)
+def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy: str, lost: int, tmp_path: Path) -> None:
+    local_job = LocalJob(tmp_path)
+    with local_job.running(local_job.write(digits(strategy, spares=1))) as run:
+        wait_until(lambda: local_job.status.get("readySpares") == 1, "the spare is ready", seconds=SECONDS)
+        local_job.wait_for_step(15)
+        os.kill(local_job.supervisor_of(f"worker-{lost}"), signal.SIGKILL)
+        members = ["worker-0", "worker-1"]
+        members[lost] = "worker-2"
+        wait_until(lambda: labels(local_job) == members, "the spare is a member of the world", seconds=SECONDS)
+        wait_until(lambda: local_job.status.get("readySpares") == 1, "the lost worker is the next spare", seconds=SECONDS)
+        code, output = finish(run, SECONDS)
+    assert code == 0, output
+    status = local_job.status
+    assert [record["reason"] for record in status["attempts"]] == ["ProcessKilled", "Completed"]
+    assert labels(local_job) == members
+    assert "readySpares" not in status
+    alone = LocalJob(tmp_path / "alone")
+    alone.folder.mkdir()
+    code, output = alone.muster_run(alone.write(digits(strategy, spares=0)), seconds=SECONDS)
+    assert code == 0, output
+    assert local_job.losses() == alone.losses()
+
+
+def labels(local_job: LocalJob) -> list[str]:
+    return [f"{member['role']}-{member['index']}" for member in local_job.status["world"]["members"]]

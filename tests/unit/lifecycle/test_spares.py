@@ -1,0 +1,118 @@
+"""Spares: which workers stand by, and whose places they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.api.status import Reason
+from muster.control import replies
+from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
+from muster.lifecycle.observed import ReplicaView
+from muster.render.addresses import addresses_of
+from tests.unit.lifecycle.lifecycle_cases import Story, job, replica, report
+
+
+def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
+    """A worker with a supervisor in `attempt`, in a pod of the attempt `made_in`."""
+    newest = report(label, attempt=attempt, in_place=True, **fields)
+    return replica(label, attempt=made_in, uid=f"{label}/{made_in}", report=newest)
+
+
+def spare(label: str, *, made_in: int = 0, ready: bool = True) -> ReplicaView:
+    view = alive(label, attempt=made_in, made_in=made_in, waiting=True)
+    return replace(view, standby=True) if ready else replace(view, standby=True, report=None)
+
+
+def training(workers: int = 2, spares: int = 1, **spec: Any) -> Story:
+    """A job that trains at step 40, before its spares are there."""
+    story = Story(job(workers=workers, recovery={"spares": spares}, **spec))
+    story.see(seconds=0)
+    story.see(*(alive(f"worker-{index}", step=40 if index == 0 else None) for index in range(workers)), seconds=10)
+    return story
+
+
+def stand_bys(decision: Decision) -> list[str]:
+    return [f"{action.role}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
+
+
+def members(story: Story) -> list[str]:
+    return [member.label for member in (story.status.world.members if story.status.world else ())]
+
+
+def test_spares_are_created_once_the_world_runs_and_are_not_in_it() -> None:
+    story = Story(job(workers=2, recovery={"spares": 2}))
+    decision = story.see(seconds=0)
+    assert stand_bys(decision) == []
+    decision = story.see(alive("worker-0", step=1), alive("worker-1"), seconds=10)
+    assert stand_bys(decision) == ["worker-2", "worker-3"]
+    story.see(alive("worker-0", step=1), alive("worker-1"), spare("worker-2"), spare("worker-3", ready=False), seconds=20)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert (story.status.workers, story.status.ready_replicas, story.status.replicas, story.status.ready_spares) == ("2/2", 2, 2, 1)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_ready_spare_takes_the_place_and_the_rank_of_a_lost_worker(lost: int) -> None:
+    story = training(workers=3)
+    others = [alive(f"worker-{index}", step=41) for index in range(3) if index != lost]
+    decision = story.see(*others, spare("worker-3"), seconds=20)
+    expected = ["worker-0", "worker-1", "worker-2"]
+    expected[lost] = "worker-3"
+    assert members(story) == expected
+    assert story.status.attempt == 1
+    assert not [action for action in decision.actions if isinstance(action, CreateReplica)], "no pod is created for the next world"
+
+    waiting = [alive(f"worker-{index}", attempt=1, waiting=True) for index in range(3) if index != lost]
+    taken = replace(spare("worker-3"), report=report("worker-3", attempt=1, in_place=True, waiting=True))
+    decision = story.see(*waiting, taken, seconds=21)
+    assert story.status.world
+    assert story.status.world.ready_time
+    assert stand_bys(decision) == [f"worker-{lost}"], "the lost worker is created again, as the next spare"
+    assert taken.report
+    world = replies.reply_to(story.job, "worker-3/0", taken.report, addresses_of(story.job, 1)).world
+    assert world
+    assert (world["PET_NODE_RANK"], world["PET_NNODES"]) == (str(lost), "3")
+
+
+def test_a_lost_worker_is_created_again_if_no_spare_is_ready() -> None:
+    story = training()
+    decision = story.see(alive("worker-0", step=41), spare("worker-2", ready=False), seconds=20)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert not [action for action in decision.actions if isinstance(action, DeleteReplica)], "the spare stays"
+
+
+def test_a_process_that_dies_in_a_healthy_pod_needs_no_spare() -> None:
+    story = training()
+    ended = {"code": 10, "message": "killed", "attempt": 0, "exit_code": 137}
+    story.see(alive("worker-0", step=41), alive("worker-1", waiting=True, last_words=ended), spare("worker-2"), seconds=20)
+    assert story.status.attempt == 1
+    assert members(story) == ["worker-0", "worker-1"]
+
+
+def test_two_lost_workers_take_two_spares() -> None:
+    story = training(workers=3, spares=2)
+    story.see(alive("worker-1", step=41), spare("worker-3"), spare("worker-4"), seconds=20)
+    assert members(story) == ["worker-3", "worker-1", "worker-4"]
+
+
+def test_a_world_with_a_spare_starts_anew_when_the_job_has_fewer_spares() -> None:
+    story = training()
+    story.see(alive("worker-0", step=41), spare("worker-2"), seconds=20)
+    assert members(story) == ["worker-0", "worker-2"]
+    taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True))
+    story.see(alive("worker-0", attempt=1, step=42), taken, seconds=22)
+    story.edit(recovery={"spares": 0})
+    story.see(alive("worker-0", attempt=1, step=43), taken, seconds=30)
+    assert story.status.attempts[-2].reason is Reason.SCALED
+    assert members(story) == ["worker-0", "worker-1"]
+    assert story.status.ready_spares is None
+
+
+def test_a_suspended_job_keeps_no_spares() -> None:
+    story = training()
+    story.edit(suspend=True)
+    decision = story.see(alive("worker-0", step=41), alive("worker-1"), spare("worker-2"), seconds=20)
+    deleted = {action.name for action in decision.actions if isinstance(action, DeleteReplica)}
+    assert deleted == {"digits-worker-0", "digits-worker-1", "digits-worker-2"}
