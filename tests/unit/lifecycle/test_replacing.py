@@ -14,7 +14,7 @@ from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_world
-from muster_contract.reports import Commit
+from muster_contract.events import Commit
 from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, job, replica, report, running, words
 
 SILENCE = DEFAULT_POLICY.silence_seconds

@@ -50,7 +50,7 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
         return []
     reports = [view.report for view in views if view.report]
     peers = [view.report for view in views if view.report and view not in silent]
-    limits = {Activity.TRAINING: _standstill_seconds(facts, reports), Activity.SAVING: _saving_seconds(status, facts)}
+    limits: dict[str, float] = {Activity.TRAINING: _standstill_seconds(facts, reports), Activity.SAVING: _saving_seconds(status, facts)}
     return silent if _stand_still(peers, limits) else []
 
 
