@@ -131,13 +131,6 @@ def _not_awaited(original: Any) -> Any:
     return planned
 
 
-def _forgotten_early(original: Any) -> Any:
-    def without_gone(status: Any, facts: Any) -> Any:
-        return original(status, replace(facts, observed=replace(facts.observed, live=True)))
-
-    return without_gone
-
-
 MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "budget-off-by-one",
@@ -403,13 +396,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "transition.replacing",
         "_renamed",
         lambda original: lambda member, status: replace(original(member, status), suffix=member.suffix),
-    ),
-    _mutant(
-        "left-behind-forgotten",
-        "a pod that thaws is taken for a replica of the new world, because a stale cache did not show it",
-        "transition.replacing",
-        "without_gone",
-        _forgotten_early,
     ),
 )
 

@@ -492,7 +492,10 @@ class World:
         """Meanwhile kubelets end what is overdue, and supervisors report all the time."""
         self.now = time
         for name, pod in list(self.pods.items()):
-            if pod.view.due and pod.view.due <= self.now and not pod.frozen:
+            if pod.frozen:  # perhaps in a later attempt than when it froze, because restarts left it alone
+                self._justify_known(pod, INFRASTRUCTURE)
+                self._justify_known(pod, PREEMPTION)
+            elif pod.view.due and pod.view.due <= self.now:
                 self.finish(name, "killed without last words")
                 self.remove(name)
             elif pod.view.report and pod.lives:

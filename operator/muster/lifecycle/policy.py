@@ -70,6 +70,8 @@ class Policy:
     """How long the peers of a silent replica stand still, at least, before they count as stopped by its loss."""
     standstill_steps: float = 3
     """The same in steps of the job, if that is longer."""
+    standstill_saves: float = 3
+    """How many times the duration of a save is added to it while the peers save."""
     unplaced_seconds: float = 20
     """How long a pod may wait for a node although it excludes nodes that it could go to again."""
     overdue_seconds: float = 10

@@ -14,6 +14,7 @@ from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_world
+from muster_contract.events import Commit
 from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, job, replica, report, running, words
 
 SILENCE = DEFAULT_POLICY.silence_seconds
@@ -81,6 +82,19 @@ def test_a_replica_that_may_only_be_cut_off_from_the_operator_trains_on(peer: Re
     story = training_story()
     story.see(peer, stepping("worker-1", reported=100), seconds=120)
     assert (story.status.attempt, story.status.phase) == (0, "Running")
+
+
+def test_peers_that_save_for_much_longer_than_a_save_takes_stand_still() -> None:
+    story = training_story()
+    saved = stepping("worker-0", reported=90)
+    assert saved.report is not None
+    commit = replace(saved.report, checkpoint=Commit(step=20, path="step-20", seconds=4))
+    story.see(replace(saved, report=commit), stepping("worker-1", reported=90), seconds=90)
+    lost = stepping("worker-1", reported=100)
+    story.see(stepping("worker-0", reported=116, idle=16.9, activity="Saving"), lost, seconds=116)
+    assert story.status.attempt == 0
+    story.see(stepping("worker-0", reported=117, idle=17, activity="Saving"), lost, seconds=117)
+    assert (story.status.attempt, story.status.attempts[0].reason) == (1, Reason.NODE_LOST)
 
 
 def test_peers_with_long_steps_may_stand_still_for_longer() -> None:

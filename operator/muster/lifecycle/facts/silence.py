@@ -6,8 +6,9 @@ is lost to them too, and the attempt ends long before Kubernetes marks the node 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from math import inf
 
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
@@ -49,7 +50,8 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
         return []
     reports = [view.report for view in views if view.report]
     peers = [view.report for view in views if view.report and view not in silent]
-    return silent if _stand_still(peers, seconds=_standstill_seconds(facts, reports)) else []
+    limits: dict[str, float] = {Activity.TRAINING: _standstill_seconds(facts, reports), Activity.SAVING: _saving_seconds(status, facts)}
+    return silent if _stand_still(peers, limits) else []
 
 
 def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
@@ -65,11 +67,10 @@ def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime |
     return max(since, listening) + timedelta(seconds=seconds + facts.observed.report_delay_seconds)
 
 
-def _stand_still(peers: Iterable[Report], *, seconds: float) -> bool:
-    """Whether all peers that have done a step do none for so long, although they are in the middle of the training."""
+def _stand_still(peers: Iterable[Report], limits: Mapping[str, float]) -> bool:
+    """Whether all peers that have done a step do nothing for as long as their activity allows. One without a limit may last for ever."""
     stepping = [report for report in peers if (report.progress and report.progress.step) or any(pace.step for pace in report.ranks)]
-    training = all(report.phase == Activity.TRAINING for report in stepping)
-    return bool(stepping) and training and all(report.idle_seconds is not None and report.idle_seconds >= seconds for report in stepping)
+    return bool(stepping) and all((report.idle_seconds or 0.0) >= limits.get(report.phase or "", inf) for report in stepping)
 
 
 def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
@@ -78,3 +79,9 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
     return max(facts.policy.standstill_seconds, facts.policy.standstill_steps * step)
+
+
+def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:
+    """How long peers may save without being lost: much longer than a save of this job takes."""
+    measured = status.checkpoint.measured_seconds if status.checkpoint else None
+    return inf if measured is None else facts.policy.standstill_seconds + facts.policy.standstill_saves * measured
