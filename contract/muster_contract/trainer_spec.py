@@ -51,8 +51,10 @@ class CheckpointSpec:
 class MemorySpec:
     """Snapshots in the memory of the replicas."""
 
-    every_steps: int = wire_field(minimum=1, doc="Take a snapshot after so many steps.")
     size_mib: int = wire_field(minimum=1, doc="Most memory for snapshots in a replica, in MiB.")
+    every_steps: int | None = wire_field(
+        default=None, minimum=1, doc="Take a snapshot after so many steps. Absent: the trainer chooses them by what snapshots cost."
+    )
     copies: int = wire_field(default=1, minimum=1, doc="Other replicas that hold each part of a snapshot.")
 
 

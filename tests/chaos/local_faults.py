@@ -25,7 +25,8 @@ class Fault:
     another, and each that is lost may be an attempt of its own.
 
     These are of `failure_class` (None: they cost nothing) for one of `reasons`; `lost` is how many steps may be done again after each, and
-    `spec` is what the job must have for it.
+    `spec` is what the job must have for it. `source` is where the next attempt must resume from, as its record says; None: either. The job
+    must give notice for the reasons in `notices`.
     """
 
     strike: Callable[[ChaosJob], int]
@@ -33,6 +34,8 @@ class Fault:
     reasons: frozenset[str] = KILLED
     lost: int = 2 * EVERY - 1  # of an interval, and those done while the commit at its end was being written
     spec: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    notices: frozenset[str] = frozenset()
 
 
 def kill_process(job: ChaosJob) -> int:
@@ -133,6 +136,27 @@ def strike_twice(job: ChaosJob) -> int:
     return 2
 
 
+def lose_copy(job: ChaosJob) -> int:
+    """A replica ends with its memory: its own snapshots, and the copies of another replica's. It is a server, where there are some."""
+    os.kill(job.supervisor_of(job.replicas[-1]), signal.SIGKILL)
+    return 1
+
+
+def take_storage_away(job: ChaosJob) -> int:
+    """Checkpoints can be neither read nor written while a replica is lost with its memory and the job resumes."""
+    aside = job.checkpoints.with_name("aside")
+    job.checkpoints.rename(aside)
+    job.checkpoints.write_text("in the way")
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    lose_copy(job)
+    job.wait_for_event("step", lambda event: event["attempt"] == 1)
+    job.checkpoints.unlink()
+    aside.rename(job.checkpoints)
+    return 1
+
+
+SNAPSHOTS = {"checkpoint": {"everySteps": EVERY, "gracePeriodSeconds": 30, "memory": {"everySteps": 1, "sizeMib": 64}}}
+LOST = KILLED | {"ReplicaLost"}
 FAULTS: Mapping[str, Fault] = {
     "process-killed": Fault(kill_process),
     "rank-0-killed": Fault(kill_rank_0),
@@ -152,4 +176,7 @@ FAULTS: Mapping[str, Fault] = {
     "checkpoint-corrupted": Fault(corrupt_checkpoint, lost=3 * EVERY - 1),
     "clock-jump": Fault(jump),
     "second-fault": Fault(strike_twice),
+    "copy-lost": Fault(lose_copy, reasons=LOST, lost=0, spec=SNAPSHOTS, source="Memory"),
+    "copies-lost": Fault(kill_all, reasons=LOST, spec=SNAPSHOTS, source="Storage", notices=frozenset({"SnapshotIncomplete"})),
+    "storage-away": Fault(take_storage_away, reasons=LOST, lost=0, spec=SNAPSHOTS, source="Memory", notices=frozenset({"SaveFailed"})),
 }

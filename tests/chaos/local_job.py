@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,17 +83,25 @@ def check_ends(job: ChaosJob, *, times: int, failure_class: str | None, reasons:
 
 
 def check_resumed(job: ChaosJob, *, most: int) -> None:
-    """Each attempt resumed from a commit. Only damaged commits were skipped. At most `most` steps were redone."""
+    """Each attempt resumed from a commit, or from memory. Only damaged commits were skipped. At most `most` steps were redone."""
     commits = {event["step"] for event in job.events("commit")} | {0}
     done: dict[int, int] = {}
     for event in job.events("step"):
         done[event["attempt"]] = max(event["step"], done.get(event["attempt"], 0))
     for event in job.events("resumed"):
         before = [last for attempt, last in done.items() if attempt < event["attempt"]]
-        if before and event["step"] not in commits:  # the process that committed it ended before it could report it
+        if event.get("source") != "Memory" and before and event["step"] not in commits:
+            # the process that committed it ended before it could report it
             assert event["step"] % EVERY == 0 or event["step"] == before[-1], event
         if before:
             assert before[-1] - event["step"] <= most, (event, done)
+
+
+def check_source(job: ChaosJob, source: str | None, notices: Collection[str]) -> None:
+    """An attempt resumed from there, and the job gave notice for these reasons."""
+    if source is not None:
+        assert source in {record.get("resumedFrom") for record in job.attempts[1:]}, job.attempts
+    assert set(notices) <= {event["reason"] for event in job.events("notice")}, job.story()
 
 
 def check_nothing_left(job: ChaosJob) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.local_faults import FAULTS
-from tests.chaos.local_job import check_ends, check_nothing_left, check_resumed, digits, running
+from tests.chaos.local_job import check_ends, check_nothing_left, check_resumed, check_source, digits, running
 from tests.chaos.matrix import is_rescued, parametrised
 
 
@@ -35,6 +35,7 @@ def test_a_job_goes_on_after(fault: str, job: str, tmp_path: Path, undisturbed: 
         disturbed.check_succeeded(like)
     check_ends(disturbed, times=times, failure_class=what.failure_class, reasons=what.reasons)
     check_resumed(disturbed, most=0 if is_rescued(fault, job) else what.lost)
+    check_source(disturbed, what.source, what.notices)
     check_nothing_left(disturbed)
     if what is not FAULTS["clock-jump"]:  # what is booked while the clock is wrong is wrong, too
         disturbed.check_goodput()

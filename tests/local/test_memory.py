@@ -7,17 +7,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from muster_trainer.snapshots.arena import HEADER_BYTES, Arena
 from tests.local import proofs
 from tests.support.bare_worlds import BareWorld, trainer, world
+from tests.support.held_memory import Replicas, replicas
 from tests.support.local_jobs import LocalJob, job
 from tests.support.seeds import seeded_random
 
@@ -30,6 +29,7 @@ CASES = [
     pytest.param("DDP", 2, {}, id="ddp-2"),
     pytest.param("TensorParallel", 2, {}, id="tensor-parallel-2"),
     pytest.param("Pipeline", 2, {"pipeline": {"microBatches": 4}}, id="pipeline-2"),
+    pytest.param("RPC", 3, {"synchronous": True}, id="rpc-3"),
     pytest.param("FSDP", 4, {}, id="fsdp-4", marks=pytest.mark.thorough),
     pytest.param("DDP", 3, {}, id="ddp-3", marks=pytest.mark.thorough),
     pytest.param("FSDP", 4, {"mesh": {"data": 4, "shard": 2}}, id="hybrid-4", marks=pytest.mark.thorough),
@@ -37,48 +37,7 @@ CASES = [
 ]
 
 
-class Replicas:
-    """The memories of replicas with one process each, as their supervisors hold them."""
-
-    def __init__(self, size: int, *, kib: int = 65536) -> None:
-        self.bytes = kib << 10
-        self.descriptors = [self._new() for _ in range(size)]
-
-    def _new(self) -> int:
-        descriptor = os.memfd_create("snapshots")
-        os.ftruncate(descriptor, self.bytes)
-        return descriptor
-
-    def lose(self, rank: int) -> None:
-        """The replica is replaced by a new one."""
-        os.close(self.descriptors[rank])
-        self.descriptors[rank] = self._new()
-
-    def damage(self, rank: int, part: str) -> None:
-        """Flips a bit of each snapshot of its own."""
-        arena = Arena(self.descriptors[rank])
-        for each in arena.held():
-            if each.slot < 2:
-                inside = 100 if part == "header" else HEADER_BYTES + each.header.size // 2
-                at = arena.start(each.slot) + inside
-                byte = os.pread(self.descriptors[rank], 1, at)[0] ^ 1
-                os.pwrite(self.descriptors[rank], bytes([byte]), at)
-
-    def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-
-
-@contextmanager
-def replicas(size: int, **options: int) -> Iterator[Replicas]:
-    made = Replicas(size, **options)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def document(options: Mapping[str, Any], *, every: int = 1, delay: float = STEP_SECONDS, **memory: int) -> dict[str, Any]:
+def document(options: Mapping[str, Any], *, every: int | None = 1, delay: float = STEP_SECONDS, **memory: int) -> dict[str, Any]:
     """A job without storage that keeps snapshots."""
     kept = {"everySteps": every, "copies": 1, "sizeMib": 64, **memory}
     return trainer(None, config={"stepDelaySeconds": delay}, options=dict(options), memory=kept)
@@ -193,6 +152,21 @@ def test_training_goes_on_while_the_storage_is_away(tmp_path: Path) -> None:
         aside.rename(folder)
         run.check_succeeded(proofs.uninterrupted("FSDP").losses())
     assert (run.attempts[-1]["resumedFrom"], run.attempts[-1]["stepsLost"]) == ("Memory", 0)
+
+
+def test_the_trainer_chooses_the_steps_between_snapshots() -> None:
+    """Its choice depends on time, and the curve does not."""
+    random = seeded_random()
+    job = document({}, every=None)
+    with replicas(2) as held:
+        first = killed("FSDP", job, held, 1, attempt=0, at=random.randint(15, 40), after=random.uniform(0, STEP_SECONDS))
+        second = finished("FSDP", job, held, attempt=1)
+    (resumed,) = second.events("resumed")
+    taken = [event["step"] for event in first.events("snapshot")]
+    assert taken[0] == 10
+    assert resumed["source"] == "Memory"
+    assert resumed["step"] >= taken[-1]  # one more may be complete
+    assert {**first.losses(), **second.losses()} == proofs.uninterrupted("FSDP").losses()
 
 
 def test_snapshots_that_do_not_fit_are_left_out_with_a_notice() -> None:

@@ -336,7 +336,13 @@ class Storage(ApiModel):
 class PeersMemory(ApiModel):
     """Snapshots in the memory of the replicas, from which a job goes on after the loss of some of them."""
 
-    every_steps: int = Field(default=10, ge=1, le=2**31 - 1, description="Number of steps between snapshots. 1: no finished step is lost.")
+    every_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="Number of steps between snapshots. 1: no finished step is lost. Default: the trainer measures what a snapshot costs, "
+        "and chooses the number so that snapshots take at most 2 % of the time.",
+    )
     copies: int = Field(
         default=1,
         ge=0,

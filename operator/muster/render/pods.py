@@ -172,7 +172,7 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    if memory and strategy.is_in_world(replica.role):
+    if memory and replica.role in strategy.snapshot_roles:
         pod = _with_memory(pod, memory.size_mib)
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)

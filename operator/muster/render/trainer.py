@@ -100,7 +100,7 @@ def _input(given: Input) -> InputSpec:
 
 
 def _memory(given: PeersMemory | None) -> MemorySpec | None:
-    return None if given is None else MemorySpec(given.every_steps, given.size_mib, given.copies)
+    return None if given is None else MemorySpec(given.size_mib, given.every_steps, given.copies)
 
 
 def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:

@@ -170,8 +170,8 @@ class Strategy:
     """The fields of `spec.options` that it uses."""
     communications: frozenset[Communication] = frozenset()
     """The values of `spec.communication` that it supports, in addition to Auto."""
-    keeps_snapshots: bool = False
-    """Whether its engine keeps snapshots in the memory of the replicas (`spec.checkpoint.memory`)."""
+    snapshot_roles: frozenset[str] = frozenset()
+    """The roles whose replicas keep snapshots in memory (`spec.checkpoint.memory`)."""
     is_synchronous: Callable[[TrainingJobSpec], bool] = is_always_synchronous
     """Whether all workers see every update at the same step."""
     elastic: bool = False

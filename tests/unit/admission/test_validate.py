@@ -134,6 +134,11 @@ REFUSED = [
         "write 1 at most",
     ),
     (
+        {"checkpoint": {"memory": {"sizeMib": 64, "copies": 2}}, "strategy": "ParameterServer", "roles": {"chief": {}, "ps": {}}},
+        "spec.checkpoint.memory.copies",
+        "write 1",
+    ),
+    (
         {"checkpoint": {"storage": {}}},
         "spec.checkpoint.storage",
         "exactly one of",

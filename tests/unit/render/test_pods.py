@@ -402,11 +402,18 @@ def test_the_memory_of_a_template_counts_as_well() -> None:
     assert pod["spec"]["containers"][0]["resources"] == {"requests": {"memory": "1536Mi"}}
 
 
+def test_the_chief_alone_keeps_the_snapshots_of_parameter_servers() -> None:
+    roles = {"chief": {}, "worker": {}, "ps": {}, "evaluator": {}}
+    pods = pods_of(ddp(**SNAPSHOTS, strategy="ParameterServer", roles=roles))
+    keeping = [name for name, pod in pods.items() if pod["spec"]["containers"][0].get("resources")]
+    assert keeping == ["job-chief-0"]
+
+
 def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
     pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2}}))["job-worker-0"]
     assert {"name": "MUSTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in pod["spec"]["containers"][0]["env"]
     memory = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).memory
-    assert memory == MemorySpec(every_steps=5, size_mib=512, copies=1)
+    assert memory == MemorySpec(size_mib=512, every_steps=5, copies=1)
 
 
 def test_the_init_container_has_the_resources_of_the_trainer_without_devices() -> None:

@@ -10,6 +10,7 @@ import pytest
 from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, Held, checksum, layout
 from muster_trainer.snapshots.choice import choose
 from muster_trainer.snapshots.placement import Place, place
+from tests.support.seeds import seeded_random
 
 SIZE = 1 << 20
 
@@ -50,6 +51,21 @@ def test_a_payload_that_was_changed_is_not_intact(descriptor: int) -> None:
     arena = written(descriptor, b"numbers")
     arena.payload(0, 7)[3] ^= 1
     assert not Arena(descriptor).is_intact(0)
+
+
+@pytest.mark.parametrize("size", [1, 8, 16384, 100_000, 600_000])
+def test_a_checksum_finds_each_changed_bit_and_what_lies_elsewhere(size: int) -> None:
+    content = bytearray(seeded_random().randbytes(size))
+    total = checksum(memoryview(content))
+    assert checksum(memoryview(bytes(content))) == total
+    for at in {0, size // 2, size - 1}:
+        content[at] ^= 16
+        assert checksum(memoryview(content)) != total
+        content[at] ^= 16
+    if size > 8:
+        moved = content[8:] + content[:8]
+        assert checksum(memoryview(moved)) != total
+    assert checksum(memoryview(content + b"\0")) != total
 
 
 @pytest.mark.parametrize("at", [0, 8, 20, 60])

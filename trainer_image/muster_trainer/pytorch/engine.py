@@ -122,6 +122,8 @@ class TorchEngine:
         is_left_out = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
         update_started = time.monotonic()
         if not is_left_out:
+            if self._snapshots:
+                self._snapshots.before_update()
             self.parallel.update(step)
         update_seconds = time.monotonic() - update_started
         loss, *votes = tally.wait()

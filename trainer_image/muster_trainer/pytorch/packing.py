@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,29 +28,72 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Packed:
-    """Tensors to be written. `size` is the bytes that they take."""
+    """Tensors to be written, in their order. `size` is the bytes that they take."""
 
     tensors: dict[Box, torch.Tensor]
     index: bytes
+    starts: list[int]
     size: int
 
     @classmethod
-    def of(cls, module: nn.Module, optimizer: torch.optim.Optimizer, initial_numbers: state.Groups) -> Packed:
+    def of(cls, module: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: state.Groups) -> Packed:
         """Raises BadConfiguration if something cannot be stored."""
         tensors = state.held(module, optimizer, initial_numbers)
         index = json.dumps([[box.name, box.dtype, box.shape, box.offsets, box.sizes] for box in tensors]).encode()
-        *_, end = _starts(len(index), list(tensors))
-        return cls(tensors, index, end)
+        *starts, end = _starts(len(index), list(tensors))
+        return cls(tensors, index, starts, end)
 
     def write(self, content: memoryview) -> None:
         """Copies the numbers."""
+        self.begin(content, now=()).finish()
+
+    def begin(self, content: memoryview, *, now: Collection[str]) -> Copying:
+        """Writes the list, and copies the tensors with the names `now`. The others are left to the returned object."""
         content[: _LENGTH.size] = _LENGTH.pack(len(self.index))
         content[_LENGTH.size : _LENGTH.size + len(self.index)] = self.index
-        for (box, tensor), start in zip(self.tensors.items(), _starts(len(self.index), list(self.tensors)), strict=False):
-            _part(content, box, start).copy_(tensor)
+        later = []
+        for (box, tensor), start in zip(self.tensors.items(), self.starts, strict=True):
+            if box.name in now:
+                _part(content, box, start).copy_(tensor)
+            else:
+                later.append((box, tensor, start))
+        return Copying(content, later)
 
 
-def unpack(content: memoryview, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+class Copying:
+    """Tensors that threads copy together. Each takes the next one until none is left."""
+
+    def __init__(self, content: memoryview, pieces: list[tuple[Box, torch.Tensor, int]]) -> None:
+        self._content, self._pieces = content, pieces
+        self._lock = threading.Lock()
+        self._left = len(pieces)
+        self._is_done = threading.Event()
+        self._failure: Exception | None = None
+        if not pieces:
+            self._is_done.set()
+
+    def finish(self) -> None:
+        """Copies what no thread has begun, and waits for the others."""
+        while (piece := self._take()) is not None:
+            box, tensor, start = piece
+            try:
+                _part(self._content, box, start).copy_(tensor)
+            except Exception as error:  # noqa: BLE001 (each thread that waits raises it)
+                self._failure = error
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._is_done.set()
+        self._is_done.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _take(self) -> tuple[Box, torch.Tensor, int] | None:
+        with self._lock:
+            return self._pieces.pop() if self._pieces else None
+
+
+def unpack(content: memoryview, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Restores what `Packed.write` has written. Raises BadConfiguration if it does not fit the model or optimizer."""
     try:
         (length,) = _LENGTH.unpack_from(content)

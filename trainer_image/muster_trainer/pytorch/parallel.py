@@ -120,6 +120,12 @@ class ParallelModel:
     """See `training.engine.StepOutcome.staleness`."""
     cut: tuple[int, ...] = ()
     """Layers of each stage, of a pipeline."""
+    updates_within_passes: bool = False
+    """Whether parameters change outside of `update` as well: in the passes, or by calls of other ranks."""
+    batches_in_flight: int = 0
+    """The number of batches that workers compute at once, if they do not wait for one another."""
+    is_emptied_between_steps: bool = False
+    """Whether `finish_updates` changes the losses of later steps."""
     optimizer: torch.optim.Optimizer
 
     def __init__(
@@ -139,6 +145,11 @@ class ParallelModel:
 
     def build_optimizer(self, learning_rate: float) -> None:
         self.optimizer = build_optimizer(self.context.task, self.module, learning_rate=learning_rate)
+
+    @property
+    def stored_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer whose state is part of a snapshot. None: this rank updates no parameters."""
+        return self.optimizer
 
     def seed(self, step: int) -> None:
         """Seeds the random numbers of a step. They differ between shares of a batch."""

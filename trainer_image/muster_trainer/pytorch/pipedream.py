@@ -45,6 +45,8 @@ class PipeDreamModel(PipelineModel):
     """One stage. `lag` is the number of stages after it, and of micro-batches by which it is ahead of its own backward passes."""
 
     refuses = frozenset({"gradientClipNorm", "nanLoss: Skip"})
+    updates_within_passes = True
+    is_emptied_between_steps = True
 
     def __init__(self, context: Context, model: nn.Module) -> None:
         super().__init__(context, model)

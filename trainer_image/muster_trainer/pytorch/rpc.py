@@ -44,7 +44,7 @@ class RpcEngine(TorchEngine, Engine):
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec, _connected)
-        self._chief = Chief(self.parallel) if self.rank == 0 else None
+        self._chief = Chief(self.parallel, self.memory.between if self.memory else None) if self.rank == 0 else None
         self._worker = Worker(self.parallel) if self.rank in self.parallel.workers else None
         self._wants_stop = self._wants_save = False
         rpc_calls.serve(self._worker or self.parallel.server)

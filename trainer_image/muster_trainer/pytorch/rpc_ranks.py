@@ -25,12 +25,14 @@ from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelMode
 from muster_trainer.pytorch.parameter_server import ParameterServer, assign_parameters, keep_parameters
 from muster_trainer.pytorch.rpc_calls import Future, call, call_all, result_of
 from muster_trainer.pytorch.world import TIMEOUT
+from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.training.engine import rate_share
 
 
 class RpcModel(ParallelModel):
     """The parameters that a server holds, and none on other ranks. The chief and the workers compute with `replica`, a whole model."""
 
+    updates_within_passes = True
     server: ParameterServer
 
     def __init__(self, context: Context, model: nn.Module) -> None:
@@ -42,6 +44,7 @@ class RpcModel(ParallelModel):
             raise BadConfiguration(f"RPC needs a chief, which is rank 0, a worker and a ps; the ranks are {', '.join(roles)}")
         _refuse_buffers(model, title=context.task.title)
         self.is_synchronous = bool(context.spec.options.synchronous)
+        self.batches_in_flight = 0 if self.is_synchronous else len(self.workers)
         shares = self.workers if self.is_synchronous else []
         position = shares.index(context.rank) if context.rank in shares else 0
         layout = Layout(len(shares) or 1, position, gradient_copies=1, counts_losses=context.rank == 0)
@@ -59,6 +62,10 @@ class RpcModel(ParallelModel):
         else:
             self.optimizer = torch.optim.SGD([torch.zeros(())], lr=learning_rate)
             self.server = ParameterServer(self.module, None)
+
+    @property
+    def stored_optimizer(self) -> torch.optim.Optimizer | None:
+        return self.server.optimizer
 
     def forward(self, inputs: Any) -> Any:
         return self.replica(inputs)
@@ -99,10 +106,12 @@ def _refuse_buffers(model: nn.Module, *, title: str) -> None:
 
 
 class Chief:
-    """Hands out batches to the workers. A step is a batch that is done: its loss, staleness, and seconds of waiting for samples."""
+    """Hands out batches to the workers. A step is a batch that is done: its loss, staleness, and seconds of waiting for samples.
 
-    def __init__(self, model: RpcModel) -> None:
-        self._model, self._task, self._spec = model, model.context.task, model.context.spec
+    Snapshots in memory are due as `snapshots` says. Like a checkpoint, each has the batches before it and no others."""
+
+    def __init__(self, model: RpcModel, snapshots: StepsBetween | None) -> None:
+        self._model, self._task, self._spec, self._snapshots = model, model.context.task, model.context.spec, snapshots
         self._next_step: int | None = None
         self._idle = list(model.workers)
         self._results: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
@@ -131,6 +140,8 @@ class Chief:
         if self._next_step is None:
             self._next_step = step
         limit = order.boundary(step, self._spec.checkpoint.every_steps if self._spec.checkpoint else None)
+        if self._snapshots:
+            limit = min(limit, self._snapshots.next_after(step))
         while self._idle and self._next_step < limit and starts_more:
             worker = self._idle.pop(0)
             future = call(worker, "train", order.batch_indices(self._next_step), self._next_step)

@@ -1,26 +1,27 @@
 """Snapshots of PyTorch training in the memory of replicas: taken between two steps, and sent to other replicas beside the next ones.
 
-The main thread copies the state of its rank. A second thread computes the checksum, exchanges copies with other ranks, and waits until
-all ranks have done so; then the snapshot is complete. It uses a process group of its own, so it never gets between collectives of the
-training. The next snapshot waits until the previous one is complete, and overwrites the one before that.
+A second thread copies the state of its rank while the next step computes its gradients. The main thread waits for that before its update,
+and helps. The second thread then computes the checksum, exchanges copies with other ranks, and waits until all ranks have done so; then
+the snapshot is complete. It uses a process group of its own, so it never gets between collectives of the training. The next snapshot waits
+until the previous one is complete, and overwrites the one before that.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from muster_contract.environment import MEMORY_FD, RESCUE_SECONDS, ReplicaEnvironment
+from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.errors import PeerLost
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import MemorySpec, TrainerSpec
@@ -32,12 +33,15 @@ from muster_trainer.pytorch.parallel import ParallelModel
 from muster_trainer.pytorch.state import Groups
 from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
 from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, Held, checksum, layout, pack, unpack
-from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, newest_step
+from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
 
 MIB = 1 << 20
 _HEADER, _PAYLOAD = 0, 1
 """Tags of messages."""
+_CLOCK_OF_THREAD = 6
+"""Linux: the kind of a clock that has the id of a thread in its other bits (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED)."""
 
 
 class Snapshots:
@@ -50,11 +54,12 @@ class Snapshots:
         self, arena: Arena, env: ReplicaEnvironment, spec: TrainerSpec, world: World, events: Events, places: Sequence[Place]
     ) -> None:
         assert spec.memory is not None
-        self.every_steps = spec.memory.every_steps
         self._spec: MemorySpec = spec.memory
         self._arena, self._env, self._world, self._events, self._places = arena, env, world, events, places
-        self._identity = _identity(spec, world.size)
-        self._flight: Future[None] | None = None
+        self._identity = identity_of(spec, world.size)
+        self._flight: Future[list[Cost]] | None = None
+        self._copying: packing.Copying | None = None
+        self._blocked = 0.0
         self._protected: Generation | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
         self.is_on = True
@@ -68,7 +73,7 @@ class Snapshots:
         if spec.memory is None:
             return None
         env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
-        arena = _arena()
+        arena = Arena.from_environment(os.environ)
         own = Place(pod=env.pod_uid, node=env.node_name or "", memory=arena.size if arena else 0)
         places = [decode(Place, json.loads(text)) for text in world.gather(json.dumps(encode(own)))]
         if arena is None or not all(each.memory for each in places):
@@ -92,10 +97,15 @@ class Snapshots:
         """Has the snapshots be those of this part of a model. Decides where copies go."""
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
+        # Each snapshot that empties a pipeline changes its losses: they must not depend on what snapshots cost.
+        chosen = FIRST_STEPS if parallel.is_emptied_between_steps else None
+        self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
         self._shard = packing.shard_of(parallel.module)
         self._shards = self._world.gather(self._shard)
+        before = _threads()
         with detect_peer_loss():
             self._group: Any = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._senders = sorted(_threads() - before)
         self._placement: Placement = place(self._places, self._shards, copies=self._spec.copies)
         self.copies = self._placement.holders - 1
 
@@ -142,14 +152,15 @@ class Snapshots:
             content = buffer.numpy().data
             if checksum(content) != header.checksum:
                 raise PeerLost(f"the snapshot of step {found.step} from rank {sender} arrived damaged")
-        packing.unpack(content, self._parallel.module, self._parallel.optimizer)
+        packing.unpack(content, self._parallel.module, self._parallel.stored_optimizer)
         with detect_peer_loss():
             for each in sent:
                 each.wait()
         self._protected = found.generation
 
-    def start(self) -> None:
-        """Lays out the memory for the snapshots of this attempt. To be called after `restore`."""
+    def start(self, step: int) -> None:
+        """Lays out the memory for the snapshots of this attempt, which begins after `step`. To be called after `restore`."""
+        self.between.start(step)
         slots = self._placement.slots
         stride = min(layout(each.memory, slots=slots) for each in self._places)
         if stride <= HEADER_BYTES:
@@ -168,30 +179,54 @@ class Snapshots:
     def begin(self, step: int, event: str | None, on_complete: Callable[[int | None], object]) -> None:
         """Takes a snapshot after `step`, once the previous one is complete. Calls `on_complete` with the bytes that snapshots take in all
         replicas, in another thread; None if snapshots do not fit."""
+        began = time.monotonic()
         self.land()
+        self.between.start(step)
         if not self.is_on:
             on_complete(None)
             return
-        self._parallel.finish_updates()
-        if not self._parallel.layout.holds_whole_model:
+        parallel = self._parallel
+        parallel.finish_updates()
+        if not parallel.layout.holds_whole_model:
             with detect_peer_loss():
-                self._parallel.sync_buffers()
+                parallel.sync_buffers()
         packed = self._packed() if self._world.rank in self._placement.keepers else None
         fits = packed is None or packed.size <= self._arena.room
         slot = self._free_slot(0)
         header = self._header(step, event, packed.size if packed else 0)
         if packed and fits:
             self._arena.clear(slot)
-            packed.write(self._arena.payload(slot, packed.size))
+            buffers = {f"model.{name}" for name, _ in parallel.module.named_buffers()}  # passes change them
+            self._copying = packed.begin(self._arena.payload(slot, packed.size), now=buffers)
+        if parallel.updates_within_passes or parallel.context.device.type != "cpu":
+            self._finish_copying()
+        if parallel.updates_within_passes:
+            self._world.gather("")
         keeps = packed is not None and fits
         self._own_is_complete.clear()
-        self._flight = self._thread.submit(self._deliver, header, slot if keeps else None, fits, on_complete)
+        self._blocked += time.monotonic() - began
+        self._flight = self._thread.submit(self._deliver, header, slot if keeps else None, fits, self._copying, on_complete)
+
+    def before_update(self) -> None:
+        """Waits until the state of the last step is copied. To be called before it changes."""
+        if self._copying is not None:
+            began = time.monotonic()
+            self._finish_copying()
+            self._blocked += time.monotonic() - began
+
+    def _finish_copying(self) -> None:
+        copying, self._copying = self._copying, None
+        if copying is not None:
+            copying.finish()
 
     def land(self) -> None:
         """Waits until the snapshot under way is complete."""
         flight, self._flight = self._flight, None
         if flight is not None:
-            flight.result()
+            before = self.between.steps
+            self.between.measure(flight.result())
+            if self._world.rank == 0 and not before / 2 < self.between.steps < 2 * before:
+                self._events.say(f"snapshots in memory: every {self.between.steps} steps from now on, by what they cost")
         if self._failed:
             self.is_on = False
 
@@ -216,7 +251,7 @@ class Snapshots:
         return True
 
     def _packed(self) -> packing.Packed:
-        return packing.Packed.of(self._parallel.module, self._parallel.optimizer, self._initial_numbers)
+        return packing.Packed.of(self._parallel.module, self._parallel.stored_optimizer, self._initial_numbers)
 
     def _header(self, step: int, event: str | None, size: int) -> Header:
         job, attempt = self._env.job_uid, self._env.attempt
@@ -238,11 +273,17 @@ class Snapshots:
 
     # beside the training
 
-    def _deliver(self, header: Header, slot: int | None, fits: bool, on_complete: Callable[[int | None], object]) -> None:
-        """Completes the own snapshot, and exchanges copies. If it does not fit anywhere, all ranks turn snapshots off."""
+    def _deliver(
+        self, header: Header, slot: int | None, fits: bool, copying: packing.Copying | None, on_complete: Callable[[int | None], object]
+    ) -> list[Cost]:
+        """Completes the own snapshot, and exchanges copies. If it does not fit anywhere, all ranks turn snapshots off. Returns what it
+        cost each rank."""
+        began, worked = time.monotonic(), self._processor_seconds()
         with detect_peer_loss():
             content = memoryview(b"")
             if slot is not None:
+                if copying is not None:
+                    copying.finish()
                 content = self._arena.payload(slot, header.size)
                 header = replace(header, checksum=checksum(content))
                 self._arena.complete(slot, header)
@@ -253,15 +294,22 @@ class Snapshots:
                 taken += 2 * self._receive(sender, stream)
             for _, work in messages:
                 work.wait()
-            failed, whole = self._reduced([0 if fits else 1, taken], dist.ReduceOp.SUM)
-            if failed:
-                (needed,) = self._reduced([header.size], dist.ReduceOp.MAX)
-        if failed:
-            self._failed = True
-            self._tell_that_it_does_not_fit(needed)
+            is_beside = self._parallel.context.device.type == "cpu"  # other devices compute without the processors
+            beside = self._processor_seconds() - worked if is_beside else 0.0
+            blocked, self._blocked = self._blocked, 0.0
+            cost = Cost(blocked, beside, time.monotonic() - began, self.between.step_seconds)
+            of_all = self._gathered([0 if fits else 1, taken, header.size, *astuple(cost)])
+        self._failed = any(failed for failed, *_ in of_all)
+        if self._failed:
+            self._tell_that_it_does_not_fit(int(max(size for _, _, size, *_ in of_all)))
         else:
             self._protected = generation_of(header)
-        on_complete(None if failed else whole)
+        on_complete(None if self._failed else int(sum(taken for _, taken, *_ in of_all)))
+        return [Cost(*numbers) for _, _, _, *numbers in of_all]
+
+    def _processor_seconds(self) -> float:
+        """Those of this thread, and of the threads that send."""
+        return time.thread_time() + sum(map(_seconds_of_thread, self._senders))
 
     def _send(self, header: Header, content: memoryview) -> list[tuple[torch.Tensor, Any]]:
         """Returns what is being sent: Gloo needs the tensors until they have gone."""
@@ -287,10 +335,12 @@ class Snapshots:
             self._arena.complete(slot, header)
         return header.size
 
-    def _reduced(self, numbers: Sequence[int], operation: Any) -> list[int]:
-        tensor = torch.tensor(numbers, dtype=torch.int64)
-        dist.all_reduce(tensor, operation, group=self._group)
-        return [int(number) for number in tensor.tolist()]
+    def _gathered(self, numbers: Sequence[float]) -> list[list[float]]:
+        """The numbers of all ranks."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        of_all = [torch.empty_like(own) for _ in range(self._world.size)]
+        dist.all_gather(of_all, own, group=self._group)
+        return [each.tolist() for each in of_all]
 
     def _tell_that_it_does_not_fit(self, needed: int) -> None:
         if self._world.rank == 0:
@@ -304,18 +354,19 @@ class Snapshots:
             )
 
 
-def _arena() -> Arena | None:
-    text = os.environ.get(MEMORY_FD, "")
-    with suppress(OSError, ValueError):
-        return Arena(int(text))
-    return None
+def _threads() -> set[int]:
+    """The ids of the threads of this process. Only Linux lists them."""
+    with suppress(OSError):
+        return set(map(int, os.listdir("/proc/self/task")))
+    return set()
+
+
+def _seconds_of_thread(thread: int) -> float:
+    """The processor seconds of a thread of this process. 0 if it has ended."""
+    with suppress(OSError):
+        return time.clock_gettime((~thread << 3) | _CLOCK_OF_THREAD)
+    return 0.0
 
 
 def _tensor(content: memoryview) -> torch.Tensor:
     return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
-
-
-def _identity(spec: TrainerSpec, world: int) -> str:
-    """A digest of what decides the curve and the shape of the state."""
-    parts = [world, spec.strategy.name, spec.task, spec.module, dict(spec.config), encode(spec.batch), encode(spec.options)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -66,7 +66,7 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numb
 
 
 @torch.no_grad()
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, held: Mapping[Box, torch.Tensor]) -> None:
+def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Mapping[Box, torch.Tensor]) -> None:
     """Sets this rank's part of the table to what it has `held`, in the same world. Raises ValueError if that does not fit."""
     own = model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
@@ -79,7 +79,8 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, held: Mapping[Bo
         if local_box(tensor) != (box.offsets, box.sizes):
             raise ValueError(f"{name} is another part of its tensor")
         local(tensor).copy_(numbers)
-    _load_optimizer(optimizer, model, slots)
+    if optimizer:
+        _load_optimizer(optimizer, model, slots)
 
 
 def _box(name: str, tensor: torch.Tensor) -> Box:

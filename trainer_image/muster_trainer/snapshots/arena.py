@@ -12,18 +12,22 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from muster_contract.environment import MEMORY_FD
 from muster_contract.wire import LARGEST_INT, WireError, decode, document, encode, wire_field
 
 PAGE = 4096
 HEADER_BYTES = 2 * PAGE
 MOST_SLOTS = 1024
-_MAGIC = b"MusterS1"
+_MAGIC = b"MusterS2"
 _CHECKED = struct.Struct("<8sI32s")
 """Magic, the length of the JSON that follows, and its SHA-256."""
-_PIECE = 16 << 20
+_ROW = 16 << 10
+_ROWS = 32
 
 
 @document
@@ -41,7 +45,7 @@ class Header:
     size: int = wire_field(minimum=0, maximum=LARGEST_INT)
     """Bytes of the payload."""
     checksum: int = wire_field(minimum=0)
-    """CRC-32 of the payload."""
+    """Of the payload; see `checksum`."""
     event: str | None = wire_field(default=None, max_length=2048)
     """The event of the step, as JSON."""
     cut: tuple[int, ...] = wire_field(default=(), minimum=1, max_items=512)
@@ -74,6 +78,14 @@ class Arena:
         contents = self._read(0, _Contents)
         fits = isinstance(contents, _Contents) and PAGE + contents.stride * contents.slots <= self.size
         self._contents = contents if isinstance(contents, _Contents) and fits else None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Arena | None:
+        """That of this process. None if its supervisor could not get any."""
+        try:
+            return cls(int(environ.get(MEMORY_FD, "")))
+        except (OSError, ValueError):
+            return None
 
     @property
     def room(self) -> int:
@@ -162,8 +174,13 @@ def unpack(block: bytes, kind: type) -> object | None:
 
 
 def checksum(content: memoryview) -> int:
-    """CRC-32. It finds damage, and costs a quarter of SHA-256; the memory is that of the job's own processes."""
-    total = 0
-    for begin in range(0, len(content), _PIECE):
-        total = zlib.crc32(content[begin : begin + _PIECE], total)
-    return total
+    """CRC-32 of the sums of the rows and columns of the content, as a table of 8-byte numbers. It finds damage, and costs a third of the
+    CRC-32 of the content; the memory is that of the job's own processes."""
+    whole = len(content) // _ROW * _ROW
+    columns = np.zeros(_ROW // 8, dtype=np.uint64)
+    total = len(content)
+    for begin in range(0, whole, _ROW * _ROWS):
+        table = np.frombuffer(content[begin : min(whole, begin + _ROW * _ROWS)], dtype=np.uint64).reshape(-1, _ROW // 8)
+        columns += table.sum(axis=0)
+        total = zlib.crc32(table.sum(axis=1).tobytes(), total)
+    return zlib.crc32(content[whole:], zlib.crc32(columns.tobytes(), total))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from muster_contract.trainer_spec import TrainerSpec
+from muster_contract.wire import encode
 from muster_trainer.snapshots.arena import Header, Held
 
 Generation = tuple[int, int]
@@ -53,6 +57,12 @@ def _source(rank: int, holders: dict[int, Held]) -> tuple[int, Held]:
     if rank in holders:
         return rank, holders[rank]
     return min(holders.items(), key=lambda item: (item[0] - rank) % (max(holders) + rank + 1))
+
+
+def identity_of(spec: TrainerSpec, world: int) -> str:
+    """A digest of what decides the curve and the shape of the state, for a world of so many ranks."""
+    parts = [world, spec.strategy.name, spec.task, spec.module, dict(spec.config), encode(spec.batch), encode(spec.options)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def newest_step(held: Sequence[Collection[Held]]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import keras
 import numpy as np
@@ -73,6 +74,18 @@ class State:
             variable.assign(first[start : start + size].reshape(variable.shape))
             start += size
 
+    def copy(self) -> Table:
+        """A copy of the state."""
+        self.settle()
+        with peers(self._workers.rank):
+            return self._copy(self._read())
+
+    def restore(self, table: Table) -> None:
+        """Sets the state to what `copy` gave. TensorFlow restores from files only."""
+        with TemporaryDirectory(prefix="muster-restore-") as folder:
+            self._write(table, Path(folder))
+            self.load(Path(folder))
+
     def snapshot(self, directory: Path, *, room: int) -> Part:
         """Every worker reads, since reading mirrored variables is collective; the chief alone writes."""
         self.settle()
@@ -82,8 +95,7 @@ class State:
             table = {}
         copied = sum(value.shape.num_elements() * value.dtype.size for value in table.values()) <= room
         if copied:
-            with tf.device(self._host):  # strings cannot change
-                table = {k: value if value.dtype == tf.string else tf.raw_ops.DeepCopy(x=value) for k, value in table.items()}
+            table = self._copy(table)
         return Part(copied, partial(self._write, table, directory), lambda _: [])
 
     def rescue(self, directory: Path) -> Part:
@@ -98,6 +110,10 @@ class State:
             raise misfit(directory, one_line(error)) from error
         except STORAGE_ERRORS as error:
             raise StorageUnavailable(f"checkpoint storage {directory}: {one_line(error)}") from error
+
+    def _copy(self, table: Table) -> Table:
+        with tf.device(self._host):  # strings cannot change
+            return {k: value if value.dtype == tf.string else tf.raw_ops.DeepCopy(x=value) for k, value in table.items()}
 
     def _read(self) -> Table:
         with tf.device(self._host):

@@ -11,6 +11,7 @@ import numpy as np
 
 from muster_trainer.data import Order
 from muster_trainer.snapshots.choice import Found
+from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import Ranks
 
@@ -52,7 +53,8 @@ class Part:
 class PeersMemory(Protocol):
     """Snapshots in the memory of replicas. Every rank calls the same methods in the same order."""
 
-    every_steps: int
+    between: StepsBetween
+    """After which steps snapshots are due."""
     copies: int
     """Replicas that hold each part besides the first."""
     is_on: bool
@@ -68,8 +70,8 @@ class PeersMemory(Protocol):
     def restore(self, found: Found) -> None:
         """Restores a snapshot. Raises BadConfiguration if it does not fit the model."""
 
-    def start(self) -> None:
-        """Prepares for new snapshots, after a restore."""
+    def start(self, step: int) -> None:
+        """Prepares for new snapshots, after a restore. Training begins after `step`."""
 
     def begin(self, step: int, event: str | None, on_complete: Callable[[int | None], object]) -> None:
         """Takes a snapshot after `step`, with the event of the step as JSON. First waits until the previous one is complete. Calls

@@ -154,7 +154,7 @@ class Training:
             if is_from_memory and found:
                 self.memory.restore(found)
                 self.last = _step_of(found)
-            self.memory.start()
+            self.memory.start(point.step)
         if self.engine.rank == 0:
             self.events.emit(point.event())
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
@@ -198,11 +198,15 @@ class Training:
         if point.storage_error:
             self._not_stored(point.storage_error)
         parts = self.memory.newest_part if self.memory else 0
+        where = "storage" if point.source is ResumeSource.STORAGE else "the beginning"
         if found is None and parts > point.step:
-            where = "storage" if point.source is ResumeSource.STORAGE else "the beginning"
-            message = f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}"
-            self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
-            self.events.complain(message)
+            self._not_in_memory(f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}")
+        elif self.memory and not parts and self.env.attempt and point.source is ResumeSource.STORAGE and not self.unmeasured:
+            self._not_in_memory(f"no replica has a snapshot of the attempts before in its memory; training goes on from {where}")
+
+    def _not_in_memory(self, message: str) -> None:
+        self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
+        self.events.complain(message)
 
     def _not_stored(self, cause: str) -> None:
         message = f"{cause}; training goes on with snapshots in memory"
@@ -228,6 +232,8 @@ class Training:
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
         self.last = self._as_event(step + 1, outcome, samples=len(indices), seconds=time.monotonic() - began)
+        if self.memory is not None:
+            self.memory.between.add_step(self.last.seconds)
         if self.engine.rank == 0:
             self._report_step(self.last)
         if not math.isfinite(outcome.loss):
@@ -267,7 +273,7 @@ class Training:
     @property
     def _holds_events(self) -> bool:
         """Whether a step counts as done only when its snapshot is complete, so that no step is lost that was reported."""
-        return self.memory is not None and self.memory.is_on and self.memory.every_steps == 1
+        return self.memory is not None and self.memory.is_on and self.memory.between.fixed == 1
 
     def _report_step(self, event: Step) -> None:
         done, loss, epoch, seconds = event.step, event.loss_value, event.epoch, event.seconds
@@ -301,7 +307,7 @@ class Training:
 
     def _snapshot(self, done: int, *, again: bool = False) -> None:
         """Takes a snapshot if one is due. `again`: after a resume, so that every shard has all of its copies again."""
-        if self.memory is None or (done % self.memory.every_steps and not again):
+        if self.memory is None or not (again or self.memory.between.is_due(done)):
             return
         held: Event | None = self.last if self._holds_events and not again else None
 
@@ -367,7 +373,7 @@ class Training:
     def _stop(self, done: int) -> ExitCode:
         self.events.phase(Activity.STOPPING)
         self.summaries.close()
-        if self.memory is not None and done % self.memory.every_steps:
+        if self.memory is not None and self.memory.between.newest != done:
             self._snapshot(done, again=True)
         self._land()
         if self.saver is None:

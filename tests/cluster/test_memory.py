@@ -1,0 +1,73 @@
+"""Pods of jobs that keep snapshots in memory are killed. Training goes on from the memory of the other pods, with storage and without it,
+and its losses equal those of an undisturbed job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.chaos.matrix import parametrised
+from tests.cluster.faults import Moment, kill_container
+from tests.support.cluster_jobs import CLAIM, EVENTS, EVERY, ClusterJob, Ground, Manifest, apart, of_matrix
+
+MEMORY: Manifest = {"everySteps": 1, "copies": 1, "sizeMib": 64}
+STORAGE: Manifest = {"persistentVolumeClaim": {"claimName": CLAIM}}
+Uninterrupted = Callable[[str], ClusterJob]
+
+
+def kill_all(job: ClusterJob, replica: str) -> None:
+    """At once: a pod that is made before the last one is killed would hold copies again."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda each: kill_container(job, each), job.replicas))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done, where the next attempt must resume from, and the notices that the job must give."""
+
+    strike: Callable[[ClusterJob, str], None]
+    source: str
+    storage: Manifest | None = field(default_factory=lambda: STORAGE)
+    notices: frozenset[str] = frozenset()
+
+
+FAULTS = {
+    "copy-lost": Fault(kill_container, "Memory"),
+    "copies-lost": Fault(kill_all, "Storage", notices=frozenset({"SnapshotIncomplete"})),
+    "storage-away": Fault(kill_container, "Memory", storage=None),
+}
+
+
+def keeping(name: str, storage: Manifest | None) -> Manifest:
+    """A job of the matrix that keeps snapshots in memory. Its events are on the claim in any case."""
+    checkpoint: Manifest = {"memory": MEMORY, "gracePeriodSeconds": 10}
+    manifest = apart(of_matrix(name, checkpoint=checkpoint | ({"everySteps": EVERY, "storage": storage} if storage else {})))
+    if storage is None:
+        for role in manifest["spec"]["roles"].values():
+            pod = role["template"]["spec"]
+            pod["volumes"] = [{"name": "events", "persistentVolumeClaim": {"claimName": CLAIM}}]
+            pod["containers"] = [{"name": "trainer", "volumeMounts": [EVENTS | {"name": "events"}]}]
+    return manifest
+
+
+@pytest.mark.timeout(900)
+@parametrised("tests/cluster/test_memory.py::test_a_job_goes_on_after")
+def test_a_job_goes_on_after(fault: str, job: str, ground: Ground, uninterrupted: Uninterrupted) -> None:
+    like, what = uninterrupted(job), FAULTS[fault]
+    befallen = ground.apply(keeping(job, what.storage))
+    moment = Moment.of(f"{fault}/{job}", replicas=befallen.replicas)
+    print(f"seed {fault}/{job}: {moment}")
+    befallen.wait_for_step(moment.step)
+    what.strike(befallen, moment.replica)
+    befallen.check_succeeded(like.losses())
+    _, *following = befallen.attempts
+    assert following[0]["resumedFrom"] == what.source, befallen.attempts
+    if what.source == "Memory":
+        assert [record["stepsLost"] for record in following] == [0], befallen.attempts
+        assert following[0]["stepResumed"] >= moment.step
+    else:
+        assert following[-1]["stepResumed"] % EVERY == 0, befallen.attempts
+    assert what.notices <= {event["reason"] for event in befallen.events("notice")}, befallen.story()

@@ -1,0 +1,227 @@
+"""Snapshots of ParameterServer training in the memory of the chief's replica.
+
+The chief reads all variables from the parameter servers, while no batch is handed out. A second thread copies them into the memory. A
+parameter server that is lost, or the process of the chief, then costs few steps or none. The servers exchange no snapshots, so the chief's
+memory is the only copy of what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from muster_contract.environment import ReplicaEnvironment
+from muster_contract.errors import BadConfiguration
+from muster_contract.notices import NoticeReason
+from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.events import Events
+from muster_trainer.host.priority import yield_to_steps
+from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, checksum, layout
+from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.interval import Cost, StepsBetween
+from muster_trainer.tensorflow.state import Table
+
+MIB = 1 << 20
+SLOTS = 2
+_LENGTH = struct.Struct("<Q")
+_ALIGNMENT = 64
+
+
+class ChiefMemory:
+    """See `muster_trainer.training.engine.PeersMemory`. `read` gives a copy of all variables, and `write` sets them. Before each snapshot,
+    the workers finish `in_flight` batches and get no others."""
+
+    copies = 1
+
+    def __init__(
+        self, arena: Arena, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]
+    ) -> None:
+        assert spec.memory is not None
+        self._env = ReplicaEnvironment.from_environment(os.environ)
+        self._events = Events.from_environment(os.environ, 0)
+        self._arena, self._spec, self._read, self._write = arena, spec.memory, read, write
+        self._identity = identity_of(spec, 1)
+        self.between = StepsBetween(spec.memory.every_steps, drained=in_flight)
+        self.is_on = True
+        self._flight: Future[Cost | None] | None = None
+        self._protected: Generation | None = None
+        self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
+        self._held = [each for each in arena.held() if self._is_own(each.header)]
+
+    @classmethod
+    def open(cls, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]) -> ChiefMemory | None:
+        """None if the job keeps none, or if there is no memory for them."""
+        if spec.memory is None:
+            return None
+        arena = Arena.from_environment(os.environ)
+        if arena is None:
+            message = "no snapshots are kept in memory: the supervisor of the chief could not get any"
+            Events.from_environment(os.environ, 0).notice(NoticeReason.MEMORY_UNUSED, message)
+            return None
+        return cls(arena, spec, in_flight=in_flight, read=read, write=write)
+
+    def _is_own(self, header: Header) -> bool:
+        return header.job == self._env.job_uid and header.attempt <= self._env.attempt and header.identity == self._identity
+
+    # resume
+
+    @property
+    def newest_part(self) -> int:
+        return newest_step([self._held])
+
+    def newest(self) -> Found | None:
+        while (found := choose([self._held], [""])) is not None:
+            ((_, slot),) = found.sources
+            if self._arena.is_intact(slot):
+                return found
+            self._held = [each for each in self._held if each.slot != slot]
+        return None
+
+    def restore(self, found: Found) -> None:
+        ((_, slot),) = found.sources
+        (header,) = found.headers
+        self._write(unpack(self._arena.payload(slot, header.size)))
+        self._protected = found.generation
+
+    def start(self, step: int) -> None:
+        self.between.start(step)
+        stride = layout(self._arena.size, slots=SLOTS)
+        if stride <= HEADER_BYTES:
+            self._turn_off(0)
+            return
+        self._arena.format(slots=SLOTS, stride=stride)
+
+    # snapshots
+
+    def begin(self, step: int, event: str | None, on_complete: Callable[[int | None], object]) -> None:
+        began = time.monotonic()
+        self.land()
+        self.between.start(step)
+        if not self.is_on:
+            on_complete(None)
+            return
+        packed = Packed(self._read())
+        header = Header(self._env.job_uid, self._env.attempt, step, "", self._identity, packed.size, 0, event=event)
+        if packed.size > self._arena.room:
+            self._turn_off(packed.size)
+            on_complete(None)
+            return
+        blocked = time.monotonic() - began
+        self._flight = self._thread.submit(self._deliver, packed, header, blocked, on_complete)
+
+    def land(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            cost = flight.result()
+            if cost is not None:
+                self.between.measure([cost])
+
+    def _deliver(self, packed: Packed, header: Header, blocked: float, on_complete: Callable[[int | None], object]) -> Cost:
+        began, worked = time.monotonic(), time.thread_time()
+        slot = self._free_slot()
+        self._arena.clear(slot)
+        content = self._arena.payload(slot, header.size)
+        packed.write(content)
+        self._arena.complete(slot, replace(header, checksum=checksum(content)))
+        self._protected = generation_of(header)
+        on_complete(SLOTS * header.size)
+        return Cost(blocked, time.thread_time() - worked, time.monotonic() - began, self.between.step_seconds)
+
+    def _free_slot(self) -> int:
+        generations = [self._generation(slot) for slot in range(SLOTS)]
+        if self._protected in generations:
+            return 1 - generations.index(self._protected)
+        return generations.index(min(generations))
+
+    def _generation(self, slot: int) -> Generation:
+        header = self._arena.header(slot)
+        return generation_of(header) if header and self._is_own(header) else (-1, 0)
+
+    def _turn_off(self, needed: int) -> None:
+        self.is_on = False
+        mib = -(-(SLOTS * (needed + HEADER_BYTES + PAGE) + PAGE) // MIB)
+        self._events.notice(
+            NoticeReason.MEMORY_UNUSED,
+            f"snapshots do not fit into checkpoint.memory.sizeMib: {self._spec.size_mib}, so none are kept in memory; write {mib} at least",
+        )
+
+
+class Packed:
+    """Variables as one run of bytes: the length of a list, the list as JSON, and the numbers of each variable, aligned. `size` is the
+    bytes that they take."""
+
+    def __init__(self, table: Table) -> None:
+        self._parts: list[np.ndarray] = []
+        entries = []
+        for (key, piece), value in table.items():
+            if value.dtype == tf.string:
+                texts = list(tf.reshape(value, [-1]).numpy())  # NumPy cuts off null bytes at the end of a single text
+                lengths = [len(text) for text in texts]
+                part = np.frombuffer(b"".join(texts), dtype=np.uint8)
+            else:
+                lengths = []
+                part = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8)
+            entries.append([key, piece, value.dtype.name, list(value.shape), part.nbytes, lengths])
+            self._parts.append(part)
+        self._index = json.dumps(entries).encode()
+        *self._starts, self.size = _starts(len(self._index), [part.nbytes for part in self._parts])
+
+    def write(self, content: memoryview) -> None:
+        """Copies them."""
+        content[: _LENGTH.size] = _LENGTH.pack(len(self._index))
+        content[_LENGTH.size : _LENGTH.size + len(self._index)] = self._index
+        target = np.frombuffer(content, dtype=np.uint8)
+        for part, start in zip(self._parts, self._starts, strict=True):
+            target[start : start + part.nbytes] = part
+
+
+def unpack(content: memoryview) -> Table:
+    """What `Packed.write` has written. Raises BadConfiguration if it is something else."""
+    try:
+        (length,) = _LENGTH.unpack_from(content)
+        entries = json.loads(bytes(content[_LENGTH.size : _LENGTH.size + length]))
+        *starts, end = _starts(length, [entry[4] for entry in entries])
+        if end != len(content):
+            raise ValueError(f"it has {len(content)} bytes, and its variables need {end}")
+        return dict(_tensor(content[start : start + entry[4]], entry) for entry, start in zip(entries, starts, strict=True))
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise BadConfiguration(f"a snapshot in memory does not fit this job: {error}") from error
+
+
+def _tensor(part: memoryview, entry: Any) -> tuple[tuple[str, str], tf.Tensor]:
+    key, piece, dtype, shape, _, lengths = entry
+    kind = tf.as_dtype(dtype)
+    if kind == tf.string:
+        value = tf.reshape(tf.constant(list(_texts(bytes(part), lengths)), dtype=tf.string), shape)
+    else:
+        value = tf.constant(np.frombuffer(bytes(part), dtype=kind.as_numpy_dtype).reshape(shape), dtype=kind)
+    return (key, piece), value
+
+
+def _texts(content: bytes, lengths: list[int]) -> Iterator[bytes]:
+    start = 0
+    for length in lengths:
+        yield content[start : start + length]
+        start += length
+
+
+def _starts(index: int, sizes: list[int]) -> list[int]:
+    """The first byte of each part, and the end."""
+    starts, end = [], _aligned(_LENGTH.size + index)
+    for size in sizes:
+        starts.append(end)
+        end = _aligned(end + size)
+    return [*starts, end]
+
+
+def _aligned(number: int) -> int:
+    return -(-number // _ALIGNMENT) * _ALIGNMENT
