@@ -397,6 +397,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "_renamed",
         lambda original: lambda member, status: replace(original(member, status), suffix=member.suffix),
     ),
+    _mutant(
+        "world-without-the-lost-worker",
+        "a world with spares gets smaller if a worker is lost, so that the batch of a step changes",
+        "transition.spares",
+        "next_plan",
+        lambda original: lambda status, facts: original(status, facts).part(in_place.kept_pods(status, facts)),
+    ),
+    _mutant(
+        "spares-in-the-world",
+        "spares train as members of a larger world",
+        "transition.spares",
+        "next_plan",
+        lambda original: lambda status, facts: facts.pool,
+    ),
 )
 
 
