@@ -870,11 +870,11 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    others = [pod for pod in world.pods.values() if not world.spared(pod) and not pod.view.standby and not world.left_behind(pod)]
-    attempts = {pod.trains for pod in others if pod.trains is not None and not pod.frozen}
+    members = [pod for pod in world.pods.values() if not world.spared(pod) and not world.left_behind(pod)]
+    attempts = {pod.trains for pod in members if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:
-        attempts = {pod.view.attempt for pod in others}
+        attempts = {pod.view.attempt for pod in members if not pod.view.standby}
         check(_one_world(world, attempts), "fence", f"pods of attempts {attempts} at once")
     check(not (world.job.status.phase is Phase.SUSPENDED and world.pods), "suspension", f"suspended with {list(world.pods)}")
 

@@ -12,7 +12,7 @@ from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.observed import ReplicaView
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, job, replica, report
+from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, report
 
 
 def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
@@ -116,3 +116,18 @@ def test_a_suspended_job_keeps_no_spares() -> None:
     decision = story.see(alive("worker-0", step=41), alive("worker-1"), spare("worker-2"), seconds=20)
     deleted = {action.name for action in decision.actions if isinstance(action, DeleteReplica)}
     assert deleted == {"digits-worker-0", "digits-worker-1", "digits-worker-2"}
+
+
+def test_a_world_with_a_spare_waits_until_the_lost_worker_has_ended() -> None:
+    """Its pod is deleted with a grace period, in which its processes may still write."""
+    story = training()
+    leaving = replace(alive("worker-1", step=41), deleting=at(20), due=at(50))
+    story.see(alive("worker-0", step=41), leaving, spare("worker-2"), seconds=20)
+    assert members(story) == ["worker-0", "worker-2"]
+    kept = alive("worker-0", attempt=1, waiting=True)
+    taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True))
+    story.see(kept, leaving, taken, seconds=21)
+    assert story.status.world
+    assert story.status.world.ready_time is None
+    story.see(kept, taken, seconds=22)
+    assert story.status.world.ready_time == at(22)

@@ -17,7 +17,7 @@ _Views = Mapping[Replica, list[ReplicaView]]
 
 
 def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of the members, and with the time when all of them first ran."""
+    """The status with the pods of the members, and with the time when all of them first ran and no older one trained any more."""
     world = status.world
     if world is None or not is_open(status):
         return status
@@ -27,6 +27,8 @@ def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     status = replace(status, world=world)
     if world.ready_time or is_held_back(status, facts.now) or running(status, facts) < len(world_members(status, facts)):
         return status
+    if any(facts.strategy.is_in_world(view.role) and _may_train(view) for view in facts.older_than(status.attempt)):
+        return status  # the world does without a worker that has yet to end
     world = replace(world, ready_time=facts.stamp)
     status = replace(status, world=world, start_time=status.start_time or facts.stamp, next_attempt_time=None)
     return status if facts.counts_steps(status) else with_start_phases(status, facts)
@@ -63,6 +65,10 @@ def _view_of(member: Member, views: _Views) -> ReplicaView | None:
 
 def _runs(view: ReplicaView | None) -> bool:
     return view is not None and view.phase is ReplicaPhase.RUNNING and view.deleting is None
+
+
+def _may_train(view: ReplicaView) -> bool:
+    return not view.over and not (view.report is not None and view.report.waiting)
 
 
 def _with_pod(member: Member, views: _Views, facts: Facts) -> Member:
