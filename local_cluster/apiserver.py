@@ -4,30 +4,27 @@ The scheduler and the controller manager run only where a caller wants them; no 
 certificate is one that the API server makes for itself, and the kubeconfig trusts that one only.
 """
 
-import ctypes
 import json
 import os
 import secrets
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import ClusterError
 from .places import Places
 from .ports import free_ports
-from .process import run
+from .process import run, running
 from .programs import API_SERVER, CONTROL_PROGRAMS, OLDEST_API_SERVER, Programs
 
 READY_TIMEOUT = 180.0
-STOP_TIMEOUT = 30.0
 WHICH_VARIABLE = "MUSTER_TEST_API_SERVER"
 """Which API server is started: `newest`, the default, or `oldest`, of the oldest Kubernetes that Muster supports."""
 _WHICH = {"newest": API_SERVER, "oldest": OLDEST_API_SERVER}
-PR_SET_PDEATHSIG = 1
 _CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "podgroup-protection-controller")
 
 
@@ -69,14 +66,14 @@ def api_server(
             *[f"--service-account-signing-key-file={folder / 'account.key'}", f"--service-account-key-file={folder / 'account.key'}"],
             *["--service-account-issuer=https://kubernetes.default.svc", "--profiling=false", *gates, *arguments],
         ]
-        stack.enter_context(_running(etcd, folder / "etcd.log"))
-        process = stack.enter_context(_running(server, folder / "apiserver.log"))
+        stack.enter_context(running(etcd, folder / "etcd.log"))
+        process = stack.enter_context(running(server, folder / "apiserver.log"))
         kubeconfig = folder / "kubeconfig"
         _write_kubeconfig(kubeconfig, port=port, token=token, certificate=folder / "certificates" / "apiserver.crt")
         _wait_until_ready(process, kubeconfig, kubectl=programs.path("kubectl"), log=folder / "apiserver.log")
         if controllers:
             for name, command in _controllers(programs, folder, kubeconfig).items():
-                stack.enter_context(_running([*command, *gates], folder / f"{name}.log"))
+                stack.enter_context(running([*command, *gates], folder / f"{name}.log"))
         yield kubeconfig
 
 
@@ -89,15 +86,8 @@ def _program() -> str:
 
 
 def _controllers(programs: Programs, folder: Path, kubeconfig: Path) -> dict[str, list[str]]:
-    """The commands of the scheduler, which tries pods again after a second at most, and of the controller manager."""
-    configuration = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
-        "leaderElection": {"leaderElect": False},
-        "podInitialBackoffSeconds": 1,
-        "podMaxBackoffSeconds": 1,
-    }
+    """The commands of the scheduler and of the controller manager."""
+    configuration = scheduler_configuration(kubeconfig)
     (folder / "scheduler.yaml").write_text(json.dumps(configuration))
     manager = [
         *[str(programs.path("kube-controller-manager")), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0"],
@@ -107,26 +97,16 @@ def _controllers(programs: Programs, folder: Path, kubeconfig: Path) -> dict[str
     return {"kube-controller-manager": manager, "kube-scheduler": scheduler}
 
 
-@contextmanager
-def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _die_with_parent() -> None:
-    """Runs between fork and exec: a test run that is killed outright leaves no server behind."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def scheduler_configuration(kubeconfig: Path) -> dict[str, Any]:
+    """The configuration of a scheduler that tries pods again after a second at most."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
+        "leaderElection": {"leaderElect": False},
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 1,
+    }
 
 
 def _write_kubeconfig(path: Path, *, port: int, token: str, certificate: Path) -> None:

@@ -1,14 +1,19 @@
-"""Commands with deadlines. Nothing of the harness starts a process in another way, save the daemons in `engine` and `apiserver`."""
+"""Commands with deadlines, and programs that run until they are stopped. Nothing of the harness starts a process in another way, save the
+daemons in `engine`."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .errors import CommandFailedError, MissingError
 
 LAST_LINES = 30
+STOP_TIMEOUT = 30.0
+PR_SET_PDEATHSIG = 1
 
 
 def run(
@@ -60,6 +65,36 @@ def run(
     if done.returncode != 0:
         raise CommandFailedError(f"{name} ended with {done.returncode}", _tail(done.stderr or done.stdout, log))
     return (done.stdout or b"").decode(errors="replace")
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a program until the end of the block. `log` gets both output streams. `env`: all of its variables; by default those of this
+    process."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def die_with_parent() -> None:
+    """Runs between fork and exec: a test run that is killed outright leaves no program behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def succeeds(command: Sequence[str | Path], timeout: float, *, env: Mapping[str, str] | None = None) -> bool:

@@ -167,6 +167,7 @@ INJECTIONS: dict[str, Injection] = {
     "GangDiffers": unscheduled(
         "all pods in a single pod group should have the same priority as the pod group's priority, got 1000 and 0", "SchedulerError"
     ),
+    "GangReasonHidden": unscheduled('error in "DynamicResources" PodGroupPostFilter plugins: not found', "SchedulerError"),
     "GangPreempts": unscheduled("minCount (2) cannot be satisfied: 1 scheduled, 0 remaining, pod group preemption: ongoing preemption"),
     "VolumeCount": unscheduled(f"{NODES}4 node(s) exceed max volume count{END}"),
     "NodesUnderPressure": unscheduled(f"{NODES}4 node(s) had untolerated taint {{node.kubernetes.io/disk-pressure: }}{END}"),

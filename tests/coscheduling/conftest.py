@@ -7,27 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.api_server.cluster import Cluster
-from tests.support.api_server.coscheduling import coscheduling, define
-from tests.support.api_server.fake_nodes import scheduling
+from tests.support.api_server.coscheduling import scheduling_with_coscheduling
+from tests.support.api_server.fixtures import create_priority_classes, operator
 from tests.support.api_server.gangs import jobs_on_nodes
 from tests.support.api_server.jobs import Jobs
-from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.api_server.operators import OperatorProcess
+
+__all__ = ["cluster", "jobs", "operator"]  # pytest finds the fixture that is imported
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("control-plane")
-    groups = "gangScheduling.apiGroups={scheduling.x-k8s.io}"
-    with scheduling(folder, has_gangs=False, options=["--set", groups]) as cluster:
-        define(cluster.admin)
-        with coscheduling(folder, cluster.kubeconfig):
-            yield cluster
-
-
-@pytest.fixture(scope="session")
-def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+    with scheduling_with_coscheduling(tmp_path_factory.mktemp("control-plane")) as cluster:
+        create_priority_classes(cluster.admin)
+        yield cluster
 
 
 @pytest.fixture

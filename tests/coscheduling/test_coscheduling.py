@@ -15,9 +15,11 @@ from tests.support.api_server.gangs import (
     placed,
     pod_group,
     pod_group_path,
+    running,
     waits,
 )
 from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Kubelet
 from tests.support.waiting import wait_until
 
 
@@ -66,6 +68,40 @@ def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
         "worker": SCHEDULER_NAME,
         "evaluator": "default-scheduler",
     }
+
+
+def test_a_job_of_higher_priority_preempts_another_which_goes_on_afterwards(jobs: Jobs) -> None:
+    jobs.submit(gang_job("low", 3, scheduling={"priorityClassName": "low"}))
+    jobs.reaches("low", "Running")
+    jobs.submit(gang_job("high", NODES, scheduling={"priorityClassName": "high"}))
+    jobs.reaches("high", "Running")
+    low = jobs.status("low")
+    assert (len(placed(jobs, "low")), len(low["restarts"]["preemption"]), low["restarts"]["total"]) == (0, 1, 1)
+    end(jobs, "high")
+    jobs.reaches("low", "Running", attempt=1)
+
+
+def test_a_gang_that_does_not_fit_preempts_a_pod_all_the_same(jobs: Jobs) -> None:
+    """The limit that docs/scheduling.md names: this scheduler looks at one pod when it preempts, and not at the gang."""
+    jobs.submit(gang_job("low", NODES, scheduling={"priorityClassName": "low"}))
+    jobs.reaches("low", "Running")
+    jobs.submit(gang_job("high", NODES + 1, scheduling={"priorityClassName": "high"}))
+    wait_until(lambda: jobs.status("low")["restarts"].get("preemption"), "the low job is preempted")
+    jobs.delete("high")
+    jobs.reaches("low", "Running")
+
+
+def test_a_pod_that_waits_gets_a_node_when_others_have_succeeded(jobs: Jobs) -> None:
+    jobs.submit(gang_job("other", 2))
+    jobs.reaches("other", "Running")
+    elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
+    jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
+    wait_until(lambda: len(running(jobs, "elastic")) == 3, "its fewest replicas run")
+    [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
+    for pod in running(jobs, "elastic")[:2]:
+        Kubelet(jobs.api).end(pod, 0)
+    wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+    wait_until(lambda: pod_group(jobs, "elastic", COSCHEDULING)["spec"]["minMember"] == 2, "the count follows")
 
 
 def test_a_pod_that_replaces_another_joins_the_pod_group_as_it_is(jobs: Jobs) -> None:

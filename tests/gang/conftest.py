@@ -8,23 +8,19 @@ import pytest
 
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import scheduling
+from tests.support.api_server.fixtures import create_priority_classes, operator
 from tests.support.api_server.gangs import jobs_on_nodes
 from tests.support.api_server.jobs import Jobs
-from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.api_server.operators import OperatorProcess
+
+__all__ = ["cluster", "jobs", "operator"]  # pytest finds the fixture that is imported
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with scheduling(tmp_path_factory.mktemp("control-plane")) as cluster:
-        for name, value in (("low", 10), ("high", 1000)):
-            cluster.admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
+        create_priority_classes(cluster.admin)
         yield cluster
-
-
-@pytest.fixture(scope="session")
-def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
 
 
 @pytest.fixture

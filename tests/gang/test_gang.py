@@ -8,9 +8,10 @@ from muster.client.connection import Target, connected
 from muster.client.looking import snapshot_of
 from muster.explain.explain import explain
 from tests.support.api_server.cluster import Cluster
-from tests.support.api_server.fake_nodes import add_node
-from tests.support.api_server.gangs import NODES, ROOM, end, gang_job, has_no_pod_group, placed, pod_group, pod_group_path, waits
+from tests.support.api_server.fake_nodes import add_node, remove_node
+from tests.support.api_server.gangs import NODES, ROOM, end, gang_job, has_no_pod_group, placed, pod_group, pod_group_path, running, waits
 from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.kubelet import Kubelet
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -53,6 +54,27 @@ def test_an_elastic_job_is_placed_with_its_fewest_replicas(jobs: Jobs) -> None:
     wait_until(lambda: condition(jobs.status("elastic"), "GangScheduled").get("status") == "True", "the gang is placed")
     assert (len(jobs.pods("elastic")), len(placed(jobs, "elastic"))) == (4, 3)
     assert pod_group(jobs, "elastic")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+
+
+def test_a_pod_that_waits_gets_a_node_when_others_have_succeeded(jobs: Jobs) -> None:
+    jobs.submit(gang_job("other", 2))
+    jobs.reaches("other", "Running")
+    elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
+    jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
+    wait_until(lambda: len(running(jobs, "elastic")) == 3, "its fewest replicas run")
+    [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
+    for pod in running(jobs, "elastic")[:2]:
+        Kubelet(jobs.api).end(pod, 0)
+    wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+    assert pod_group(jobs, "elastic")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+
+
+def test_a_pod_that_waits_gets_a_node_when_the_smallest_world_is_made_smaller(jobs: Jobs) -> None:
+    elastic = {"minReplicas": NODES + 1, "maxReplicas": NODES + 1}
+    jobs.submit(gang_job("elastic", NODES + 1, elastic=elastic, batch={"globalSize": 60}))
+    waits(jobs, "elastic")
+    jobs.patch("elastic", {"spec": {"elastic": {"minReplicas": NODES}}})
+    wait_until(lambda: len(placed(jobs, "elastic")) == NODES, "the smaller world has nodes")
 
 
 def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
@@ -126,9 +148,32 @@ def test_a_packed_world_is_placed_on_one_rack_where_it_fits(jobs: Jobs) -> None:
 def test_explain_names_the_reason_of_one_pod_before_the_wait_of_the_gang(jobs: Jobs, cluster: Cluster) -> None:
     jobs.submit(gang_job("digits", 3, template={"nodeSelector": {"pool": "absent"}}))
     waits(jobs, "digits")
+    assert causes(jobs, cluster, "digits")[:2] == ["NodeSelector", "GangWaits"]
 
-    async def causes() -> list[str]:
+
+def test_a_missing_claim_is_explained_though_the_scheduler_hides_it(jobs: Jobs, cluster: Cluster) -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "absent"}}
+    jobs.submit(gang_job("digits", 3, template={"volumes": [volume]}))
+    wait_until(lambda: "hides the reason" in jobs.status("digits").get("message", ""), "the status says that the reason is hidden")
+    assert causes(jobs, cluster, "digits")[:2] == ["ClaimMissing", "GangReasonHidden"]
+
+
+def test_a_cluster_without_nodes_is_explained_though_the_scheduler_hides_it(jobs: Jobs, cluster: Cluster) -> None:
+    for node in jobs.api.items("/api/v1/nodes"):
+        remove_node(jobs.api, node["metadata"]["name"])
+    jobs.submit(gang_job("digits", 3))
+    wait_until(lambda: "the cluster has no nodes" in jobs.status("digits").get("message", ""), "the status says that there are no nodes")
+    assert causes(jobs, cluster, "digits")[0] == "GangReasonHidden"
+    for number in range(3):
+        add_node(jobs.api, f"node-{number}", cpu=2)
+    jobs.reaches("digits", "Running")
+
+
+def causes(jobs: Jobs, cluster: Cluster, name: str) -> list[str]:
+    """What `muster explain` finds."""
+
+    async def look() -> list[str]:
         async with connected(Target(jobs.namespace, kubeconfig=str(cluster.kubeconfig))) as connection:
-            return [finding.cause.id for finding in explain(await snapshot_of(connection, "digits")).findings]
+            return [finding.cause.id for finding in explain(await snapshot_of(connection, name)).findings]
 
-    assert asyncio.run(causes())[:2] == ["NodeSelector", "GangWaits"]
+    return asyncio.run(look())

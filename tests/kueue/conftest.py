@@ -8,9 +8,12 @@ import pytest
 
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, scheduling
+from tests.support.api_server.fixtures import create_priority_classes, operator
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kueue import API, aggregation, can_show_positions, define, kueue, kueue_object, quota
-from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.api_server.operators import OperatorProcess
+
+__all__ = ["cluster", "jobs", "operator"]  # pytest finds the fixture that is imported
 
 QUOTA = 4
 """CPUs of the only ClusterQueue. Its nodes have more, so only the quota makes a job wait."""
@@ -32,8 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shows_positions: bool) -> 
         define(cluster.admin)
         with kueue(folder, cluster.kubeconfig, shows_positions=shows_positions, ready_seconds=READY_SECONDS):
             admin = cluster.admin
-            for name, value in (("low", 10), ("high", 1000)):
-                admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
+            create_priority_classes(admin)
             admin.create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "main", {"nodeLabels": {"pool": "main"}}))
             spec = {
                 "namespaceSelector": {},
@@ -45,12 +47,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shows_positions: bool) -> 
                 add_node(admin, f"main-{number}", cpu=4, labels={"pool": "main"})
             add_node(admin, "other", cpu=16)
             yield cluster
-
-
-@pytest.fixture(scope="session")
-def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -12,21 +12,19 @@ from typing import TypeVar
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
 from muster.control.admission import Admitted
-from muster.control.cluster import Child, Object, owner_of
+from muster.control.cluster import Child, Object
 from muster.control.dependencies import Dependencies
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
 from muster.control.fairness import Slots
 from muster.control.network_policy import network_policy
+from muster.control.owned import ensured
+from muster.control.pod_groups import PodGroups
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
-from muster.lifecycle.facts import gang
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
-from muster.render.form import is_outdated
-from muster.render.gang import SCHEDULERS, pod_group, priority_class_of, with_count
 from muster.render.kueue import Placement, placed, pod_set_of
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
-from muster.strategies.registry import strategy_of
 
 AT_ONCE = 48
 """Concurrent requests for all jobs. More would only wait at the API server. Namespaces take turns when there are more."""
@@ -56,6 +54,7 @@ class Executor:
         self._dependencies = dependencies
         self._cluster = dependencies.cluster
         self._store = dependencies.store
+        self.pod_groups = PodGroups(dependencies.cluster, dependencies.store)
         self._slots = Slots(AT_ONCE)
 
     async def carry_out(self, admitted: Admitted, actions: Sequence[Action], placements: Mapping[str, Placement] | None = None) -> Created:
@@ -71,7 +70,7 @@ class Executor:
             return Created(0, left=0)
         plans = plans_of(job)  # once for all pods, because the cost grows with the number of replicas
         await self._ensure_objects(job, plans)
-        group = await self._ensure_pod_group(admitted)
+        group = await self.pod_groups.ensure(admitted)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
         _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group, placements or {})))
         return Created(len(batch), left=len(creations) - len(batch))
@@ -110,55 +109,16 @@ class Executor:
         """Creates the headless service, and the network policy if the installation uses them."""
         service = render_service(job, ClusterAddresses(job.metadata.name, job.metadata.namespace))
         manifests = [network_policy(job), service] if self._dependencies.policies else [service]
-        await asyncio.gather(*(self._ensure(job, manifest) for manifest in manifests))
+        await asyncio.gather(*(ensured(self._cluster, job, manifest) for manifest in manifests))
         self._store.put_service(job.key, job.metadata.uid)
 
     async def _ensure_objects(self, job: TrainingJob, plans: Plans) -> None:
         """Creates the ConfigMaps and Secrets of the strategy, which the pods mount. Updates a ConfigMap when the spec changes."""
         for manifest in render_objects(job, plans.whole, ClusterAddresses(job.metadata.name, job.metadata.namespace)):
-            existing = await self._ensure(job, manifest)
+            existing = await ensured(self._cluster, job, manifest)
             if manifest["kind"] == "ConfigMap" and existing.get("data", {}) != manifest["data"]:
                 identity = {name: existing["metadata"][name] for name in ("uid", "resourceVersion")}  # no other object of this name
                 await self._cluster.replace({**manifest, "metadata": {**manifest["metadata"], **identity}})
-
-    async def _ensure_pod_group(self, admitted: Admitted) -> Object | None:
-        """Creates the job's PodGroup, or updates its count, which depends on the world. It exists before the pods that name it.
-
-        A PodGroup of an earlier spec is replaced when it has no members. Until then it stays, because its members may run.
-        """
-        job = admitted.job
-        scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
-        if scheduler is None:
-            return None
-        count = gang.size(job.spec, job.status)
-        wanted = pod_group(job, scheduler, count=count, priority_class=priority_class_of(job, admitted.defaults))
-        try:
-            existing = await self._ensure(job, wanted)
-        except NotFoundError:
-            message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job, so that it goes without"
-            raise RefusedError(message) from None
-        strategy, is_leaving = strategy_of(job.spec.strategy), "deletionTimestamp" in existing["metadata"]
-        views = [child.view for child in self._store.children(job.key)]
-        has_members = any(strategy.is_in_world(view.role) and not view.phase.ended for view in views)
-        if (is_leaving or is_outdated(existing, wanted)) and not has_members:
-            if not is_leaving:
-                with suppress(NotFoundError):
-                    await self._cluster.delete(existing)
-            raise ConflictError(f"PodGroup {job.metadata.name} of an earlier spec is not gone yet")
-        updated = with_count(existing, scheduler, count)
-        return existing if updated == existing else await self._cluster.replace(updated)
-
-    async def _ensure(self, job: TrainingJob, manifest: Object) -> Object:
-        try:
-            existing = await self._cluster.create(manifest)
-        except AlreadyExistsError:
-            existing = await self._cluster.read(manifest)
-        if owner_of(existing) != job.metadata.uid:
-            what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            if "deletionTimestamp" in existing["metadata"] or owner_of(existing):
-                raise ConflictError(f"{what} of an earlier job of this name is not gone yet")
-            raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
-        return existing
 
     async def _create(
         self, admitted: Admitted, action: CreateReplica, plans: Plans, group: Object | None, placements: Mapping[str, Placement]

@@ -254,6 +254,7 @@ class Reconciler:
     async def _settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
         try:
             await self._queues.settle(admitted, status, observed)
+            await self._executor.pod_groups.follow(admitted.job.with_status(status))
         except RefusedError as error:
             self._refused[admitted.job.metadata.uid] = str(error)
             raise
@@ -275,6 +276,7 @@ class Reconciler:
         if previous and previous != uid:
             self._admission.forget(previous)
             self._queues.forget(key, previous)
+            self._executor.pod_groups.forget(previous)
             self._slots.release(key)
             self._refused.pop(previous, None)
             self._listed_at.pop(key, None)

@@ -76,6 +76,13 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "if the job does that, an admission webhook or policy of the cluster changes its pods",
     ),
     (
+        "GangReasonHidden",  # a fault of Kubernetes 1.37: no pod of the PodGroup got as far as the plugin DynamicResources
+        r"PodGroupPostFilter plugins: not found",
+        "the scheduler tried no node for any pod, and hides the reason: the cluster has no nodes, "
+        "or a PersistentVolumeClaim of the pods is missing or has no volume",
+        "see kubectl get nodes, and kubectl describe pvc for the claims in roles.*.template and checkpoint.storage",
+    ),
+    (
         "GangPreempts",
         r"pod ?group preemption: (?:found a placement|ongoing preemption)",
         "pods of lower priority give way to the job",

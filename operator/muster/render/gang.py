@@ -113,17 +113,19 @@ def priority_class_of(job: TrainingJob, defaults: Sequence[JobDefaults]) -> str:
     return next((str(spec["priorityClassName"] or "") for spec in reversed(given) if "priorityClassName" in spec), "")
 
 
+def identity(job: TrainingJob, scheduler: GangScheduler) -> dict[str, Any]:
+    """The PodGroup of the job, without its contents."""
+    metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace}
+    return {"apiVersion": f"{scheduler.group}/{scheduler.version}", "kind": "PodGroup", "metadata": metadata}
+
+
 def pod_group(job: TrainingJob, scheduler: GangScheduler, *, count: int, priority_class: str) -> dict[str, Any]:
     """The manifest of the job's PodGroup. The scheduler places `count` pods at once or none."""
     owner, spec = owner_of(job), scheduler.spec(job, priority_class)
     labels = {**labels_of(job), FORM_LABEL: digest_of(spec)}
-    metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace, "labels": labels}
-    return {
-        "apiVersion": f"{scheduler.group}/{scheduler.version}",
-        "kind": "PodGroup",
-        "metadata": {**metadata, **({"ownerReferences": [owner]} if owner else {})},
-        "spec": _merged(spec, scheduler.minimum, count),
-    }
+    base = identity(job, scheduler)
+    metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
+    return {**base, "metadata": metadata, "spec": _merged(spec, scheduler.minimum, count)}
 
 
 def with_count(group: dict[str, Any], scheduler: GangScheduler, count: int) -> dict[str, Any]:

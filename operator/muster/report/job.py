@@ -103,6 +103,11 @@ def _since(job: JobView) -> str:
 def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
     progress, goodput = status.progress, status.goodput
     shown: dict[str, str] = {}
+    if status.queue is not None:
+        shown["queued"] = status.queue.summary
+        if status.queue.cluster_queue_position is not None:
+            shown["position in its ClusterQueue"] = str(status.queue.cluster_queue_position)
+        shown["in the queue since, UTC"] = clock(status.queue.since.timestamp(), with_date=True)
     if status.workers:
         shown["workers"] = status.workers
     if progress is not None:

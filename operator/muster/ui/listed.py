@@ -25,6 +25,8 @@ class Listed:
     name: str
     strategy: str = ""
     state: str = ""
+    queue: str = ""
+    """Position and queue in short, while it waits in one."""
     workers: str = ""
     step: int | None = None
     percent: int | None = None
@@ -46,7 +48,7 @@ class Listed:
 def row_of(job: Object) -> Listed:
     """The row of a job of the API server. What does not fit is left out, because an older operator may have written it."""
     metadata, status = job["metadata"], job.get("status") or {}
-    progress, restarts = status.get("progress") or {}, status.get("restarts") or {}
+    progress, restarts, queue = (status.get(part) or {} for part in ("progress", "restarts", "queue"))
     try:
         created: float | None = datetime.fromisoformat(str(metadata.get("creationTimestamp"))).timestamp()
     except ValueError:
@@ -57,6 +59,7 @@ def row_of(job: Object) -> Listed:
         name=str(metadata["name"]),
         strategy=_text(job["spec"].get("strategy")),
         state=_text(status.get("phase")) or "Pending",
+        queue=_text(queue.get("summary")),
         workers=_text(status.get("workers")),
         step=_whole(progress.get("step")),
         percent=_whole(progress.get("percent")),
@@ -76,6 +79,7 @@ def row_of_status(kind: Kind, namespace: str, name: str, *, status: TrainingJobS
         name=name,
         strategy=_text(strategy),
         state=status.phase.value,
+        queue=_text(status.queue.summary) if status.queue else "",
         workers=status.workers,
         step=progress.step if progress else None,
         percent=progress.percent if progress else None,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,10 +10,14 @@ import yaml
 
 import local_cluster
 from tests.support.api_server.api import Api, ApiError
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.fake_nodes import scheduling
 from tests.support.api_server.gangs import COSCHEDULING
 from tests.support.waiting import wait_until
 
 SCHEDULER_NAME = "scheduler-plugins-scheduler"
+PERMIT_SECONDS = 10
+"""How long a pod of a gang waits for the others before the scheduler gives its place to others."""
 
 
 def define(api: Api) -> None:
@@ -28,15 +31,10 @@ def define(api: Api) -> None:
 
 @contextmanager
 def coscheduling(folder: Path, kubeconfig: Path) -> Iterator[None]:
-    """Runs the scheduler. It tries pods again after a second at most, and lets a pod of a gang wait ten seconds for the others."""
+    """Runs the scheduler. It tries pods again after a second at most."""
     coscheduling = {"name": "Coscheduling"}
     configuration = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
-        "leaderElection": {"leaderElect": False},
-        "podInitialBackoffSeconds": 1,
-        "podMaxBackoffSeconds": 1,
+        **local_cluster.scheduler_configuration(kubeconfig),
         "profiles": [
             {
                 "schedulerName": SCHEDULER_NAME,
@@ -44,7 +42,7 @@ def coscheduling(folder: Path, kubeconfig: Path) -> Iterator[None]:
                     "multiPoint": {"enabled": [coscheduling]},
                     "queueSort": {"enabled": [coscheduling], "disabled": [{"name": "*"}]},
                 },
-                "pluginConfig": [{"name": "Coscheduling", "args": {"permitWaitingTimeSeconds": 10}}],
+                "pluginConfig": [{"name": "Coscheduling", "args": {"permitWaitingTimeSeconds": PERMIT_SECONDS}}],
             }
         ],
     }
@@ -52,14 +50,19 @@ def coscheduling(folder: Path, kubeconfig: Path) -> Iterator[None]:
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["scheduler-plugins"])
     command = [str(programs.path("scheduler-plugins")), f"--config={folder / 'coscheduling.yaml'}", "--secure-port=0"]
-    with (folder / "coscheduling.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with local_cluster.running(command, folder / "coscheduling.log") as process:
         yield
         assert process.poll() is None, (folder / "coscheduling.log").read_text()[-2000:]
-    finally:
-        process.terminate()
-        process.wait(30)
+
+
+@contextmanager
+def scheduling_with_coscheduling(folder: Path, *, options: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A cluster whose gangs are those of scheduler-plugins. It has no nodes yet."""
+    groups = ["--set", "gangScheduling.apiGroups={scheduling.x-k8s.io}"]
+    with scheduling(folder, has_gangs=False, options=[*groups, *options]) as cluster:
+        define(cluster.admin)
+        with coscheduling(folder, cluster.kubeconfig):
+            yield cluster
 
 
 def _serves(api: Api) -> bool:

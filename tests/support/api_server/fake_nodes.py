@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,13 +50,8 @@ def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: s
         stages.append(complete)
     (folder / "stages.yaml").write_text(yaml.safe_dump_all(stages))
     command = [str(programs.path("kwok")), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
-    with (folder / "kwok.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with local_cluster.running(command, folder / "kwok.log"):
         yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def add_node(api: Api, name: str, *, cpu: int, labels: Mapping[str, str] | None = None) -> None:

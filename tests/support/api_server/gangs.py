@@ -42,6 +42,10 @@ def placed(jobs: Jobs, name: str) -> list[Object]:
     return [pod for pod in jobs.pods(name) if pod["spec"].get("nodeName")]
 
 
+def running(jobs: Jobs, name: str) -> list[Object]:
+    return [pod for pod in jobs.pods(name) if pod["status"].get("phase") == "Running"]
+
+
 def pod_group_path(jobs: Jobs, name: str, api: str = NATIVE) -> str:
     return f"/apis/{api}/namespaces/{jobs.namespace}/podgroups/{name}"
 

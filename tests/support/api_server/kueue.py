@@ -103,9 +103,7 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
     environment = dict(os.environ)
     if shows_positions:
         command = [*_in_cluster(folder, kubeconfig, environment), *command]
-    with (folder / "kueue.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-    try:
+    with local_cluster.running(command, folder / "kueue.log", env=environment) as process:
         for manifest in _webhooks(f"https://127.0.0.1:{webhook}", authority):
             api.create(f"/apis/admissionregistration.k8s.io/v1/{_HOOKS[manifest['kind']]}", manifest)
         wait_until(lambda: _answers(api) or process.poll() is not None, "the webhooks of Kueue answer")
@@ -113,9 +111,6 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
         if shows_positions:
             _register_visibility(api)
         yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def _source() -> Path:

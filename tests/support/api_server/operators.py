@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+import local_cluster
 from local_cluster.ports import free_ports
 from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
 from tests.support.waiting import wait_until
@@ -51,7 +52,14 @@ class OperatorProcess:
     def start(self) -> OperatorProcess:
         with self.log.open("ab") as output:
             command = [sys.executable, "-m", "muster.kubernetes"]
-            self.process = subprocess.Popen(command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=local_cluster.die_with_parent,
+            )
         return self
 
     def ready(self) -> OperatorProcess:

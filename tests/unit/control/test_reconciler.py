@@ -37,7 +37,12 @@ class World:
         self.cluster = MemoryCluster()
         self.store = Store(time.monotonic)
         self.reports = Reports()
-        self.reconciler = Reconciler(Dependencies(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **settings))
+        self._settings = settings
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins with a new reconciler, as a new leader does."""
+        self.reconciler = Reconciler(Dependencies(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **self._settings))
 
     def submit(self, **changes: Any) -> None:
         self.store.put_job(self.cluster.put(job_object(**changes)))

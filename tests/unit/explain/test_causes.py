@@ -106,6 +106,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("GangWaits", S, "Unschedulable", GROUP + "pod group preemption: No preemption victims found for incoming preemptor"),
     ("GangPreempts", S, "Unschedulable", GROUP + "pod group preemption: found a placement for podgroup, preempting 4 victims"),
     ("GangPreempts", S, "Unschedulable", GROUP + "pod group preemption: ongoing preemption on nominated nodes"),
+    ("GangReasonHidden", S, "SchedulerError", 'error in "DynamicResources" PodGroupPostFilter plugins: not found'),
     ("GangDiffers", S, "SchedulerError", SAME + "priority as the pod group's priority, got 1000 and 0"),
     ("GangDiffers", S, "SchedulerError", SAME + '.spec.schedulerName set, got: "a" and "b"'),
     ("GangDiffers", S, "SchedulerError", SAME + "preemption policy, got Never and PreemptLowerPriority"),

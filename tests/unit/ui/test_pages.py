@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
+from muster.api.status import TrainingJobStatus
 from muster.client import errors
 from muster.report.job import JobView
 from muster.ui.app import HEADERS, Pages
@@ -197,6 +198,40 @@ def test_a_row_of_a_job_that_an_older_operator_wrote_is_shown() -> None:
     metadata = {"name": "digits", "namespace": "default", "creationTimestamp": "soon"}
     row = row_of({"metadata": metadata, "spec": {}, "status": {"phase": 3, "progress": {"step": "many", "loss": 0.5}}})
     assert row == Listed("cluster", "default", "digits", state="Pending")
+
+
+WAITING = {"name": "team-a", "since": "2026-11-21T11:20:00Z", "position": 3, "clusterQueuePosition": 7, "summary": "3 in team-a"}
+
+
+class Waiting:
+    """A cluster with a job that waits in a queue, and one that does not."""
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        statuses: dict[str, dict[str, Any]] = {"digits": {"queue": WAITING}, "other": {"phase": "Running"}}
+        return [row_of({"metadata": {"name": name, "namespace": "a"}, "spec": {}, "status": each}) for name, each in statuses.items()]
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        return JobView(name, "Pending", TrainingJobStatus.from_wire({"queue": WAITING}))
+
+
+def test_a_job_that_waits_in_a_queue_says_where_and_since_when(tmp_path: Path) -> None:
+    waiting: Source = Waiting()
+
+    async def look(browser: Browser) -> None:
+        listed = await (await browser.get("/")).text()
+        assert re.findall(r'data-name="queued">([^<]*)<', listed) == ["3 in team-a", ""]
+        page = await (await browser.get("/jobs/cluster/a/digits")).text()
+        for words in ("3 in team-a", "position in its ClusterQueue", ">7<", "2026-11-21 11:20:00"):
+            assert words in page
+
+    visit({"cluster": waiting}, look)
+
+
+def test_the_list_has_no_column_for_queues_when_no_job_waits_in_one(tmp_path: Path) -> None:
+    async def look(browser: Browser) -> None:
+        assert "queued" not in await (await browser.get("/")).text()
+
+    visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent)}, look)
 
 
 class Broken:
