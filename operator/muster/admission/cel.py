@@ -8,10 +8,11 @@ needs the fewest fields, and the rules for changes are in a policy (`change_poli
 
 from __future__ import annotations
 
-from muster.admission.change_policy import ENDED, HAS_ENDED, IDLE, while_it_runs
+from muster.admission.change_policy import ENDED, HAS_ENDED, while_it_runs
 from muster.admission.changes import NEVER, REPLICAS
-from muster.admission.conditions import literals
+from muster.admission.conditions import literal, literals
 from muster.admission.rules import SPEC, Part, Rule, rules_for, rules_for_all
+from muster.api.status import Phase
 from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
 
 Validation = dict[str, str]
@@ -31,7 +32,7 @@ def validations() -> dict[Part, list[Validation]]:
     for name in NEVER:
         message = f"{name}: cannot be changed; delete the job and apply it again"
         found.setdefault((*SPEC, name), []).append({"rule": "self == oldSelf", "message": message})
-    found[()] += _scaling()
+    found[()].append(_scaling())
     return found
 
 
@@ -55,20 +56,22 @@ def _validation(rule: Rule, condition: str) -> Validation:
     return {"rule": condition, "message": f"{label}: {rule.message}"}
 
 
-def _scaling() -> list[Validation]:
+def _scaling() -> Validation:
     """The rule for the replicas of a role. `kubectl scale` changes them without the change policy, which cannot see the job then.
 
-    A write of the status leaves them as they are, so the API server evaluates the first part only.
+    A write of the status leaves them as they are, so the API server evaluates only the first part.
     """
-    here, before = "self.spec.roles[name]", "oldSelf.spec.roles[name]"
-    unchanged = f"has({here}.replicas) == has({before}.replicas) && (!has({here}.replicas) || {here}.replicas == {before}.replicas)"
-    same = f"self.spec.roles.all(name, !(name in oldSelf.spec.roles) || ({unchanged})) || has(self.spec.elastic)"
+    unchanged = "self.spec.roles[name].replicas == oldSelf.spec.roles[name].replicas"
+    same = f"self.spec.roles.all(name, !(name in oldSelf.spec.roles) || {unchanged})"
     phase = "oldSelf.status.phase"
     has_phase = f"has(oldSelf.status) && has({phase})"
-    ended = f"({has_phase} && {phase} in {literals(ENDED)})"
-    idle = f"!has(oldSelf.status) || !has(oldSelf.status.admittedTime) || (has({phase}) && {phase} in {literals(IDLE)})"
-    found = {
-        f"{same} || self.spec.suspend || oldSelf.spec.suspend || {idle}": f"{REPLICAS}: {while_it_runs(REPLICAS)}",
-        f"{same} || !{ended}": f"spec: {HAS_ENDED}",
+    ended = f"{has_phase} && {phase} in {literals(ENDED)}"
+    idle = f"!has(oldSelf.status) || !has(oldSelf.status.admittedTime) || (has({phase}) && {phase} == {literal(Phase.SUSPENDED.value)})"
+    may_change = f"!({ended}) && (self.spec.suspend || oldSelf.spec.suspend || {idle})"
+    message = f"{REPLICAS}: {while_it_runs(REPLICAS)}"
+    return {
+        "rule": f"{same} || has(self.spec.elastic) || ({may_change})",
+        "message": message,
+        "messageExpression": f"({ended}) ? {literal(f'spec: {HAS_ENDED}')} : {literal(message)}",
+        "fieldPath": ".spec.roles",
     }
-    return [{"rule": rule, "message": message, "fieldPath": ".spec.roles"} for rule, message in found.items()]

@@ -15,7 +15,7 @@ from muster.api.status import Phase
 
 DEFAULT_FILE = Path("charts") / "muster" / "files" / "changes.yaml"
 ENDED = [phase.value for phase in Phase if phase.final]
-IDLE = [Phase.SUSPENDED.value, *ENDED]
+_IDLE = [Phase.SUSPENDED.value, *ENDED]
 """Phases of a started job in which no replica trains."""
 HAS_ENDED = "cannot be changed because the job has ended; delete it and apply it again, or apply it under another name"
 _ROLES = ("object.spec.roles", "oldObject.spec.roles")
@@ -27,7 +27,7 @@ def change_policy() -> dict[str, Any]:
     phase = "oldObject.?status.?phase.orValue('')"
     may_change = (
         "object.spec.?suspend.orValue(false) || oldObject.spec.?suspend.orValue(false) || "
-        f"!has(oldObject.status) || !has(oldObject.status.admittedTime) || {phase} in {literals(IDLE)}"
+        f"!has(oldObject.status) || !has(oldObject.status.admittedTime) || {phase} in {literals(_IDLE)}"
     )
     return {
         "matchConditions": [{"name": "changes-the-spec", "expression": "object.spec != oldObject.spec"}],
