@@ -1,32 +1,60 @@
-"""The API server applies the rules of the CRD, and they agree with Muster's own checks. No operator runs: the tests write statuses."""
+"""The API server applies the rules of the CRD and the policy for changes, and they agree with Muster's own checks. No operator runs: the
+tests write statuses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from muster.admission.changes import HELD
 from muster.admission.validate import problems
 from muster.api.job import TrainingJob
-from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.api import JOBS, ApiError, Object
+from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.rule_examples import RIGHT, WRONG
 from tests.support.texts import absent
+from tests.support.waiting import wait_until
 
 AT = "2026-11-21T12:00:00Z"
 REFUSED: Object = {"type": "Valid", "status": "False", "reason": "Invalid", "message": "wrong", "lastTransitionTime": AT}
 STARTED: Object = {"admittedTime": AT, "attempts": [{"attempt": 0, "startTime": AT}]}
 CHANGES: dict[str, Object] = {
+    "preset": {"preset": "gpus"},
     "trainer": {"trainer": {"config": {"epochs": 3}, "image": "own:2"}},
+    "options": {"options": {"gradientCompression": "FP16"}},
     "batch": {"batch": {"globalSize": 64}},
+    "inputs": {"inputs": [{"name": "base", "source": "hf://org/tiny"}]},
     "communication": {"communication": "Gloo"},
     "checkpoint.storage": {"checkpoint": {"storage": {"uri": "s3://bucket"}}},
+    "checkpoint.name": {"checkpoint": {"name": "other"}},
     "roles.*.resources": {"roles": {"worker": {"resources": {"limits": {"cpu": "2"}}}}},
+    "roles.*.processesPerReplica": {"roles": {"worker": {"processesPerReplica": 2}}},
+    "roles.*.resourceClaims": {"roles": {"worker": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "a"}]}}},
     "roles.*.template": {"roles": {"worker": {"template": {"spec": {"volumes": []}}}}},
     "roles.*.replicas": {"roles": {"worker": {"replicas": 3}}},
 }
 
 
-def having(jobs: Jobs, status: Object) -> None:
-    jobs.submit(job("digits"))
+@pytest.fixture(scope="module", autouse=True)
+def _policy(cluster: Cluster) -> None:
+    """The API server applies a new policy only after a moment."""
+    jobs = Jobs(cluster.admin, cluster.namespace("policy"))
+    having(jobs, STARTED)
+
+    def refuses() -> bool:
+        try:
+            jobs.api.patch(f"{JOBS.format(jobs.namespace)}/digits?dryRun=All", {"spec": CHANGES["trainer"]})
+        except ApiError:
+            return True
+        return False
+
+    wait_until(refuses, "the policy for changes is in force")
+
+
+def having(jobs: Jobs, status: Object, **spec: Any) -> None:
+    jobs.submit(job("digits", **spec))
     jobs.replace_status("digits", status)
 
 
@@ -66,6 +94,32 @@ def test_fields_of_a_started_job_change_only_while_it_is_suspended(jobs: Jobs, s
     for change in CHANGES.values():
         jobs.patch("digits", {"spec": {**change, "suspend": True}})
         jobs.patch("digits", {"spec": {"suspend": False}})
+
+
+def test_the_roles_of_a_started_job_change_only_while_it_is_suspended(jobs: Jobs) -> None:
+    assert set(HELD) - set(CHANGES) == {"roles.*"}
+    having(jobs, {**STARTED, "phase": "Running"}, strategy="ParameterServer", roles={"worker": {}, "ps": {}})
+    change: Object = {"roles": {"evaluator": {}}}
+    assert absent(refused(jobs, change), "spec.roles: ", "suspend: true") == []
+    jobs.patch("digits", {"spec": {**change, "suspend": True}})
+
+
+@pytest.mark.parametrize("phase", [None, "Running", "Succeeded"])
+def test_kubectl_scale_changes_the_replicas_only_of_a_job_without_running_pods(jobs: Jobs, phase: str | None) -> None:
+    having(jobs, {**STARTED, "phase": phase} if phase else {})
+    if phase is None:
+        jobs.scale("digits", 3)
+        return
+    with pytest.raises(ApiError) as caught:
+        jobs.scale("digits", 3)
+    remedy = "suspend: true" if phase == "Running" else "has ended"
+    assert (caught.value.status, absent(str(caught.value), remedy)) == (422, [])
+
+
+def test_kubectl_scale_changes_the_replicas_of_an_elastic_job(jobs: Jobs) -> None:
+    elastic = {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "batch": {"globalSize": 64}}
+    having(jobs, {**STARTED, "phase": "Running"}, **elastic)
+    jobs.scale("digits", 3)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

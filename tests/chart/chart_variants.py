@@ -63,6 +63,6 @@ VARIANTS: dict[str, Manifest] = {
         "serviceAccount": {"create": False, "name": "given"},
         "networkPolicy": {"enabled": False},
         "metrics": {"service": {"enabled": False}},
-        "admissionPolicies": {"requester": False, "operator": False},
+        "admissionPolicies": {"requester": False, "operator": False, "changes": False},
     },
 }

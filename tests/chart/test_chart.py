@@ -128,7 +128,7 @@ def test_authors_without_the_right_to_create_pods_get_what_a_restricted_template
 
 
 def test_the_admission_policies_can_be_left_out_and_know_the_operators_account_and_namespaces(render: Render) -> None:
-    off = render({"admissionPolicies": {"requester": False, "operator": False}})
+    off = render({"admissionPolicies": {"requester": False, "operator": False, "changes": False}})
     assert not any("AdmissionPolicy" in kind for kind in kinds(off))
     given = render({"serviceAccount": {"create": False, "name": "given"}, "watchNamespaces": ["team-a"]})
     [condition] = only(given, "ValidatingAdmissionPolicy", "-operator")["spec"]["matchConditions"]

@@ -1,7 +1,7 @@
 """The CustomResourceDefinitions, generated from the API types: `python -m muster.admission.crd [--check] [FILE]`.
 
-FILE is that of the TrainingJob. Without FILE, the command also writes or checks that of the TrainingPreset, and the JSON schema for
-editors (`job_schema.py`).
+FILE is that of the TrainingJob. Without FILE, the command also writes or checks that of the TrainingPreset, the policy for changes
+(`change_policy.py`), and the JSON schema for editors (`job_schema.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from muster.admission import cel
+from muster.admission import cel, change_policy
 from muster.admission.preset import PRESET_NAME
 from muster.admission.structural import Schema, structural_schema
 from muster.admission.template import template_schema
@@ -167,6 +167,11 @@ def preset_text() -> str:
     return _text(preset_definition())
 
 
+def change_policy_text() -> str:
+    """The chart's file of the policy for changes, with its header."""
+    return _text(change_policy.change_policy())
+
+
 def _text(made: dict[str, Any]) -> str:
     return HEADER + yaml.dump(made, sort_keys=False, width=140, allow_unicode=True, Dumper=_PlainDumper)
 
@@ -177,7 +182,13 @@ def main(arguments: list[str]) -> int:
 
     check = "--check" in arguments
     names = [argument for argument in arguments if argument != "--check"]
-    files = {Path(names[0]): text} if names else {DEFAULT_FILE: text, PRESET_FILE: preset_text, job_schema.DEFAULT_FILE: job_schema.text}
+    every = {
+        DEFAULT_FILE: text,
+        PRESET_FILE: preset_text,
+        change_policy.DEFAULT_FILE: change_policy_text,
+        job_schema.DEFAULT_FILE: job_schema.text,
+    }
+    files = {Path(names[0]): text} if names else every
     if check:
         return max(_check(file, generated()) for file, generated in files.items())
     for file, generated in files.items():

@@ -10,31 +10,26 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
     [Source.STATE],
     (
         "BeingDeleted",
-        r"^BeingDeleted",
         "the job is being deleted{message}",
         "wait; a finalizer that nothing removes keeps the job: see metadata.finalizers, and ask the owner of the controller that set it",
     ),
     (
         "ManagedByOther",
-        r"^ManagedByOther",
         "the job names another controller: spec.managedBy is {message}",
         "start that controller, or delete the job and submit it without managedBy",
     ),
     (
         "DefinitionOld",
-        r"^DefinitionOld",
         "the cluster's TrainingJob definition is older than this command and lacks {message}",
         "apply the crds/ of this version: Helm does not upgrade a definition by itself unless the chart owns it",
     ),
     (
         "OperatorDown",
-        r"^OperatorDown",
         "no operator works on the job: {message}",
         "look at the operator: kubectl -n muster-system get pods, and its logs; it may also be limited to other namespaces",
     ),
     (
         "Suspended",
-        r"^Suspended",
         "the job is suspended: spec.suspend is true",
         "muster resume {subject}, or let the queue that suspended it admit it",
     ),

@@ -52,9 +52,11 @@ class Cause:
         return {"subject": evidence.subject, "message": evidence.message, **groups}
 
 
-_Row = tuple[str, str, str, str] | tuple[str, str, str, str, tuple[str | int, ...]]
+_Row = tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, str, tuple[str | int, ...]]
 
 
 def rows(kind: Kind, sources: Iterable[Source], *table: _Row) -> tuple[Cause, ...]:
-    """Causes of one kind with the same sources, from (id, pattern, sentence, remedy) or (id, pattern, sentence, remedy, ends)."""
-    return tuple(Cause(name, kind, tuple(sources), *texts) for name, *texts in table)
+    """Causes of one kind with the same sources, from (id, sentence, remedy), (id, pattern, sentence, remedy) or (id, pattern, sentence,
+    remedy, ends). A row without a pattern is for evidence whose reason is the id."""
+    where = tuple(sources)
+    return tuple(Cause(row[0], kind, where, *(row[1:] if len(row) > 3 else (f"^{row[0]}", *row[1:]))) for row in table)

@@ -38,7 +38,6 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
     ),
     (
         "DeviceUnhealthy",
-        r"^DeviceUnhealthy",
         "{subject} had an unhealthy device: {message}",
         "look at the device and at the log of its plugin or driver; the job resumes, and its pods avoid the node for an hour",
     ),
@@ -110,7 +109,6 @@ STORAGE: tuple[Cause, ...] = rows(
     ),
     (
         "CheckpointDamaged",
-        r"^CheckpointDamaged",
         "the checkpoint that the job names does not verify: {message}",
         "name another one in checkpoint.resume, or use Auto, which skips damaged ones",
     ),
@@ -313,7 +311,6 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "PeerLost",
-        r"^PeerLost",
         "{subject} lost a peer, and no replica says why: {message}",
         "see the logs of all ranks: muster logs --previous; look at the network and at the nodes",
     ),

@@ -10,19 +10,16 @@ SLOW: tuple[Cause, ...] = rows(
     [Source.STATE, Source.CONDITION, Source.NOTICE],
     (
         "NodeNotReady",
-        r"^NodeNotReady",
         "the node of {subject} does not answer: {message}",
         "see kubectl describe node; when the node is given up, the job resumes on another one",
     ),
     (
         "ReportsStopped",
-        r"^ReportsStopped",
         "the replicas run and have reported nothing for {message}",
         "look at the operator, and at network policies between the pods and its coordination service; muster logs shows whether they train",
     ),
     (
         "NoFirstStep",
-        r"^NoFirstStep",
         "all replicas run, and after {message} there is no first step",
         "see muster logs: large models and data load slowly; processes that cannot reach each other wait here, too (network policies)",
     ),
@@ -40,13 +37,11 @@ SLOW: tuple[Cause, ...] = rows(
     ),
     (
         "SavesBlock",
-        r"^SavesBlock",
         "saves block the training for {message} of the time",
         "save less often (checkpoint.everySteps), use checkpoint.async, or faster storage",
     ),
     (
         "TimeLost",
-        r"^TimeLost",
         "restarts cost {message} of the time",
         "the causes of the restarts are listed below; save more often if steps are redone",
     ),
@@ -58,7 +53,6 @@ SLOW: tuple[Cause, ...] = rows(
     ),
     (
         "FewerWorkers",
-        r"^FewerWorkers",
         "the job trains on {message} workers, because it is elastic and the rest has no room or was lost",
         "it takes in more as soon as they run; free room in the cluster to speed it up",
     ),
@@ -70,27 +64,23 @@ STATES: tuple[Cause, ...] = rows(
     ("Succeeded", r"^Succeeded", "the job has succeeded{message}", "nothing"),
     (
         "CompletedWithoutReport",
-        r"^CompletedWithoutReport",
         "the program ended with exit code 0, and reported no step and no checkpoint, so Muster does not know whether it trained",
         "see muster logs; a program that calls muster_training.report shows its steps (docs/own-loop.md)",
     ),
     ("Suspending", r"^Suspending", "the job is being suspended: its replicas save and stop", "wait"),
     (
         "HeldBack",
-        r"^HeldBack",
         "the next attempt waits until {message} (back-off after failures)",
         "wait, or remove what ends the attempts",
     ),
     ("Running", r"^Running", "the job runs{message}", "nothing"),
     (
         "InputsFetched",
-        r"^InputsFetched",
         "{subject} is being fetched: {message}",
         "wait; see kubectl logs -c muster-inputs of a pod if it does not go on; a cache of the nodes makes later starts faster",
     ),
     (
         "ContainersStart",
-        r"^ContainersStart",
         "the pods have nodes, and their containers start: {message}",
         "wait: images are pulled and volumes are mounted; kubectl describe pod shows what takes long",
     ),
@@ -144,19 +134,16 @@ RISKS: tuple[Cause, ...] = rows(
     ),
     (
         "PolicyMayBlock",
-        r"^PolicyMayBlock",
         "the network policy {message} also selects the job's pods, and may keep them apart",
         "allow traffic among pods with the label muster.dev/job-name of this job, to DNS and to the operator's coordination service",
     ),
     (
         "NodeAvoided",
-        r"^NodeAvoided",
         "attempts failed again and again on {message}, or a device of it failed, so pods avoid that node",
         "look at the node, and cordon it if it is broken",
     ),
     (
         "NoStorage",
-        r"^NoStorage",
         "the job has no checkpoint storage: after a failure it starts over",
         "give it checkpoint.storage: a ReadWriteMany claim or an s3:// URI",
     ),

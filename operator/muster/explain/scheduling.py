@@ -37,7 +37,6 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "ClaimLost",
-        r"^ClaimLost",
         "the volume of claim {subject} is gone: the claim is Lost",
         "its data is not reachable any more; restore the volume, or create the claim again and start over",
     ),
@@ -126,7 +125,6 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "SchedulerAbsent",
-        r"^SchedulerAbsent",
         "no scheduler has looked at the pods: {message}",
         "start that scheduler, or leave schedulerName out of roles.*.template",
     ),
@@ -150,7 +148,6 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "NeverFits",
-        r"^NeverFits",
         "no node is large enough: {message}",
         "ask for less in roles.*.resources, with more replicas instead, or add larger nodes",
     ),
@@ -258,7 +255,6 @@ WAITING: tuple[Cause, ...] = rows(
     [Source.SCHEDULING, Source.STARTUP, Source.STATE],
     (
         "InQueue",
-        r"^InQueue",
         "the job waits in {message}",
         "see the jobs before it: kubectl get tj shows position and queue of each; scheduling.priorityClassName decides the order",
     ),

@@ -161,13 +161,11 @@ STARTING: tuple[Cause, ...] = rows(
     [Source.STATE],
     (
         "ImagePulling",
-        r"^ImagePulling",
         "the image is still being pulled: {message}",
         "wait; a smaller image, or one that is on the nodes already, starts sooner",
     ),
     (
         "StuckTerminating",
-        r"^StuckTerminating",
         "{subject} should be gone and is not: {message}",
         "see the node; Muster removes the pod by force after a while",
     ),

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from muster.admission import cel
+from muster.admission.change_policy import change_policy
+from muster.admission.changes import HELD, REPLICAS
 from muster.admission.conditions import RESERVED_WORDS
 from muster.admission.crd import definition, main, schema, text
 from muster.admission.read import parse_job, read_job
@@ -124,6 +126,24 @@ def test_fields_that_rules_name_exist():
             path = tuple("*" if part in ROLES else part for part in name.split(".") if part not in CALLS)
             assert (*base, *path) in paths, rule["rule"]
         assert tuple("*" if part in ROLES else part for part in rule.get("fieldPath", ".spec")[1:].split(".")) in paths
+
+
+def test_fields_that_the_policy_for_changes_names_exist():
+    paths = {path for path, _ in NODES}
+    for rule in change_policy()["validations"]:
+        for name in re.findall(r"bject\.(spec[.?A-Za-z]+)", rule["expression"]):
+            path = tuple(part for part in re.split(r"[.?]+", name) if part not in CALLS)
+            assert path in paths, rule
+        for name in re.findall(r"roles\[name\]\.\?(\w+)", rule["expression"]):
+            assert ("spec", "roles", "*", name) in paths, rule
+        assert tuple(re.match(r"[A-Za-z.*]+", rule["message"])[0].split(".")) in paths, rule
+
+
+def test_the_definition_or_the_policy_refuses_each_change_that_running_pods_would_not_follow():
+    expected = {f"spec.{field.removesuffix('.*')}" for field in HELD if field != REPLICAS}
+    messages = [rule["message"] for rule in change_policy()["validations"]]
+    assert {message.partition(": ")[0] for message in messages if "while the job runs" in message} == expected
+    assert any(rule["message"].startswith(f"{REPLICAS}: ") for rule in cel.validations()[()])
 
 
 def test_rules_escape_the_fields_whose_names_cel_reserves():

@@ -68,6 +68,16 @@ def test_a_running_job_continues_with_its_old_spec_after_an_invalid_change() -> 
     assert admits.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
 
 
+def test_a_running_job_continues_with_its_old_spec_where_no_policy_refuses_a_change_of_it() -> None:
+    admits = admission()
+    admits.admit(obj(GOOD))
+    changed = {**GOOD, "trainer": {"task": "digits", "config": {"epochs": 3}}}
+    admitted = admits.admit(obj(changed, generation=2, status=RUNNING))
+    assert [problem.field for problem in admitted.problems] == ["spec.trainer"]
+    assert admitted.job.spec.trainer.config == {}
+    assert admits.admit(obj({**changed, "suspend": True}, generation=3, status=RUNNING)).problems == ()
+
+
 def test_a_mount_needs_a_volume_of_the_pod_or_of_the_installation() -> None:
     spec = {"containers": [{"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
     mounting = {**GOOD, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}

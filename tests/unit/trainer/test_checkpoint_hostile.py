@@ -302,12 +302,12 @@ def newer(directory: Path, step: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("write", "version"), [(outdated, "an older version of Muster"), (newer, "a newer version of Muster")])
+@pytest.mark.parametrize(("write", "version"), [(outdated, "older version"), (newer, "newer version")])
 def test_a_checkpoint_of_another_version_is_refused_with_remedies(tmp_path: Path, write: Callable[[Path, int], Path], version: str) -> None:
     save(tmp_path, 10)
     path = write(tmp_path, 20)
     for resume in ("Auto", str(path)):
-        with pytest.raises(BadConfiguration, match=rf"{path} was written by {version}.*checkpoint.name.*resume: Never"):
+        with pytest.raises(BadConfiguration, match=rf"{path} .*{version}.*checkpoint.name.*resume: Never"):
             store(tmp_path, 1, resume=resume)
     assert path.is_dir()
     assert not (tmp_path / "attempts").exists()  # no attempt is registered below it
@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_of_another_version_is_skipped(tmp_path: Path) -> N
 def test_a_named_checkpoint_with_a_hostile_manifest_is_damaged(tmp_path: Path) -> None:
     path = save(tmp_path, 10)
     changed(path, files={"/etc/passwd": {"bytes": 1, "sha256": "0" * 64}})
-    with pytest.raises(CheckpointDamaged, match="not a plain relative path"):
+    with pytest.raises(CheckpointDamaged, match="relative path"):
         store(tmp_path / "other", resume=str(path))
 
 
@@ -346,7 +346,7 @@ def test_an_object_is_downloaded_only_below_the_folder(
     document = {**VALID, "files": {name: {"bytes": 5, "sha256": hashlib.sha256(b"curl ").hexdigest()}}}
     (bucket / "manifest.json").write_bytes(json.dumps(document).encode())
     (bucket / name).write_bytes(b"curl ")
-    with pytest.raises(StorageUnavailable, match="not a plain relative path"), read_back(bucket):
+    with pytest.raises(StorageUnavailable, match="relative path"), read_back(bucket):
         pass
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert not Path("/tmp/muster-escaped").exists()
@@ -360,5 +360,5 @@ def test_an_object_that_has_grown_since_it_was_verified_is_not_downloaded(bucket
         assert (folder / "sub" / "weights").read_bytes() == b"12345"
         assert (folder / "manifest.json").is_file()
     (bucket / "sub/weights").write_bytes(b"1234567890")
-    with pytest.raises(StorageUnavailable, match="has changed since it was verified: sub/weights has 10 bytes"), read_back(bucket):
+    with pytest.raises(StorageUnavailable, match=r"sub/weights .*10 bytes"), read_back(bucket):
         pass

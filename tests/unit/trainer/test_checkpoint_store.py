@@ -153,7 +153,7 @@ def test_only_the_first_attempt_resumes_from_a_named_checkpoint(tmp_path: Path) 
 
 def test_a_named_checkpoint_must_exist_and_verify(tmp_path: Path) -> None:
     named = save(begin_attempt(tmp_path / "other", 0), 40)
-    with pytest.raises(BadConfiguration, match="there is no checkpoint directory"):
+    with pytest.raises(BadConfiguration, match="checkpoint directory"):
         chosen(tmp_path, resume=str(tmp_path / "nothing"))
     with pytest.raises(BadConfiguration, match="no committed checkpoint"):
         chosen(tmp_path, resume=str(tmp_path))
@@ -200,7 +200,7 @@ def test_an_older_attempt_removes_nothing_once_a_newer_one_has_begun(tmp_path: P
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (OSError(28, "No space left on device"), "keep fewer checkpoints"),
+        (OSError(28, "No space left on device"), "fewer checkpoints"),
         (OSError(30, "Read-only file system"), "mount it writable"),
         (OSError(13, "Permission denied"), "write access"),
         (OSError(2, "No such file or directory"), "is the volume mounted"),

@@ -173,9 +173,9 @@ def test_files_that_differ_or_lack_a_column_are_refused(form: str, tmp_path: Pat
     twice = pa.Table.from_arrays([one["inputs"], one["targets"], one["targets"]], names=["inputs", "targets", "targets"])
     with pytest.raises(BadConfiguration, match="several columns targets"):
         opened(saved(twice, tmp_path / "twice", form), form)
-    with pytest.raises(BadConfiguration, match="no column 'targets'; it has inputs"):
+    with pytest.raises(BadConfiguration, match=r"'targets'.* inputs"):
         opened(saved(one.select(["inputs"]), tmp_path / "less", form), form)
-    with pytest.raises(BadConfiguration, match="the files hold no samples"):
+    with pytest.raises(BadConfiguration, match="no samples"):
         opened(saved(one.slice(0, 0), tmp_path / "empty", form), form)
 
 
@@ -195,32 +195,32 @@ DEEP = b"\x15\x04" + b"\x1c" * 100_000  # structs in structs
 @pytest.mark.parametrize(
     ("form", "content", "message"),
     [
-        ("Parquet", footer(BOMB), "cannot be read: .*; it may be damaged"),
-        ("Parquet", footer(BOMB + bytes(1 << 20)), "cannot be read: .*; it may be damaged"),
-        ("Parquet", footer(DEEP), "cannot be read: .*; it may be damaged"),
-        ("Parquet", footer(b"", 2**32 - 1), "has a footer of 4294967295 bytes, and at most 16777216 are read"),
-        ("Parquet", footer(b"", 99), "cannot be read: .*; it may be damaged"),
+        ("Parquet", footer(BOMB), "cannot be read: .*damaged"),
+        ("Parquet", footer(BOMB + bytes(1 << 20)), "cannot be read: .*damaged"),
+        ("Parquet", footer(DEEP), "cannot be read: .*damaged"),
+        ("Parquet", footer(b"", 2**32 - 1), ".*4294967295 .*16777216"),
+        ("Parquet", footer(b"", 99), "cannot be read: .*damaged"),
         ("Parquet", b"", "is no whole Parquet file"),
         ("Parquet", b"PAR1", "is no whole Parquet file"),
         ("Parquet", b"a,b\n1,2\n" * 9, "is no whole Parquet file"),
         ("Arrow", b"", "is no Arrow file"),
-        ("Arrow", b"FEA1" + bytes(99), "is no Arrow file; write it with"),
-        ("Arrow", b"ARROW1", "cannot be read: .*; it may be damaged"),
+        ("Arrow", b"FEA1" + bytes(99), "is no Arrow file"),
+        ("Arrow", b"ARROW1", "cannot be read: .*damaged"),
         ("Arrow", b"ARROW1\0\0" + bytes(99), "is no whole Arrow file"),
-        ("Arrow", b"ARROW1\0\0" + b"\xff" * 99 + b"ARROW1", "cannot be read: .*; it may be damaged"),
+        ("Arrow", b"ARROW1\0\0" + b"\xff" * 99 + b"ARROW1", "cannot be read: .*damaged"),
     ],
 )
 def test_hostile_files_are_refused_with_their_path(form: str, content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "train"
     path.write_bytes(content)
-    with pytest.raises(BadConfiguration, match=f"data file {path} {message}"):
+    with pytest.raises(BadConfiguration, match=f"{path} {message}"):
         opened(path, form)
 
 
 def test_an_arrow_stream_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pa.ipc.new_stream(tmp_path / "train", table_of(2).schema) as writer:
         writer.write_table(table_of(2))
-    with pytest.raises(BadConfiguration, match=r"no Arrow file; write it with pyarrow\.ipc\.new_file, which is not the format of a stream"):
+    with pytest.raises(BadConfiguration, match=r"no Arrow file; .*pyarrow\.ipc\.new_file"):
         opened(tmp_path / "train", "Arrow")
 
 
@@ -253,7 +253,7 @@ def test_a_file_that_is_truncated_during_use_is_an_error_until_it_is_whole(form:
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.truncate(len(whole) // 2)
-    with pytest.raises(BadConfiguration, match=f"data file {path} is truncated: it ends at byte"):
+    with pytest.raises(BadConfiguration, match=f"{path} is truncated"):
         data_set.batch([4900])
     with path.open("r+b") as file:
         file.write(whole)
@@ -269,7 +269,7 @@ def test_the_checksums_of_written_parquet_files_are_verified(tmp_path: Path) -> 
     assert place > 0
     content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(BadConfiguration, match=f"data file {path} cannot be read: .*CRC"):
+    with pytest.raises(BadConfiguration, match=f"{path} .*CRC"):
         opened(path, "Parquet").batch([667])
 
 
@@ -280,14 +280,14 @@ def test_more_rows_than_fit_into_the_file_are_refused(tmp_path: Path, monkeypatc
     zeros = pa.table({"x": np.zeros(3_000_000, np.int8), "y": np.zeros(3_000_000, np.int8)})
     path = saved(zeros, tmp_path / "zeros", "Parquet")
     monkeypatch.setattr(columnar, "_ROWS_PER_BYTE", 100)
-    with pytest.raises(BadConfiguration, match="cannot have 3000000 rows in"):
+    with pytest.raises(BadConfiguration, match="3000000 rows"):
         opened(path, "Parquet", Column("x"), Column("y"))
 
 
 def test_a_too_large_record_batch_is_refused_and_a_row_group_is_read(tmp_path: Path) -> None:
     with patch.multiple(columnar, MOST_DECODED=20_000, _CHUNK=4000), patch.object(arrow, "MOST_DECODED", 20_000):
         path = saved(table_of(5000), tmp_path / "train", "Arrow")
-        with pytest.raises(BadConfiguration, match=r"a record batch of 5000 rows, and 1000 .* fit .*max_chunksize=1000"):
+        with pytest.raises(BadConfiguration, match=r"5000 rows.* 1000 .*max_chunksize=1000"):
             opened(path, "Arrow")
         data_set: Any = opened(saved(table_of(5000), path, "Parquet"), "Parquet")
         chosen = np.random.default_rng(0).permutation(5000)
@@ -329,5 +329,5 @@ print(open_files({settings}, "train", Column("inputs", "float32", (3,)), Column(
 def test_the_error_without_pyarrow_names_the_package_to_install(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(table_of(2), tmp_path / "train", form)
     monkeypatch.setitem(sys.modules, "muster_trainer.data.files.arrow", None)
-    with pytest.raises(BadConfiguration, match=f"format {form} needs pyarrow: .*; pip install pyarrow, or use the bundled image"):
+    with pytest.raises(BadConfiguration, match=f"{form} .*pyarrow: .*pip install pyarrow"):
         opened(path, form)

@@ -58,9 +58,9 @@ def written(wanted: Export, exporter: Exporter, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("exporter", "kind", "message"),
     [
-        (Exporter(0.51), UserError, "model has the loss 0.51 on 64 samples, where the trained model has 0.5"),
-        (Exporter(0.5, RuntimeError("no such device")), UserError, "the trained model cannot be exported: RuntimeError: no such device"),
-        (Exporter(0.5, OSError(errno.ENOSPC, "full")), StorageUnavailable, "no space is left"),
+        (Exporter(0.51), UserError, "0.51 .*64 .*0.5"),
+        (Exporter(0.5, RuntimeError("no such device")), UserError, "RuntimeError: no such device"),
+        (Exporter(0.5, OSError(errno.ENOSPC, "full")), StorageUnavailable, "no space"),
     ],
 )
 def test_a_failed_export_leaves_only_the_older_one(
@@ -84,5 +84,5 @@ def test_a_folder_that_is_not_an_export_is_neither_overwritten_nor_checked(tmp_p
     (tmp_path / "model").mkdir()
     with pytest.raises(BadConfiguration, match=r"no export.*another folder"):
         exporting(tmp_path).claim()
-    with pytest.raises(BadConfiguration, match=r"export\.json cannot be read"):
+    with pytest.raises(BadConfiguration, match=r"export\.json"):
         export.check(tmp_path / "model")

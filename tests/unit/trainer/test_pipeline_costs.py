@@ -89,12 +89,12 @@ def tied() -> tuple[nn.Module, ...]:
 @pytest.mark.parametrize(
     ("layers", "kind", "message"),
     [
-        (lambda: (nn.Linear(4, 4), nn.LSTM(4, 4)), BadConfiguration, r"one tensor .* layer 1 \(LSTM\) gives a tuple"),
-        (tied, BadConfiguration, r"layer 2 \(Linear\) shares a parameter with layer 0 \(Linear\)"),
-        (lambda: (nn.Linear(4, 4), Largest(), nn.Embedding(4, 2)), BadConfiguration, r"no gradient flows back through layer 1 \(Largest\)"),
-        (lambda: (nn.Linear(4, 4), Halved(), nn.Linear(8, 1)), BadConfiguration, r"layer 1 \(Halved\) gives 4 rows for 8 samples, .* loss"),
-        (lambda: (nn.Linear(4, 4), Doubled(), Halved(), Mean()), BadConfiguration, r"layer 3 \(Mean\) gives 0 rows for 8 samples"),
-        (lambda: (nn.Linear(4, 4), nn.Linear(5, 1)), UserError, r"failed on 8 samples in layer 1 \(Linear\): RuntimeError"),
+        (lambda: (nn.Linear(4, 4), nn.LSTM(4, 4)), BadConfiguration, r"layer 1 \(LSTM\) .*tuple"),
+        (tied, BadConfiguration, r"layer 2 \(Linear\) .*layer 0 \(Linear\)"),
+        (lambda: (nn.Linear(4, 4), Largest(), nn.Embedding(4, 2)), BadConfiguration, r"gradient .*layer 1 \(Largest\)"),
+        (lambda: (nn.Linear(4, 4), Halved(), nn.Linear(8, 1)), BadConfiguration, r"layer 1 \(Halved\) .*4 .*8 .* loss"),
+        (lambda: (nn.Linear(4, 4), Doubled(), Halved(), Mean()), BadConfiguration, r"layer 3 \(Mean\) .*0 .*8 "),
+        (lambda: (nn.Linear(4, 4), nn.Linear(5, 1)), UserError, r"layer 1 \(Linear\): RuntimeError"),
     ],
 )
 def test_a_layer_that_cannot_be_in_a_pipeline_is_named(
@@ -110,7 +110,7 @@ def test_layers_may_regroup_rows_if_the_last_one_gives_a_row_per_sample() -> Non
 
 
 def test_inputs_that_are_not_one_tensor_are_refused() -> None:
-    with pytest.raises(BadConfiguration, match="one tensor from layer to layer, and the data set gives a dict"):
+    with pytest.raises(BadConfiguration, match=r"one tensor .* dict"):
         measured(nn.Linear(4, 4), inputs={"left": torch.ones(SAMPLES, 4)})
 
 
@@ -121,7 +121,7 @@ class Residual(nn.Sequential):
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), Residual(nn.Linear(2, 2))])
 def test_a_model_that_is_no_plain_list_of_layers_is_refused(model: nn.Module) -> None:
-    with pytest.raises(BadConfiguration, match=f"build_model gave a {type(model).__name__}; give a torch.nn.Sequential"):
+    with pytest.raises(BadConfiguration, match=f"build_model .*{type(model).__name__}.* torch.nn.Sequential"):
         layers_of(model, title="task t")
 
 

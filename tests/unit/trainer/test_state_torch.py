@@ -163,7 +163,7 @@ def test_a_slot_may_have_another_precision_than_its_parameter(tmp_path: Path) ->
 def test_an_optimizer_with_state_for_other_keys_than_parameters_is_refused(tmp_path: Path, key: Any, owner: str) -> None:
     model, optimizer = trained("momentum")
     optimizer.state[key] = {"count": 1}
-    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps state for {owner}, .*take another optimizer"):
+    with pytest.raises(BadConfiguration, match=rf"optimizer SGD .*{owner}, .*another optimizer"):
         save(tmp_path, model, optimizer)
 
 
@@ -171,7 +171,7 @@ def test_an_optimizer_with_state_for_other_keys_than_parameters_is_refused(tmp_p
 def test_an_optimizer_state_of_another_type_is_refused_by_name(tmp_path: Path, value: object, kind: str) -> None:
     model, optimizer = trained("momentum")
     optimizer.state[model[0].weight]["history"] = value
-    with pytest.raises(BadConfiguration, match=rf"the optimizer SGD keeps a {kind} as 0\.weight\.history, .*take another optimizer"):
+    with pytest.raises(BadConfiguration, match=rf"optimizer SGD .*{kind} .*0\.weight\.history, .*another optimizer"):
         save(tmp_path, model, optimizer)
 
 

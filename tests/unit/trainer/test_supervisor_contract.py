@@ -36,19 +36,19 @@ def test_the_documented_example_is_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": None}, "exactly one of task, module, script, command is needed, found none"),
-        ({"script": "x.py"}, "found task and script"),
-        ({"task": None, "command": []}, r"MUSTER_TRAINER\.command: a list that is not empty"),
+        ({"task": None}, "task, module, script, command .*none"),
+        ({"script": "x.py"}, "task and script"),
+        ({"task": None, "command": []}, r"MUSTER_TRAINER\.command: "),
         ({"task": None, "command": "ls"}, r"MUSTER_TRAINER\.command"),
-        ({"task": 3}, r"MUSTER_TRAINER\.task: a text that is not empty is needed, found 3"),
-        ({"batch": None}, r"MUSTER_TRAINER\.batch: an object is needed, found nothing"),
-        ({"batch": {"globalSize": 0}}, r"MUSTER_TRAINER\.batch\.globalSize: a whole number of at least 1"),
+        ({"task": 3}, r"MUSTER_TRAINER\.task: .* 3"),
+        ({"batch": None}, r"MUSTER_TRAINER\.batch: "),
+        ({"batch": {"globalSize": 0}}, r"MUSTER_TRAINER\.batch\.globalSize: .*at least 1"),
         ({"batch": {"globalSize": True}}, r"batch\.globalSize"),
-        ({"input": {"workers": -1}}, r"MUSTER_TRAINER\.input\.workers: a whole number of at least 0"),
+        ({"input": {"workers": -1}}, r"MUSTER_TRAINER\.input\.workers: .*at least 0"),
         ({"config": []}, r"MUSTER_TRAINER\.config"),
         ({"checkpoint": {}}, r"MUSTER_TRAINER\.checkpoint\.directory"),
         ({"checkpoint": {"directory": "/c", "keep": "3"}}, r"checkpoint\.keep"),
-        ({"checkpoint": {"directory": "/c", "async": "yes"}}, r"checkpoint\.async: true or false"),
+        ({"checkpoint": {"directory": "/c", "async": "yes"}}, r"checkpoint\.async: "),
         ({"graceSeconds": -1}, r"MUSTER_TRAINER\.graceSeconds"),
         ({"options": {"gradientCompression": "Zip"}}, r"MUSTER_TRAINER\.options\.gradientCompression"),
         ({"options": {"mesh": {"data": 0}}}, r"MUSTER_TRAINER\.options\.mesh\.data"),
@@ -65,7 +65,7 @@ def test_a_spec_without_input_gets_the_defaults_of_the_trainer() -> None:
 
 
 def test_text_that_is_not_json_is_refused() -> None:
-    with pytest.raises(BadConfiguration, match="MUSTER_TRAINER is not JSON"):
+    with pytest.raises(BadConfiguration, match=r"MUSTER_TRAINER .*JSON"):
         TrainerSpec.from_json("{")
 
 

@@ -86,7 +86,7 @@ def test_a_module_gets_defaults_and_its_own_keys_unchanged() -> None:
 
 
 def test_an_unknown_task_is_refused_with_a_list_of_tasks() -> None:
-    with pytest.raises(BadConfiguration, match=r"there is no task 'digit'; write one of digits"):
+    with pytest.raises(BadConfiguration, match=r"'digit'.* digits"):
         load_task(spec({"task": "digit"}))
 
 
@@ -194,13 +194,13 @@ def test_nested_samples_are_stacked(module) -> None:  # type: ignore[no-untyped-
     nested = stack([{"a": (1, [2.0, 3.0])}, {"a": (4, [5.0, 6.0])}])
     assert nested["a"][0].tolist() == [1, 4]
     assert [column.tolist() for column in nested["a"][1]] == [[2.0, 5.0], [3.0, 6.0]]
-    with pytest.raises(ValueError, match=r"have the shapes \(2,\) and \(3,\)"):
+    with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
         stack([{"a": np.zeros(3)}, {"a": np.zeros(2)}])
 
 
 def test_an_unreadable_sample_is_a_user_error_with_its_line(module) -> None:  # type: ignore[no-untyped-def]
     task = load_task(module(GOOD))
-    with pytest.raises(UserError, match=r"samples of the data set .*IndexError"):
+    with pytest.raises(UserError, match=r"data set .*IndexError"):
         read_batch(task, task.train, np.array([5]))
 
 
@@ -211,7 +211,7 @@ def test_a_data_set_that_ends_the_program_is_a_user_error_with_its_line(module) 
         def __getitem__(self, index: int) -> None:
             sys.exit(0)
 
-    with pytest.raises(UserError, match=r"reading samples of the data set failed: SystemExit: 0 \(.*test_tasks.py, line \d+\)"):
+    with pytest.raises(UserError, match=r"data set .*SystemExit: 0 \(.*test_tasks.py, line \d+\)"):
         read_batch(task, Ending(), np.array([0]))
 
 

@@ -65,7 +65,7 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
 def test_a_type_that_cannot_be_stored_is_refused_by_name(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     model.register_buffer("sparse", torch.eye(3).to_sparse())
-    with pytest.raises(BadConfiguration, match=r"model\.sparse: a tensor of torch\.sparse_coo .* cannot be stored"):
+    with pytest.raises(BadConfiguration, match=r"model\.sparse: .*torch\.sparse_coo"):
         state.snapshot(tmp_path, model, None, room=0)
 
 
@@ -172,7 +172,7 @@ def test_the_index_of_an_older_version_is_refused_and_not_read(tmp_path: Path) -
     (directory / "index.json").unlink()
     (directory / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "broken-in")))
     commit(directory, [".metadata", "rank-00000.safetensors"])
-    with pytest.raises(BadConfiguration, match=r"was written by an older version of Muster, whose index \.metadata can run code"):
+    with pytest.raises(BadConfiguration, match=r"older version .*\.metadata"):
         load(directory, model)
     assert not (tmp_path / "broken-in").exists()
 
@@ -238,7 +238,7 @@ def test_a_number_cannot_replace_the_parameters_of_an_optimizer(tmp_path: Path) 
     part = state.snapshot(directory, model, optimizer, initial_numbers=[{**state.numbers_of(optimizer)[0], "momentum": 0.5}], room=0)
     names, details = part.write()
     commit(directory, [*names, *part.finish([json.loads(json.dumps(details).replace("group.0.momentum", "group.0.params"))])])
-    with pytest.raises(BadConfiguration, match="params of a parameter group"):
+    with pytest.raises(BadConfiguration, match="params"):
         state.load(directory, model, optimizer, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
     assert isinstance(optimizer.param_groups[0]["params"], list)
 
@@ -263,19 +263,19 @@ def with_tensor(tensor: object) -> bytes:
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        ({**GOOD, "dtype": "object"}, "is none of a checkpoint"),
-        ({**GOOD, "dtype": "qint8"}, "is none of a checkpoint"),
-        ({**GOOD, "dtype": "nn"}, "is none of a checkpoint"),
+        ({**GOOD, "dtype": "object"}, "object"),
+        ({**GOOD, "dtype": "qint8"}, "qint8"),
+        ({**GOOD, "dtype": "nn"}, "nn"),
         ({**GOOD, "shape": [4, 3]}, "do not make it whole"),
-        ({**GOOD, "shape": [-4, -2]}, "a whole number of at least 0 is needed"),
-        ({**GOOD, "shape": [1] * 65}, r"shape: at most 64 entries are allowed, found 65"),
+        ({**GOOD, "shape": [-4, -2]}, "at least 0"),
+        ({**GOOD, "shape": [1] * 65}, r"shape: .*64.* 65"),
         ({**GOOD, "chunks": CHUNKS[:1]}, "do not make it whole"),
         ({**GOOD, "chunks": [CHUNKS[0]] * 2}, "do not make it whole"),
         (changed(file="../a"), "outside"),
         (changed(file="b"), "outside"),
         (changed(start=990), "outside"),
-        (changed(start=-1), "a whole number of at least 0 is needed"),
-        (changed(start=True), "a whole number of at least 0 is needed"),
+        (changed(start=-1), "at least 0"),
+        (changed(start=True), "at least 0"),
         (changed(offsets=[3, 0]), "outside"),
         (changed(offsets=[0]), "dimensions"),
         (changed(shape=[2**53, 2**53]), "outside"),
@@ -314,7 +314,7 @@ def test_random_bytes_as_index_raise_a_value_error(content: bytes) -> None:
 
 
 def test_a_type_that_the_framework_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="is none that Old has"):
+    with pytest.raises(ValueError, match="Old"):
         parse_index(with_tensor(GOOD), SIZES, dtypes=("int8",), framework="Old")
 
 
