@@ -52,67 +52,37 @@ _PRESET_COLUMNS = (
 
 def definition() -> dict[str, Any]:
     """The CustomResourceDefinition as plain data."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": [SHORT_NAME],
-                "categories": ["training"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.roles.worker.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
-                    "schema": {"openAPIV3Schema": schema()},
-                }
-            ],
+    subresources = {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.roles.worker.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
         },
     }
+    version = {"subresources": subresources, "additionalPrinterColumns": [_column(*column) for column in _COLUMNS]}
+    names = {"plural": PLURAL, "singular": KIND.lower(), "shortNames": [SHORT_NAME], "categories": ["training"]}
+    return _definition(KIND, "Namespaced", names, version, schema())
 
 
 def preset_definition() -> dict[str, Any]:
     """The CustomResourceDefinition of presets. They are cluster-scoped: one name means the same in all namespaces."""
+    version = {"additionalPrinterColumns": [_column(*column) for column in _PRESET_COLUMNS]}
+    names = {"plural": PRESET_PLURAL, "singular": PRESET_KIND.lower(), "shortNames": [PRESET_SHORT_NAME]}
+    return _definition(PRESET_KIND, "Cluster", names, version, preset_schema())
+
+
+def _definition(kind: str, scope: str, names: dict[str, Any], version: dict[str, Any], whole: Schema) -> dict[str, Any]:
+    """The CustomResourceDefinition of a kind with one version."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PRESET_PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{names['plural']}.{GROUP}"},
         "spec": {
             "group": GROUP,
-            "scope": "Cluster",
-            "names": {
-                "kind": PRESET_KIND,
-                "listKind": f"{PRESET_KIND}List",
-                "plural": PRESET_PLURAL,
-                "singular": PRESET_KIND.lower(),
-                "shortNames": [PRESET_SHORT_NAME],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "additionalPrinterColumns": [_column(*column) for column in _PRESET_COLUMNS],
-                    "schema": {"openAPIV3Schema": preset_schema()},
-                }
-            ],
+            "scope": scope,
+            "names": {"kind": kind, "listKind": f"{kind}List", **names},
+            "versions": [{"name": VERSION, "served": True, "storage": True, **version, "schema": {"openAPIV3Schema": whole}}],
         },
     }
 

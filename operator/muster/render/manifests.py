@@ -39,7 +39,7 @@ def render(
     """
     strategy = strategy_of(job.spec.strategy)
     plan = strategy.plan(job.spec)
-    plans, images = Plans(whole=plan, world=plan), images_with(images, defaults)
+    plans, images = Plans(whole=plan, world=plan, pool=plan), images_with(images, defaults)
     pods = [
         pod_of(
             job,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from muster.api.status import LEFT_BEHIND_KEPT, LeftBehind, Member, TrainingJobStatus
 from muster.lifecycle.actions import Action, LookLive, deletion
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.silence import silent_after_the_end_at
+from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 
@@ -63,9 +63,10 @@ def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
-    """When older pods count as silent, and when pods that wait in vain are created again."""
-    older = facts.older_than(status.attempt) if is_open(status) and facts.replaces_at_once else ()
-    return [*(silent_after_the_end_at(view, facts) for view in older), _misplaced_at(status, facts)]
+    """When pods of attempts that are over count as silent, and when pods that wait in vain are created again."""
+    leaving = facts.older_than(status.attempt) if is_open(status) else facts.replicas
+    times = [time(view, facts) for view in leaving for time in (silent_after_the_end_at, silent_at)]
+    return [*times, _misplaced_at(status, facts)]
 
 
 def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
