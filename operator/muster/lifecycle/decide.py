@@ -94,7 +94,8 @@ def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_wr
 def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When to look again at the replicas of a job that has not ended."""
     awaited = acknowledging(status, facts)
-    leaving = (view for view in facts.older_than(status.attempt) if view not in awaited)
+    uids = {view.uid for view in awaited}
+    leaving = (view for view in facts.older_than(status.attempt) if view.uid not in uids)
     are_deleted = any(view.deleting for view in (*facts.replicas, *facts.left_behind))
     must_look = are_deleted or any(not keeps_its_log(status, facts, view) for view in leaving)
     return [

@@ -38,11 +38,15 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     taken = {member.replica for member in world.members} if world else set()  # of new members the uid is not known yet
     left = {each.uid for each in status.left_behind}
     views = [view for view in observed.replicas if view.uid not in left]
-    outside = [view for view in views if view.standby and view.uid not in members]
-    idle = [view for view in outside if is_open(status) and view.replica not in taken and has_current_form(observed, view)]
-    unwanted = [replace(view, attempt=_NO_ATTEMPT) for view in outside if view not in idle]
     pods = _pods_of_newest_world(status)
-    inside = [_in_its_attempt(view, members.get(view.uid), status, pods) for view in views if view not in outside]
+    inside, idle, unwanted = [], [], []
+    for view in views:
+        if not view.standby or view.uid in members:
+            inside.append(_in_its_attempt(view, members.get(view.uid), status, pods))
+        elif is_open(status) and view.replica not in taken and has_current_form(observed, view):
+            idle.append(view)
+        else:
+            unwanted.append(replace(view, attempt=_NO_ATTEMPT))
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 

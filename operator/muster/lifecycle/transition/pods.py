@@ -103,9 +103,9 @@ def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
 
 def _unneeded(status: TrainingJobStatus, facts: Facts) -> Actions:
     assert status.world is not None
-    members, awaited = {member.replica for member in status.world.members}, acknowledging(status, facts)
+    members, awaited = {member.replica for member in status.world.members}, {view.uid for view in acknowledging(status, facts)}
     others = (view for view in facts.replicas if view.attempt < status.attempt or view.replica not in members)
-    leaving = (view for view in others if view not in awaited and not keeps_its_log(status, facts, view))
+    leaving = (view for view in others if view.uid not in awaited and not keeps_its_log(status, facts, view))
     return tuple(action for view in leaving for action in deletion(view, grace_seconds=exit_seconds(status, facts, view)))
 
 

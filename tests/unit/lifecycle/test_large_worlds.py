@@ -1,0 +1,30 @@
+"""The work of a pass grows with the number of replicas, and not with its square. Function calls are counted, not seconds."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from typing import Any
+
+from tests.unit.lifecycle.lifecycle_cases import Story, failed, job, replica
+
+
+def calls_of_passes(size: int) -> int:
+    """The function calls of the passes in which a world starts, loses half of its replicas, and is replaced."""
+    story, views = Story(job(workers=size)), [replica(f"worker-{index}") for index in range(size)]
+    half = size // 2
+    kept, lost = views[:half], [failed(f"worker-{index}", 137, seconds=20) for index in range(half, size)]
+    pending: list[Any] = [replica(f"worker-{index}", attempt=1, phase="Pending") for index in range(half, size)]
+    profile = cProfile.Profile()
+    profile.enable()
+    for views_then, seconds in (((), 0), (views, 10), ([*kept, *lost], 20), (kept, 21), ([*kept, *pending], 25)):
+        story.see(*views_then, seconds=seconds)
+    profile.disable()
+    assert story.status.attempt == 1
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_a_pass_over_eight_times_the_replicas_needs_eight_times_the_calls() -> None:
+    calls_of_passes(8)  # fills caches
+    few, many = calls_of_passes(128), calls_of_passes(1024)
+    assert many < 12 * few, (few, many)
