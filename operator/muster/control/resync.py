@@ -55,7 +55,7 @@ class Resync:
             self._publish(event_of_unreadable(each, self._now()))
         self._store.replace(listing, cached_before=before)
         self.last = self._now()
-        for key in self._store.keys:
+        for key in self._store.keys_by_need:
             self._queue.add(key)
 
     async def until_listed(self) -> None:

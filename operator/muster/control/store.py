@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
+from muster.api.status import FINAL_PHASES
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 
 _MOST_GONE = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
@@ -71,6 +72,19 @@ class Store:
 
     def children(self, key: str) -> list[Child]:
         return list(self._children.get(key, {}).values())
+
+    @property
+    def keys_by_need(self) -> list[str]:
+        """The keys of all cached jobs, those that lack a running replica first. A leader needs many seconds for thousands of jobs."""
+        return sorted(self._jobs, key=self._is_whole)
+
+    def _is_whole(self, key: str) -> bool:
+        """Whether the job has ended, or each replica of its world has a pod that runs."""
+        status = (self._jobs.get(key) or {}).get("status") or {}
+        if status.get("phase") in FINAL_PHASES:
+            return True
+        children = self._children.get(key, {}).values()
+        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.stays for child in children)
 
     def key_of_pod(self, uid: str) -> str | None:
         """The job that the pod belongs to."""

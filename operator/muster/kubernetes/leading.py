@@ -116,7 +116,7 @@ class Leader:
             await self._channel.start(self._configuration.coordination.port, self._certificate.context())
         await self._discover()  # jobs that started before would have no gang
         await self._list_presets()  # jobs that name one would not be valid
-        for key in store.keys:
+        for key in store.keys_by_need:
             queue.add(key)
         queue.start(self._reconciler.reconcile)
         async with asyncio.TaskGroup() as tasks:
@@ -138,7 +138,7 @@ class Leader:
             queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
 
         def missed() -> None:
-            for key in store.keys:
+            for key in store.keys_by_need:
                 queue.add(key)
 
         paths = self._gateway.folders(f"/apis/{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
@@ -167,7 +167,7 @@ class Leader:
         self._kueue.served = has_kueue
         if self._gangs.replace(served) or changed:
             log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", "served" if has_kueue else "not used")
-            for key in self._parts.store.keys:
+            for key in self._parts.store.keys_by_need:
                 self._parts.queue.add(key)
 
     async def _keep_discovering(self) -> None:
@@ -189,7 +189,7 @@ class Leader:
                 log.warning("the presets of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
         if changed:
-            for key in self._parts.store.keys:
+            for key in self._parts.store.keys_by_need:
                 self._parts.queue.add(key)
 
     async def _keep_listing_presets(self) -> None:
