@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import signal
@@ -69,7 +70,7 @@ class Cluster:
         self._options = options
         self.configuration: Object = {}
         self.scraper = ""
-        self._namespaces = 0
+        self._numbers = itertools.count(1)
 
     def install(self) -> None:
         """The objects of the chart without the operator."""
@@ -98,8 +99,7 @@ class Cluster:
 
     def namespace(self, prefix: str) -> str:
         """A new namespace, with the service account of pods."""
-        self._namespaces += 1
-        name = f"{prefix}-{self._namespaces}"
+        name = f"{prefix}-{next(self._numbers)}"
         self.admin.create("/api/v1/namespaces", _named("v1", "Namespace", name))
         self.admin.create(f"/api/v1/namespaces/{name}/serviceaccounts", _named("v1", "ServiceAccount", "default"))
         return name
