@@ -20,7 +20,7 @@ def digits(strategy: str, *, spares: int) -> dict[str, Any]:
         "tiny",
         replicas=2,
         strategy=strategy,
-        trainer={"task": "digits", "config": {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.15 if spares else 0.0}},
+        trainer={"task": "digits", "config": {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.4 if spares else 0.0}},
         batch={"globalSize": 64},
         checkpoint={"everySteps": 10, "gracePeriodSeconds": 30},
         recovery={"spares": spares},
@@ -45,7 +45,6 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
         members = ["worker-0", "worker-1"]
         members[lost] = "worker-2"
         wait_until(lambda: labels(local_job) == members, "the spare is a member of the world", seconds=SECONDS)
-        wait_until(lambda: local_job.status.get("readySpares") == 1, "the lost worker is the next spare", seconds=SECONDS)
         code, output = finish(run, SECONDS)
     assert code == 0, output
     status = local_job.status
