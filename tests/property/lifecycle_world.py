@@ -648,10 +648,10 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
     check(not old.phase.final or new.phase is old.phase, "final", f"from {old.phase} to {new.phase}")
     check(old.attempt <= new.attempt <= old.attempt + 1, "attempt numbers", f"from {old.attempt} to {new.attempt}")
     if new.world and new.attempt not in world.planned:
+        _check_members(world, new)
         plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
-    _check_members(world, new)
     _check_left_behind(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
@@ -663,13 +663,13 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
 
 
 def _check_members(world: World, new: TrainingJobStatus) -> None:
-    """A world has no member twice, and with spares it always has its whole size."""
-    if new.world is None:
-        return
+    """A new world has no member twice, and with spares it has its whole size."""
+    assert new.world
     members = [member.replica for member in new.world.members]
     check(len(set(members)) == len(members), "members", f"a member is there twice: {members}")
     if world.job.spec.recovery.spares:
-        planned, indexes = world.planned[new.attempt][WORKER], strategy_of(world.job.spec.strategy).pool(world.job.spec).positions
+        strategy = strategy_of(world.job.spec.strategy)
+        planned, indexes = len(strategy.plan(world.job.spec).of(WORKER)), strategy.pool(world.job.spec).positions
         check(len(members) == new.world.size == planned, "members", f"{members} of {planned} workers")
         check(all(member in indexes for member in members), "members", f"{members} has a replica that the job does not have")
 

@@ -68,7 +68,7 @@ def test_a_running_job_continues_with_its_old_spec_after_an_invalid_change() -> 
     assert admits.admit(obj(GOOD, generation=3, status=RUNNING)).problems == ()
 
 
-def test_a_running_job_continues_with_its_old_spec_where_no_policy_refuses_a_change_of_it() -> None:
+def test_a_running_job_without_a_policy_continues_with_its_old_spec() -> None:
     admits = admission()
     admits.admit(obj(GOOD))
     changed = {**GOOD, "trainer": {"task": "digits", "config": {"epochs": 3}}}

@@ -97,7 +97,7 @@ def test_two_lost_workers_take_two_spares() -> None:
     assert members(story) == ["worker-3", "worker-1", "worker-4"]
 
 
-def test_a_world_with_a_spare_starts_anew_when_the_job_has_fewer_spares() -> None:
+def test_a_world_with_a_spare_is_replaced_when_the_job_has_fewer_spares() -> None:
     story = training()
     story.see(alive("worker-0", step=41), spare("worker-2"), seconds=20)
     assert members(story) == ["worker-0", "worker-2"]
