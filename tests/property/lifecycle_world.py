@@ -836,7 +836,9 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     judged = max(record.attempt for record in status.attempts if record.failure_class)
     failed = next(record for record in status.attempts if record.attempt == judged)
     assert failed.end_time
-    if reason is not Reason.BAD_CONFIGURATION and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
+    newest = status.attempts[-1]
+    is_final = newest.attempt > judged and newest.reason is not reason  # the end of a later attempt makes the class final
+    if reason is not Reason.BAD_CONFIGURATION and not is_final and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
         others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role != EVALUATOR]
         others = [pod for pod in others if not world.left_behind(pod) and not pod.frozen]
         check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")

@@ -40,6 +40,9 @@ DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
 _EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED})
 """Ends that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
 
+_PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
+"""Of failures that are no preemption: those that explain less than others do."""
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -58,13 +61,13 @@ class Cause:
 
     @property
     def precedence(self) -> tuple[int, datetime, str]:
-        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure. A lost peer explains nothing if
-        anything else does."""
+        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure, then silence: a silent replica may
+        only be cut off from the operator. A lost peer explains nothing if anything else does."""
         if self.failure_class is FailureClass.PREEMPTION:
             return 0, self.time, self.replica
         if self.reason in DEVICE_REASONS:
             return 1, self.time, self.replica
-        return (3 if self.reason is Reason.PEER_LOST else 2), self.time, self.replica
+        return _PRECEDENCES.get(self.reason, 2), self.time, self.replica
 
 
 def root_cause(causes: Iterable[Cause]) -> Cause | None:
