@@ -61,8 +61,8 @@ class Cause:
 
     @property
     def precedence(self) -> tuple[int, datetime, str]:
-        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure. Then comes silence, because a silent
-        replica may only be cut off from the operator. A lost peer explains nothing if anything else does."""
+        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure. Then comes silence, because a
+        silent replica may only be cut off from the operator. A lost peer explains nothing if anything else does."""
         if self.failure_class is FailureClass.PREEMPTION:
             return 0, self.time, self.replica
         if self.reason in DEVICE_REASONS:
