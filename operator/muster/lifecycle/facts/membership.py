@@ -34,7 +34,7 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     who has joined the world, because a new leader has no reports yet.
     """
     world = status.world
-    members = {member.uid: member for member in world.members} if world else {}
+    members = world.member_of if world else {}
     taken = {member.replica for member in world.members} if world else set()  # of new members the uid is not known yet
     left = {each.uid for each in status.left_behind}
     views = [view for view in observed.replicas if view.uid not in left]
