@@ -166,6 +166,18 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
     assert story.status.world.ready_time == at(25.2)
 
 
+def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
+    """A pod whose node does not answer may be noticed late: after its grace period."""
+    story = training()
+    leaving = replace(alive("worker-1", step=41), deleting=at(20), due=at(50))
+    story.see(alive("worker-0", step=41), leaving, seconds=20)
+    assert members(story) == ["worker-0", "worker-1"]
+    decision = story.see(alive("worker-0", attempt=1, waiting=True), leaving, spare("worker-2"), seconds=200)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert [action.name for action in decision.actions if isinstance(action, DeleteReplica)] == ["digits-worker-1"]
+
+
 def test_a_silent_spare_takes_no_place() -> None:
     story = training()
     story.hears = True

@@ -17,6 +17,7 @@ from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster.lifecycle.transition import spares
+from muster.lifecycle.transition.fence import may_acknowledge
 
 _SUFFIXES = 1000
 """The number of suffixes. They have three digits at most, so that names stay short."""
@@ -34,10 +35,11 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
         return status
     entries = (_entry(view, facts) for view in lost)
     uids = {view.replica: view.uid for view in lost}
-    free = [view for view in spares.ready(facts) if view not in lost] if facts.spec.recovery.spares else []
+    has_spares = facts.spec.recovery.spares and not status.world.ready_time and may_acknowledge(status, facts)
+    free = [view for view in spares.ready(facts) if view not in lost] if has_spares else []
 
     def successor(member: Member) -> Member:
-        takes_over = free and status.world and not status.world.ready_time and member.role == facts.strategy.worker_role
+        takes_over = free and member.role == facts.strategy.worker_role
         return spares.member_of(free.pop(0)) if takes_over else _renamed(member, status)
 
     members = tuple(successor(member) if _is_in_place_of(member, uids) else member for member in status.world.members)
