@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +78,8 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 """A reference `$(NAME)` to a variable, or an escaped dollar sign."""
 RESCUE_SECONDS = 5.0
 """How long a process that has lost its peers may take to save its state."""
+PEERS_LOST_SIGNAL = signal.SIGUSR2
+"""What the supervisor sends to a process of the bundled trainer that may rescue, if its world is broken: it waits for no peer any more."""
 
 
 @document

@@ -123,7 +123,6 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.service = False
         self.deleted = False
-        self.listening = START
         self._uids = 0
         self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
         self._looks: list[tuple[ReplicaView, ...]] = [()]
@@ -142,7 +141,7 @@ class World:
     # what the caller sees
 
     def look(self) -> Observed:
-        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, listening=self.listening)
+        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, hears=True)
 
     def cached_look(self, age: int) -> Observed:
         """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
@@ -152,7 +151,7 @@ class World:
         views = tuple(
             replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
         )
-        return Observed(views, live=False, service=self.service, listening=self.listening)
+        return Observed(views, live=False, service=self.service, hears=True)
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -441,7 +440,6 @@ class World:
 
     def forget_reports(self) -> None:
         """Another leader takes over, who has heard nobody yet."""
-        self.listening = self.now
         for name in self.pods:
             self._change(name, report=None, reported=None)
 

@@ -64,6 +64,11 @@ class Policy:
     """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
     silence_seconds: float = 8
     """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
+    shortest_silence_seconds: float = 3
+    """The same if reports come regularly, as they do in a cluster that is not too busy."""
+    silence_gaps: float = 4
+    """Between these two limits, it is this many times the longest gap between two reports of one supervisor lately. The next two times
+    become shorter in proportion."""
     acknowledgement_silence_seconds: float = 5
     """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
     standstill_seconds: float = 5

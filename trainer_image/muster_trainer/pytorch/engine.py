@@ -19,6 +19,7 @@ from muster_contract.batch import learning_rate_factor
 from muster_contract.errors import UserError
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
+from muster_trainer.host import connections
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.compat import tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
@@ -42,6 +43,7 @@ class TorchEngine:
         backend = backend_of(spec.communication)
         self.task, self.spec, self.device = task, spec, device_of(backend)
         make_deterministic(task.config)
+        before = connections.sockets()
         store = join(backend)
         world = World(self.device)
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
@@ -65,6 +67,7 @@ class TorchEngine:
         is_kept = spec.checkpoint is not None or self.memory is not None
         self.rescues = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo" and is_kept
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
+        self._connections = connections.sockets() - before
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -188,6 +191,9 @@ class TorchEngine:
             return None
         self._buffers.restore()
         return self._snapshot(directory, room=0, alone=True)
+
+    def part(self) -> None:
+        connections.break_off(self._connections)
 
     def keep(self, step: int, event: str | None) -> bool:
         return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)

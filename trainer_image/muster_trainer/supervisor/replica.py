@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from muster_contract.codes import ExitCode, signal_name
-from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
+from muster_contract.environment import PEERS_LOST_SIGNAL, RESCUE_SECONDS, ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
 from muster_contract.events import Activity, Commit, CommitReason, Evaluation, Event, Pace, Save, Step
 from muster_contract.notices import Notice, NoticeReason
@@ -366,7 +366,15 @@ class Replica:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
             rescue = 0.0 if reply.dump else self._rescue_seconds
+            if rescue and not reply.grace_seconds and not self._ending.termed:
+                self._tell_of_lost_peers()
             self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))
+
+    def _tell_of_lost_peers(self) -> None:
+        """The world is broken. A collective that waits for a peer on a lost node fails then, and the process can save."""
+        for process in self._processes:
+            if process.handles(PEERS_LOST_SIGNAL):
+                process.send(PEERS_LOST_SIGNAL)
 
     @property
     def _rescue_seconds(self) -> float:
