@@ -22,7 +22,7 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
 from muster.control.rate_limits import Bucket
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64
