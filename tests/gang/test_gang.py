@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from muster.client.connection import Target, connected
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.explain.explain import explain
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, remove_node

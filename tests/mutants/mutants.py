@@ -147,14 +147,14 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda original: lambda facts, times, *, until: tuple(times),
     ),
     _mutant(
-        "spared-though-broken",
+        "unaffected-though-broken",
         "a replica that has ended is taken for one that trains on",
         "transition.in_place",
         "_is_well",
         lambda original: in_place.can_continue,
     ),
     _mutant(
-        "spared-and-removed",
+        "unaffected-and-removed",
         "replicas that a restart should leave running lose their pods",
         "facts.facts",
         "Facts.in_world_of",
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "incarnation-misread",
-        "the end of a spared replica is taken for one of an earlier attempt",
+        "the end of a unaffected replica is taken for one of an earlier attempt",
         "facts.membership",
         "_renumbered",
         lambda original: lambda view, incarnation, attempt: original(view, incarnation, incarnation),

@@ -265,7 +265,7 @@ class World:
             return pod.attempt
         return world.attempt - 1 if member.awaited else world.attempt
 
-    def spared(self, pod: Pod) -> bool:
+    def unaffected(self, pod: Pod) -> bool:
         return self.belongs(pod) != pod.attempt
 
     def stands_by(self, pod: Pod) -> bool:
@@ -618,7 +618,7 @@ class World:
         known = pod.view.report.attempt if pod.view.report else pod.view.attempt
         if self.stands_by(pod):
             return
-        for attempt in {self.belongs(pod)} if self.spared(pod) else {pod.attempt, known}:
+        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
@@ -870,7 +870,7 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    members = [pod for pod in world.pods.values() if not world.spared(pod) and not world.left_behind(pod)]
+    members = [pod for pod in world.pods.values() if not world.unaffected(pod) and not world.left_behind(pod)]
     attempts = {pod.trains for pod in members if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:

@@ -13,7 +13,7 @@ from muster.client.connection import Connection, Target, connected
 from muster.client.jobs import Jobs
 from muster.client.log_lines import Selection
 from muster.client.logs import Follower, logs_of, shown
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain

@@ -15,7 +15,7 @@ from muster.client.jobs import manifest_of
 from muster.client.local_backend import LocalBackend
 from muster.client.log_lines import Line
 from muster.client.logs import tails_of
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.client.watch import typed
 from muster.explain.evidence import label_of
 from muster.explain.explain import as_lines, explain

@@ -22,7 +22,7 @@ from muster.control.reconciler import CALM_SECONDS
 from muster.control.replies import reply_to
 from muster.control.reports import Reports
 from muster.control.store import Store
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 from muster.kubernetes.tokens import Tokens
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of

@@ -22,7 +22,7 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
 from muster.control.rate_limits import Bucket
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64
@@ -112,7 +112,7 @@ class Readers:
         """Raises RefusedReportError unless the bearer of the token may read /metrics."""
         digest = _digest(token)
         if _claims(token) is None:
-            raise RefusedReportError(401, "token", "the token is none of this cluster")
+            raise RefusedReportError(401, "token", "this cluster did not issue the token")
         async with self._lock:
             allowed, until = self._answers.get(digest, (False, 0.0))
             if until <= self._clock():

@@ -81,7 +81,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     disruption = _condition(status, "DisruptionTarget", holds="True")
     words = _last_words(ended.get("message"))
     phase = _phase(status, state)
-    reason, message = _why(pod, status, state=state, phase=phase)
+    reason, message = _reason_and_message(status, state=state, phase=phase)
     node = (pod.get("spec") or {}).get("nodeName") or ""
     return ReplicaView(
         name=metadata["name"],
@@ -176,8 +176,8 @@ def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
     return len(ended) == len(containers) > 0 and not any(state.get("running") for state in others)
 
 
-def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
-    """Reason and message: those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
+def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
+    """Those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
     if phase is ReplicaPhase.PENDING:
         return _waits_for(status, state)
     termination = (state.get("terminated") or {}).get("message") or ""

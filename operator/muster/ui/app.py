@@ -15,7 +15,7 @@ from aiohttp import web
 from muster.client import errors
 from muster.report.job import job_page
 from muster.ui.drawing import Drawing
-from muster.ui.listed import Kind, Listed, in_order
+from muster.ui.job_rows import Kind, Listed, in_order
 from muster.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Session, TooManyError, UserSessions
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30

@@ -27,10 +27,10 @@ from muster_trainer.supervisor.image import prepared, with_library
 from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.memories import Memories
-from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
+from muster_trainer.supervisor.permanent_failure import START_SECONDS
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
