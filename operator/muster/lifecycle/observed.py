@@ -70,6 +70,10 @@ class ReplicaView:
     unhealthy_devices: tuple[str, ...] = ()
     """Devices of its trainer container that its node reports as unhealthy: resource, identifier and what is known of the cause."""
     node: str = ""
+    placed: datetime | None = None
+    """When its pod was bound to that node. None: unknown, or it has none."""
+    unschedulable: bool = False
+    """Whether the scheduler says that it finds no node for the pod."""
     standby: bool = False
     """It was created to wait outside the world until a world takes it in."""
     form: str = ""

@@ -79,6 +79,10 @@ class Policy:
     """How many times the duration of a save is added to it while the peers save."""
     unplaced_seconds: float = 20
     """How long a pod may wait for a node although it excludes nodes that it could go to again."""
+    split_seconds: float = 5
+    """How long a gang that starts may have only a part of its nodes. It counts from the last pod that got one."""
+    split_kept_seconds: float = 60
+    """The same if pods of the attempt before are among those with a node: a lost node is often replaced soon."""
     overdue_seconds: float = 10
     """How long after its grace period a replica that still exists proves that its node does not answer."""
     stuck_seconds: float = 60

@@ -24,8 +24,12 @@ _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason
 def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node is kept only if there was progress.
 
-    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept.
+    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept. Nor is one of
+    a gang that gives its nodes back.
     """
+    record = newest(status)
+    if record is not None and record.reason is Reason.GANG_REQUEUED:
+        return {}
     avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
     views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
     if facts.replaces_at_once:
