@@ -13,8 +13,9 @@ from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.control.cluster import Object
 from muster.local.display import Display, make_display
-from muster.local.messages import change_lines, duration, rounded
+from muster.local.messages import change_lines, duration
 from muster.local.outcome import exit_code
+from muster.report.page import rounded
 from muster_contract.codes import ExitCode
 
 

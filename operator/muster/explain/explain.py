@@ -119,7 +119,7 @@ def as_lines(explanation: Explanation) -> list[str]:
         before = "Before: " if finding.is_past else ""
         rest = len(finding.subjects) - _NAMED
         others = f" ({', '.join(finding.subjects[:_NAMED])} and {rest} more)" if rest > 0 else ""
-        lines += [f"{number}. {before}{_capital(finding.sentence)}{others}.", f"   What to do: {finding.remedy}. [{finding.cause.id}]"]
+        lines += [f"{number}. {before}{capital(finding.sentence)}{others}.", f"   What to do: {finding.remedy}. [{finding.cause.id}]"]
     if explanation.unreadable:
         lines.append(f"You may not read {', '.join(explanation.unreadable)}, so causes there are not shown.")
     return lines
@@ -145,5 +145,6 @@ def as_document(explanation: Explanation) -> dict[str, object]:
     }
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]

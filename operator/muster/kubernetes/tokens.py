@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.api.unchecked import mapping
 from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
@@ -166,8 +167,7 @@ def claimed_pod(token: str, now: float) -> str | None:
         return None
     if not isinstance(expires, int | float) or expires < now - _CLOCKS_DIFFER:
         return None
-    pod = bound.get("pod") if isinstance(bound, dict) else None
-    uid = pod.get("uid") if isinstance(pod, dict) else None
+    uid = mapping(mapping(bound).get("pod")).get("uid")
     return uid if isinstance(uid, str) and uid else None
 
 

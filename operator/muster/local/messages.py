@@ -10,6 +10,7 @@ from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, Train
 from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
+from muster.report.page import rounded
 from muster_contract.codes import ExitCode
 
 LONGEST = 400  # characters of a replica's message in one line
@@ -80,14 +81,6 @@ def figures(status: TrainingJobStatus) -> list[str]:
     if status.restarts.total:
         parts.append(f"restarts {status.restarts.total}")
     return parts
-
-
-def rounded(loss: str) -> str:
-    """The loss with four digits. Text that is not a number stays as it is."""
-    try:
-        return f"{float(loss):.4g}"
-    except ValueError:
-        return loss
 
 
 def duration(seconds: float) -> str:

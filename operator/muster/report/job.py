@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from muster.api.status import Phases, TrainingJobStatus
 from muster.report.history import History
-from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
+from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table, rounded
 from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.run import ENVIRONMENT, Run, clock, ending, run_page
 from muster.report.timeline import Kind
@@ -114,7 +114,7 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
         total = f" of {progress.total_steps}" if progress.total_steps else ""
         shown["steps"] = f"{progress.step}{total}"
         if progress.loss is not None:
-            shown["loss"] = _rounded(progress.loss)
+            shown["loss"] = rounded(progress.loss)
         if progress.samples_per_second:
             shown["samples/s"] = f"{progress.samples_per_second:,.0f}"
         if progress.eta_seconds is not None and not status.phase.final:
@@ -126,13 +126,6 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
     if goodput is not None and goodput.ratio is not None:
         shown["goodput"] = f"{goodput.ratio:.0%}"
     return shown
-
-
-def _rounded(loss: str) -> str:
-    try:
-        return f"{float(loss):.4g}"
-    except ValueError:
-        return loss
 
 
 def _sections(job: JobView) -> Iterator[Section]:
