@@ -373,8 +373,7 @@ class Replica:
     def _tell_of_lost_peers(self) -> None:
         """The world is broken. A collective that waits for a peer on a lost node fails then, and the process can save."""
         for process in self._processes:
-            if process.handles(PEERS_LOST_SIGNAL):
-                process.send(PEERS_LOST_SIGNAL)
+            process.send(PEERS_LOST_SIGNAL)
 
     @property
     def _rescue_seconds(self) -> float:
