@@ -373,7 +373,8 @@ class Replica:
     def _tell_of_lost_peers(self) -> None:
         """The world is broken. A collective that waits for a peer on a lost node fails then, and the process can save."""
         for process in self._processes:
-            process.send(PEERS_LOST_SIGNAL)
+            if process.handles(PEERS_LOST_SIGNAL):
+                process.send(PEERS_LOST_SIGNAL)
 
     @property
     def _rescue_seconds(self) -> float:

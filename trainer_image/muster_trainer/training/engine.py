@@ -134,6 +134,7 @@ class Engine(EvaluationEngine, Ranks, Protocol):
 
     def part(self) -> None:
         """Breaks the connections to the peers, so that a collective that waits for them fails. Called in another thread."""
+        return
 
     def keep(self, step: int, event: str | None) -> bool:
         """The same into memory. Returns whether this rank has the state after `step` there."""
