@@ -75,7 +75,7 @@ def late_pod_follows_when_others_succeed(jobs: Jobs) -> None:
     jobs.reaches("other", "Running")
     elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
     jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
-    wait_until(lambda: len(running(jobs, "elastic")) == 3, "its fewest replicas run")
+    wait_until(lambda: len(running(jobs, "elastic")) == 3 and len(jobs.pods("elastic")) == 4, "its fewest replicas run, and one waits")
     [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
     for pod in running(jobs, "elastic")[:2]:
         Kubelet(jobs.api).end(pod, 0)
