@@ -13,7 +13,7 @@ from tests.support.api_server.api import JOBS, Api, ApiError, Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, remove_node
 from tests.support.api_server.jobs import Jobs, attempt_of, job
-from tests.support.api_server.kubelet import PODS, Kubelet
+from tests.support.api_server.kubelet import PODS, Kubelet, pod_path
 from tests.support.api_server.kueue import API as KUEUE
 from tests.support.api_server.kueue import kueue_object, quota
 from tests.support.api_server.operators import OperatorProcess
@@ -94,6 +94,7 @@ class Trial:
         self._begun = self._changed = time.monotonic()
         self._to_come = list(self._events())
         self._deleted: set[str] = set()
+        self._lost: set[str] = set()
         self._half_since: dict[tuple[str, int], float] = {}
         self._whole_since: dict[tuple[str, int], float] = {}
         self._last: object = None
@@ -124,6 +125,9 @@ class Trial:
         """Returns whether the trial is over."""
         now = time.monotonic()
         self._play(now)
+        for pod in pods:  # the scheduler may have bound it after the node was lost; a cluster removes it after a minute
+            if pod["spec"].get("nodeName") in self._lost:
+                self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0})
         statuses = {each["metadata"]["name"]: each.get("status") or {} for each in jobs}
         for each in self.plan.jobs:
             own = [pod for pod in pods if pod["metadata"]["labels"]["muster.dev/job-name"] == each.name]
@@ -170,6 +174,7 @@ class Trial:
                 self._delete(name)
             else:
                 del self._nodes[name]
+                self._lost.add(name)
                 remove_node(self._api, name)
                 if self._queue:
                     self._queue.resize(sum(self._nodes.values()))
