@@ -19,6 +19,7 @@ RANK = "MUSTER_RANK"
 LOCAL_RANK = "MUSTER_LOCAL_RANK"
 EVENTS_FD = "MUSTER_EVENTS_FD"
 MEMORY_FD = "MUSTER_MEMORY_FD"
+ORDERS_FD = "MUSTER_ORDERS_FD"
 EVENTS_ADDRESS = "MUSTER_EVENTS_ADDRESS"
 EVENTS_TOKEN = "MUSTER_EVENTS_TOKEN"
 LARGE_VARIABLES = "MUSTER_LARGE_VARIABLES"
@@ -32,6 +33,8 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     EVENTS_FD: "File descriptor to which a training process writes its events. The supervisor sets it for each process.",
     MEMORY_FD: "File descriptor of the memory in which a training process keeps snapshots. The supervisor holds it between "
     "attempts. Set for a job with `checkpoint.memory`.",
+    ORDERS_FD: "File descriptor from which a training process reads the world of the next attempt, if it survives the loss of a peer. The "
+    "supervisor sets it for each process of the bundled trainer.",
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "
     "descriptor. Set for `script` and `command`.",
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",

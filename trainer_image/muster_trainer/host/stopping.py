@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from muster_contract.codes import ExitCode
@@ -24,6 +25,8 @@ class StopRequest:
     def __init__(self, events_descriptor: int | None = None) -> None:
         self.requested = False
         self.training = False
+        self.on_request: Callable[[], None] = lambda: None
+        """Called in another thread when SIGTERM arrives."""
         self._events_descriptor = events_descriptor
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -53,6 +56,7 @@ class StopRequest:
         if not self.training:
             _say("asked to stop before the first step: there is nothing to save")
             os._exit(ExitCode.PREEMPTED)
+        self.on_request()
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from muster_contract.errors import BadConfiguration, PeerLost, UserError
+from muster_contract.errors import BadConfiguration, ConnectionLost, PeerLost, UserError
 from muster_trainer.host.waiting import START_SECONDS, wait_for
 
 # Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
@@ -67,7 +67,7 @@ def join(backend: str) -> dist.Store:
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
-        raise PeerLost(f"the world at {where} did not come up: {text[:500]}") from error
+        raise ConnectionLost(f"the world at {where} did not come up: {text[:500]}") from error
 
 
 def _numeric(name: str) -> str:
@@ -131,5 +131,5 @@ def detect_peer_loss() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error))):
-            raise PeerLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
+            raise ConnectionLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
         raise

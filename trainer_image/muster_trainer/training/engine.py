@@ -14,6 +14,7 @@ from muster_trainer.snapshots.choice import Found
 from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import Ranks
+from muster_trainer.training.survivor import Kept
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,10 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     learning_rate: float
     rescues: bool = False
     """Whether `rescue` of this rank may return a part."""
+    survives: bool = False
+    """Whether this process may go on in another world after the loss of a peer."""
+    kept: Kept | None = None
+    """What the ranks of this world have kept of the one before."""
     memory: PeersMemory | None = None
     """Absent: no snapshots are kept in memory."""
     refuses: frozenset[str] = frozenset()
@@ -131,6 +136,22 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """The whole state after the last step, without a collective, for a rank that has lost its peers. None: this rank does not have
         all of it, or has begun to change it."""
         return None
+
+    def disconnect(self) -> None:
+        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
+        raise NotImplementedError
+
+    def rejoin(self, done: int) -> None:
+        """Joins the world that the environment names, with the state after step `done`."""
+        raise NotImplementedError
+
+    def adopt(self) -> None:
+        """Gives all ranks the newest state that one has kept."""
+        raise NotImplementedError
 
     def keep(self, step: int, event: str | None) -> bool:
         """The same into memory. Returns whether this rank has the state after `step` there."""
