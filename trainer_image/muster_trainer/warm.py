@@ -104,7 +104,8 @@ def _fork(*, environ: dict[str, str], passed: list[str], descriptors: list[int],
 
 
 def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
-    """Turns this fork into the training process of that environment, with stdout and stderr as `streams`. It dies with `parent`. Does not return."""
+    """Turns this fork into the training process of that environment. `streams` are stdout and stderr. It dies with `parent`. Does not
+    return."""
     die_with(parent)
     stdout, stderr = streams
     null = os.open(os.devnull, os.O_RDONLY)

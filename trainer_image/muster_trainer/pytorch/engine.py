@@ -35,7 +35,7 @@ from muster_trainer.pytorch.snapshots import Snapshots
 from muster_trainer.pytorch.world import World, backend_of, detect_peer_loss, join, refuse_together
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
-from muster_trainer.training.engine import Part, PeersMemory, StepOutcome
+from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
 from muster_trainer.training.survivor import Kept
 
 
@@ -59,9 +59,7 @@ class TorchEngine:
             self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             with detect_peer_loss():
                 cut = self._snapshots.cut if self._snapshots else ()
-                context = Context(
-                    task, spec, self.device, self.rank, self.world, max_samples, cut=cut, has_survivors=self._has_survivors
-                )
+                context = Context(task, spec, self.device, self.rank, self.world, max_samples, cut=cut, has_survivors=self._has_survivors)
                 self.parallel = parallelize(context, model)
         self.devices = self.parallel.layout.data_parallel_size
         self.refuses = self.parallel.refuses
@@ -73,8 +71,9 @@ class TorchEngine:
         # NCCL cannot rescue: a kernel whose peer is gone blocks the device
         is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo"
         may_wait = task.survives and self.device.type == "cpu" and Connections.can_be_closed and descriptor_in(os.environ) is not None
-        self.survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
-        self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or self.survives)
+        survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
+        self.survival: Survival | None = self if survives else None
+        self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
 
     def _join(self, done: int | None) -> World:
@@ -93,13 +92,13 @@ class TorchEngine:
         return self.kept is not None and self.kept.survivors > 0
 
     def _build_model(self) -> nn.Module:
-        """The whole model, with the numbers of rank 0 on every rank. If there are survivors, they send theirs later."""
+        """The whole model, with the numbers of rank 0 on every rank."""
         seed_all(self.task.config.seed, 0, 0)
         model = self.task.build_model(self.task.config)
         if not isinstance(model, nn.Module):
             raise UserError(f"{self.task.title}: build_model must give a torch.nn.Module; it gave {type(model).__name__}")
         model.to(self.device)
-        if self._has_survivors:
+        if self._has_survivors:  # they send theirs later
             return model
         with detect_peer_loss():
             for tensor in model.state_dict().values():

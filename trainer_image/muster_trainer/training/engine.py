@@ -82,6 +82,22 @@ class PeersMemory(Protocol):
         """Waits until the snapshot under way is complete."""
 
 
+class Survival(Protocol):
+    """How a process goes on in another world after the loss of a peer. The new world has the same shape."""
+
+    def disconnect(self) -> None:
+        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
+
+    def hang_up(self) -> None:
+        """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
+
+    def rejoin(self, done: int) -> None:
+        """Joins the world that the environment names, with the state after step `done`."""
+
+    def adopt(self) -> None:
+        """Gives all ranks the newest state that one has kept. Every rank calls it, also new processes."""
+
+
 class EvaluationEngine(Protocol):
     """Reads checkpoints and measures the model. The evaluator needs nothing else."""
 
@@ -111,8 +127,8 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     learning_rate: float
     rescues: bool = False
     """Whether `rescue` of this rank may return a part."""
-    survives: bool = False
-    """Whether this process may go on in another world after the loss of a peer."""
+    survival: Survival | None = None
+    """Absent: this process ends after the loss of a peer."""
     kept: Kept | None = None
     """What the ranks of this world have kept of the one before."""
     memory: PeersMemory | None = None
@@ -136,22 +152,6 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """The whole state after the last step, without a collective, for a rank that has lost its peers. None: this rank does not have
         all of it, or has begun to change it."""
         return None
-
-    def disconnect(self) -> None:
-        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
-        raise NotImplementedError
-
-    def hang_up(self) -> None:
-        """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
-        raise NotImplementedError
-
-    def rejoin(self, done: int) -> None:
-        """Joins the world that the environment names, with the state after step `done`."""
-        raise NotImplementedError
-
-    def adopt(self) -> None:
-        """Gives all ranks the newest state that one has kept."""
-        raise NotImplementedError
 
     def keep(self, step: int, event: str | None) -> bool:
         """The same into memory. Returns whether this rank has the state after `step` there."""

@@ -40,7 +40,7 @@ from muster_trainer.host.stopping import StopRequest
 from muster_trainer.snapshots.choice import Found
 from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
-from muster_trainer.training.engine import Engine, StepOutcome, rate_share
+from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
@@ -76,7 +76,7 @@ class Training:
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.memory = self.engine.memory
-        self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self.engine.disconnect)
+        self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self._disconnect)
         self.is_stopping = False
         self.is_new = True
         self.unregistered = False
@@ -102,9 +102,10 @@ class Training:
     def _wait_for_next_world(self, error: PeerLost) -> bool:
         """Whether this process goes on in the next attempt, with the state after step `done`."""
         lost = isinstance(error, ConnectionLost)
-        if not lost or self.done is None or self.is_stopping or not (self.engine.survives and self.survivor.may_wait):
+        survival = self.engine.survival
+        if not lost or survival is None or self.done is None or self.is_stopping or not self.survivor.may_wait:
             return False
-        self.engine.hang_up()
+        survival.hang_up()
         if not self.survivor.wait(done=self.done, last=self.last, message=str(error), rescue=self._rescue):
             return False
         self.summaries.close()
@@ -115,17 +116,21 @@ class Training:
         self.is_new = False
         return True
 
-    def _rejoin(self, done: int) -> None:
+    def _disconnect(self) -> None:
+        if self.engine.survival:
+            self.engine.survival.disconnect()
+
+    def _rejoin(self, survival: Survival, done: int) -> None:
         """Joins the next world, and reports as a new process does."""
         self.events.phase(Activity.STARTING)
         with self.survivor.joining():
-            self.engine.rejoin(done)
+            survival.rejoin(done)
         self.events.fingerprint(self.engine.fingerprint())
         self.survivor.survived(done)
 
     def _train(self) -> ExitCode:
-        if not self.is_new and self.done is not None:
-            self._rejoin(self.done)
+        if not self.is_new and self.engine.survival and self.done is not None:
+            self._rejoin(self.engine.survival, self.done)
         if self.export:
             agree(self.engine, self.export.claim)
         self.first = first = self._resume()
@@ -186,8 +191,8 @@ class Training:
             self.done = None  # what this process has kept is overwritten
             with read_back(point.location) as folder:
                 self.engine.load(folder)
-        if is_kept:
-            self.engine.adopt()
+        if is_kept and self.engine.survival:
+            self.engine.survival.adopt()
         if self.memory:
             if is_from_memory and found:
                 self.memory.restore(found)
@@ -204,7 +209,7 @@ class Training:
                     self.events.emit(self.last)  # the attempt that did the step may have ended before it could
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
         if self.engine.rescues:
-            self.events.emit(WholeState(waits=self.engine.survives and self.survivor.may_wait))
+            self.events.emit(WholeState(waits=self.engine.survival is not None and self.survivor.may_wait))
         return point.step
 
     def _choose(self, kept: Kept | None, found: Found | None) -> ResumePoint:

@@ -10,8 +10,8 @@
    without it get it from the first survivor that has it, so nothing is read from storage. Rank 0 registers the attempt first.
 5. It goes on at that step as a new process does: it agrees, seeks the reader, lays out the buckets of DDP, and trains.
 
-Whatever else happens ends the process, after a rescue, and a fork of the warm parent takes its place: no order within `WAIT_SECONDS`, a stop
-request, another shape of the world, another error, a task that does not opt in, or `MOST_SURVIVALS` worlds in one process.
+Whatever else happens ends the process, after a rescue, and a fork of the warm parent takes its place: no order within `WAIT_SECONDS`, a
+stop request, another shape of the world, another error, a task that does not opt in, or `MOST_SURVIVALS` worlds in one process.
 """
 
 from __future__ import annotations
