@@ -19,6 +19,7 @@ class Connections:
     def __init__(self) -> None:
         self._before = set(_sockets())
         self._opened: set[str] | None = None
+        self.are_closed = False
 
     def complete(self) -> None:
         """The library opens no more. Later ones belong to others."""
@@ -27,6 +28,7 @@ class Connections:
     def close(self) -> None:
         """Shuts them down in both directions: whatever reads or writes fails at once, here and at the other end. The descriptors stay with
         the library. Sockets that listen stay as they are, because Gloo ends the process if one of them fails. Any thread may call it."""
+        self.are_closed = True
         for name, descriptor in _sockets().items():
             if name not in self._before if self._opened is None else name in self._opened:
                 with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:

@@ -52,7 +52,10 @@ def leave_groups(*others: object) -> None:
     may wait for.
     """
     _LEFT.extend((list(dist.distributed_c10d._world.pg_map), others))
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    world: Any = dist.distributed_c10d._world
+    world.group_count = 0  # a failed join has counted its group. The names of groups must be the same as in new processes
 
 
 def release_ddp(module: DistributedDataParallel) -> None:

@@ -78,8 +78,8 @@ class TorchEngine:
 
     def _join(self, done: int | None) -> World:
         """Joins the world. In later attempts, all ranks exchange which step they have kept."""
-        self._connections = Connections()
-        self._store = join(self._backend)
+        self._connections = connections = Connections()
+        self._store = join(self._backend, given_up=lambda: connections.are_closed)
         world = World(self.device)
         self.kept = None
         if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":

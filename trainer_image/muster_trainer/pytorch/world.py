@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
@@ -41,9 +41,9 @@ def backend_of(communication: str) -> str:
     return BACKENDS[communication]
 
 
-def join(backend: str) -> dist.Store:
-    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the
-    port is taken."""
+def join(backend: str, *, given_up: Callable[[], bool] = lambda: False) -> dist.Store:
+    """Joins the world, and waits for all of its ranks, until the wait is `given_up`. Returns the store that they share. Raises PeerLost
+    if they do not come or the port is taken."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("RANK", "0")
@@ -58,7 +58,7 @@ def join(backend: str) -> dist.Store:
             os.environ["MASTER_ADDR"] = _numeric(address)
             if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
                 # PyTorch waits half a second or more after a refused connection, so the trainer polls the port first.
-                wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS)
+                wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS, given_up=given_up)
             store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
         store.set_timeout(TIMEOUT)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)

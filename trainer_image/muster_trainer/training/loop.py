@@ -123,6 +123,7 @@ class Training:
     def _rejoin(self, survival: Survival, done: int) -> None:
         """Joins the next world, and reports as a new process does."""
         self.events.phase(Activity.STARTING)
+        self._report_whole_state()
         with self.survivor.joining():
             survival.rejoin(done)
         self.events.fingerprint(self.engine.fingerprint())
@@ -208,9 +209,13 @@ class Training:
                 if self.last is not None:
                     self.events.emit(self.last)  # the attempt that did the step may have ended before it could
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
+        if self.is_new:
+            self._report_whole_state()
+        return point.step
+
+    def _report_whole_state(self) -> None:
         if self.engine.rescues:
             self.events.emit(WholeState(waits=self.engine.survival is not None and self.survivor.may_wait))
-        return point.step
 
     def _choose(self, kept: Kept | None, found: Found | None) -> ResumePoint:
         """The newest checkpoint, or what survivors have `kept`, or the snapshot in memory that was `found`, if that is newer. It is also
