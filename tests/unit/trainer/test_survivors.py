@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -62,9 +61,9 @@ def test_an_order_has_all_addresses_because_the_process_may_have_changed_them() 
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[Orders, int]]:
+def pipe() -> tuple[Orders, int]:
     reader, writer = os.pipe()
-    yield Orders(reader), writer
+    return Orders(reader), writer
 
 
 def test_an_order_names_the_next_world_once(pipe: tuple[Orders, int]) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from muster_trainer.host.waiting import START_SECONDS, wait_for
 
 # Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
+CONNECT_TRY = timedelta(seconds=1)
 TOGETHER_SECONDS = 10.0
 NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
@@ -59,7 +61,8 @@ def join(backend: str, *, given_up: Callable[[], bool] = lambda: False) -> dist.
             if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
                 # PyTorch waits half a second or more after a refused connection, so the trainer polls the port first.
                 wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS, given_up=given_up)
-            store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+            rank = int(os.environ["RANK"])
+            store = _store(rank, world, given_up)
         store.set_timeout(TIMEOUT)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         return store
@@ -68,6 +71,24 @@ def join(backend: str, *, given_up: Callable[[], bool] = lambda: False) -> dist.
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
         raise ConnectionLost(f"the world at {where} did not come up: {text[:500]}") from error
+
+
+def _store(rank: int, world: int, given_up: Callable[[], bool]) -> dist.Store:
+    """The store that rank 0 hosts. It connects in short tries, because PyTorch's own retries cannot be ended from another thread: rank 0
+    may be lost meanwhile. Nobody waits for all ranks here, because the process group does."""
+    options: dict[str, Any] = {"wait_for_workers": False, "use_libuv": os.environ["USE_LIBUV"] == "1"}
+    if "MASTER_PORT" not in os.environ:
+        raise ValueError("MASTER_PORT is not set")
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        return dist.TCPStore(host, port, world, is_master=True, timeout=TIMEOUT, **options)
+    limit = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return dist.TCPStore(host, port, world, is_master=False, timeout=CONNECT_TRY, **options)
+        except RuntimeError:
+            if given_up() or time.monotonic() > limit:
+                raise
 
 
 def _numeric(name: str) -> str:
