@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.local import proofs
-from tests.support.local_jobs import LocalJob, job
+from tests.support.local_jobs import LocalJob, finish, job
 from tests.support.seeds import seeded_random
 from tests.support.waiting import wait_until
 
@@ -50,12 +50,24 @@ def test_survivors_go_on_in_the_same_processes(size: int, victim: int, tmp_path:
 
 
 OWN = """
+import os, time
+from pathlib import Path
+
 from torch import nn, optim
 from muster_trainer.pytorch.digits import dataset, loss, metrics
 
 SURVIVES = True
 
+def hold(name):
+    if Path(name).exists():
+        Path(f"{name}-{os.getpid()}").touch()
+    while Path(name).exists():
+        time.sleep(0.01)
+
+hold("before-joining")
+
 def build_model(config):
+    hold("while-building")
     return nn.Sequential(nn.Linear(64, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Dropout(0.1), nn.Linear(48, 10))
 
 def optimizer(model, config):
@@ -88,9 +100,7 @@ def test_running_averages_and_an_optimizer_with_state_survive_many_kills(own: Pa
     """Also kills during the rebuild: the new process dies as soon as it is there. Saves and evaluations are under way at times."""
     random = seeded_random()
     size = 3
-    like = LocalJob(own, name="like")
-    code, output = like.muster_run(like.write({**own_job(size, delay=0.0), "metadata": {"name": "like"}}, "like.yaml"))
-    assert code == 0, output
+    like = undisturbed(own, size)
     run = LocalJob(own)
     with run.running(run.write(own_job(size, delay=STEP_SECONDS))):
         pids = {rank: run.pid_of(f"worker-{rank}") for rank in range(size)}
@@ -104,7 +114,7 @@ def test_running_averages_and_an_optimizer_with_state_survive_many_kills(own: Pa
             if again:
                 os.kill(pids[victim], signal.SIGKILL)
                 pids[victim] = new_pid(run, victim, pids[victim])
-        run.check_succeeded(losses_of(like))
+        run.check_succeeded(like)
     last = max(record["attempt"] for record in run.attempts)
     assert last >= 4
     survived = {event["pid"] for event in run.events("survived") if event["attempt"] == last}
@@ -119,3 +129,90 @@ def new_pid(run: LocalJob, rank: int, before: int) -> int:
         return [process["pid"] for entry in entries for process in entry["processes"] if process["pid"] != before]
 
     return wait_until(pids, f"a new process of rank {rank}")[0]
+
+
+BEFORE_JOINING, WHILE_BUILDING = "before-joining", "while-building"
+
+
+def held(run: LocalJob, place: str) -> int:
+    """Waits until a new process is held at that place. Its id."""
+    path = wait_until(lambda: next(run.folder.glob(f"{place}-*"), None), f"a process {place}")
+    return int(path.name.rpartition("-")[2])
+
+
+def undisturbed(folder: Path, size: int) -> dict[int, str]:
+    like = LocalJob(folder, name="like")
+    code, output = like.muster_run(like.write({**own_job(size, delay=0.0), "metadata": {"name": "like"}}, "like.yaml"))
+    assert code == 0, output
+    return losses_of(like)
+
+
+@pytest.mark.parametrize(("place", "second"), [(BEFORE_JOINING, 0), (BEFORE_JOINING, 1), (WHILE_BUILDING, 0), (WHILE_BUILDING, 1)])
+def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, place: str, second: int) -> None:
+    """Rank 0 hosts the meeting of the ranks. The third process survives both losses."""
+    size, first = 3, 2
+    like = undisturbed(own, size)
+    run = LocalJob(own)
+    with run.running(run.write(own_job(size, delay=STEP_SECONDS))):
+        run.wait_for_step(seeded_random().randint(3, 30))
+        pids = {rank: run.pid_of(f"worker-{rank}") for rank in range(size)}
+        (own / place).touch()
+        os.kill(pids[first], signal.SIGKILL)
+        held(run, place)
+        os.kill(pids[second], signal.SIGKILL)
+        (own / place).unlink()
+        run.check_succeeded(like)
+    third = 1 - second
+    assert {event["pid"] for event in run.events("survived") if event["attempt"] == run.attempts[-1]["attempt"]} == {pids[third]}
+    assert {record["stepsLost"] for record in run.attempts if "stepsLost" in record} == {0}
+
+
+@pytest.mark.parametrize("place", ["no next world", BEFORE_JOINING, WHILE_BUILDING])
+def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: str) -> None:
+    size = 2
+    like = undisturbed(own, size)
+    run = LocalJob(own)
+    document = own_job(size, delay=STEP_SECONDS)
+    document["spec"]["checkpoint"] = {"everySteps": 1000, "gracePeriodSeconds": 10}
+    name = run.write(document)
+    with run.running(name) as process:
+        run.wait_for_step(seeded_random().randint(3, 30))
+        pid = run.pid_of("worker-1")
+        if place == "no next world":
+            os.kill(run.supervisor_of("worker-1"), signal.SIGSTOP)  # it does not say that it is ready
+        else:
+            (own / place).touch()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: run.events("waiting"), "a survivor")
+        if place != "no next world":
+            held(run, place)
+        process.send_signal(signal.SIGINT)
+        code, output = finish(process)
+    assert code != 0, output
+    done = max(event["step"] for event in run.events("step"))
+    with run.running(name, "--resume"):
+        (own / place).unlink(missing_ok=True)
+        run.check_succeeded(like)
+    resumed = run.events("resumed")[-1]
+    assert (resumed["step"], resumed["source"]) == (done, "Storage")
+
+
+def test_a_survivor_saves_while_it_waits_for_a_peer_that_never_comes(own: Path) -> None:
+    """The world counts as hung, its processes end, and new ones go on from there."""
+    size = 2
+    like = undisturbed(own, size)
+    run = LocalJob(own)
+    document = own_job(size, delay=STEP_SECONDS)
+    document["spec"]["checkpoint"] = {"everySteps": 1000}
+    document["spec"]["recovery"]["hang"] = {"startSeconds": 30}
+    with run.running(run.write(document)):
+        run.wait_for_step(seeded_random().randint(3, 30))
+        (own / BEFORE_JOINING).touch()
+        os.kill(run.pid_of("worker-1"), signal.SIGKILL)
+        held(run, BEFORE_JOINING)
+        wait_until(lambda: run.status["attempt"] == 2, "the end of a world that is never whole")
+        (own / BEFORE_JOINING).unlink()
+        run.check_succeeded(like)
+    done = max(event["step"] for event in run.events("step") if event["attempt"] == 0)
+    assert [record["reason"] for record in run.attempts] == ["ProcessKilled", "Hang", "Completed"], run.story()
+    assert (run.attempts[2]["resumedFrom"], run.attempts[2]["stepResumed"], run.attempts[2]["stepsLost"]) == ("Storage", done, 0)

@@ -19,7 +19,6 @@ class Connections:
     def __init__(self) -> None:
         self._before = set(_sockets())
         self._opened: set[str] | None = None
-        self.are_closed = False
 
     def complete(self) -> None:
         """The library opens no more. Later ones belong to others."""
@@ -28,11 +27,12 @@ class Connections:
     def close(self) -> None:
         """Shuts them down in both directions: whatever reads or writes fails at once, here and at the other end. The descriptors stay with
         the library. Sockets that listen stay as they are, because Gloo ends the process if one of them fails. Any thread may call it."""
-        self.are_closed = True
         for name, descriptor in _sockets().items():
             if name not in self._before if self._opened is None else name in self._opened:
                 with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                    if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    is_same = os.readlink(f"{_DESCRIPTORS}/{connection.fileno()}") == name  # the library may have closed it meanwhile
+                    is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+                    if is_same and is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         connection.shutdown(socket.SHUT_RDWR)
 
 

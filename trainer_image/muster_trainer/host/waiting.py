@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from muster_contract.errors import ConnectionLost, PeerLost
+from muster_contract.errors import PeerLost
 
 Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
@@ -34,14 +34,14 @@ def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:
     return outcome.result()
 
 
-def wait_for(addresses: Mapping[str, str], seconds: float, *, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Waits until something listens at each address (name -> host:port). Raises PeerLost that names the one that does not listen, and
-    ConnectionLost once the wait is `given_up`."""
+def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callable[[], None] | None = None) -> None:
+    """Waits until something listens at each address (name -> host:port). Raises PeerLost that names the one that does not listen.
+    `meanwhile` is called again and again during the wait, and may raise to end it."""
     limit = time.monotonic() + seconds
     for name, address in addresses.items():
         while not listens(address):
-            if given_up():
-                raise ConnectionLost(f"the world is broken, and {name} at {address} is waited for no longer")
+            if meanwhile is not None:
+                meanwhile()
             if time.monotonic() > limit:
                 raise PeerLost(f"waited {seconds:g} s for {name}, and nothing listens at {address}")
             time.sleep(BETWEEN_SECONDS)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from muster_trainer.pytorch import state
-from muster_trainer.pytorch.parallel import ParallelModel
+from muster_trainer.pytorch.parallel import ParallelModel, broadcast_together
 from muster_trainer.pytorch.state import Groups
 from muster_trainer.pytorch.tensor_files import DTYPES
 from muster_trainer.pytorch.world import detect_peer_loss
@@ -28,6 +28,7 @@ def adopt(kept: Kept, parallel: ParallelModel, initial_numbers: Groups, *, devic
         if rank in receivers:
             table = {box: torch.empty(box.sizes, dtype=DTYPES[box.dtype]) for box in listed[0]}
         _exchange(kept, [tensor for tensor in table.values() if tensor.numel()])
+        broadcast_together(module.buffers(), source=kept.source)  # also those that are in no checkpoint
     if rank in receivers:
         state.restore(module, optimizer, table)
 

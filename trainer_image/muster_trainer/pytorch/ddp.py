@@ -63,8 +63,10 @@ class DdpModel(ParallelModel):
         parts of the ranks are added up. After priming all steps have one order, also those after a resume.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        self.forward_backward(batch)
-        restore_buffers(self.module, buffers)
+        try:
+            self.forward_backward(batch)
+        finally:  # also if a peer is lost: the state is then that before the step
+            restore_buffers(self.module, buffers)
         self.optimizer.zero_grad(set_to_none=True)
         self.seed(batch.step)
 

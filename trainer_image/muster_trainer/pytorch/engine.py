@@ -49,7 +49,7 @@ class TorchEngine:
         self._backend = backend = backend_of(spec.communication)
         self.task, self.spec, self.device = task, spec, device_of(backend)
         make_deterministic(task.config)
-        world = self._join(None)
+        world = self._join()
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
         self._snapshots = Snapshots.open(spec, world)
         self.memory: PeersMemory | None = self._snapshots
@@ -76,13 +76,13 @@ class TorchEngine:
         self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
 
-    def _join(self, done: int | None) -> World:
-        """Joins the world. In later attempts, all ranks exchange which step they have kept."""
-        self._connections = connections = Connections()
-        self._store = join(self._backend, given_up=lambda: connections.are_closed)
+    def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
+        """Joins the world. In later attempts with Gloo, all ranks exchange which step they have kept."""
+        self._connections = Connections()
+        self._store = join(self._backend, meanwhile=meanwhile)
         world = World(self.device)
         self.kept = None
-        if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":
+        if world.size > 1 and self._backend == "gloo" and os.environ.get(NAMES["attempt"], "0") != "0":
             self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
         self._connections.complete()
         return world
@@ -122,10 +122,11 @@ class TorchEngine:
         self._buffers.restore()
         self._buffers.drop()
         self.parallel.module.train()
+        self.input.batches = iter(())  # ends the processes that read ahead
 
-    def rejoin(self, done: int) -> None:
+    def rejoin(self, done: int, meanwhile: Callable[[], None]) -> None:
         leave_groups(self._store)
-        self._join(done)
+        self._join(done, meanwhile=meanwhile)
         if self._minimum(self.spec.batch.most_at_once or self.spec.batch.global_size) != self.parallel.context.max_samples:
             raise ConnectionLost("another rank takes fewer samples at once than those of the world before")
         with detect_peer_loss():

@@ -406,7 +406,8 @@ class Replica:
             if reply.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
-            rescue = 0.0 if reply.dump else self._rescue_seconds
+            is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, who hold the steps of the attempt before
+            rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
             if not (reply.end or reply.dump or reply.grace_seconds):
                 now += self._break_world()
             self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))

@@ -17,6 +17,8 @@ from muster_trainer.supervisor.processes import Process, reap
 
 LEAVING_SECONDS = 2 * RESCUE_SECONDS
 """For a process without a next world: it saves what it holds, and ends."""
+KILLED_SECONDS = 5.0
+"""After SIGKILL, until a process that is stuck in the kernel is left alone."""
 _TURN = 0.02
 MOVING = frozenset(
     {
@@ -62,7 +64,7 @@ class Survivors:
         for process in left:
             dismiss(process)
         limit = time.monotonic() + LEAVING_SECONDS
-        while any(process.running for process in left):
+        while any(process.running for process in left) and time.monotonic() < limit + KILLED_SECONDS:
             reap(left)
             if time.monotonic() > limit:
                 for process in left:

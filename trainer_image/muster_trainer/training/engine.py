@@ -91,8 +91,9 @@ class Survival(Protocol):
     def hang_up(self) -> None:
         """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
 
-    def rejoin(self, done: int) -> None:
-        """Joins the world that the environment names, with the state after step `done`."""
+    def rejoin(self, done: int, meanwhile: Callable[[], None]) -> None:
+        """Joins the world that the environment names, with the state after step `done`. `meanwhile` is called again and again while other
+        ranks are waited for, and may raise to end that."""
 
     def adopt(self) -> None:
         """Gives all ranks the newest state that one has kept. Every rank calls it, also new processes."""

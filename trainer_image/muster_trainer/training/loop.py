@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from muster_contract.codes import ExitCode
-from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
+from muster_contract.environment import NAMES, RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.errors import ConnectionLost, PeerLost, StorageUnavailable, TrainerError, UserError
 from muster_contract.events import (
     Activity,
@@ -109,10 +109,6 @@ class Training:
         if not self.survivor.wait(done=self.done, last=self.last, message=str(error), rescue=self._rescue):
             return False
         self.summaries.close()
-        self.env = ReplicaEnvironment.from_environment(os.environ)
-        if self.saver and self.spec.checkpoint:
-            self.saver.break_off()
-            self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
         self.is_new = False
         return True
 
@@ -124,10 +120,23 @@ class Training:
         """Joins the next world, and reports as a new process does."""
         self.events.phase(Activity.STARTING)
         self._report_whole_state()
-        with self.survivor.joining():
-            survival.rejoin(done)
+        with self.survivor.joining(self._rescue_in_advance) as meanwhile:
+            try:
+                survival.rejoin(done, meanwhile)
+            except PeerLost:
+                raise
+            except Exception as error:  # whatever it is, a new process can do it
+                raise PeerLost(f"this process cannot go on in attempt {os.environ[NAMES['attempt']]}: {describe(error)}") from error
+        self.env = ReplicaEnvironment.from_environment(os.environ)
+        if self.saver and self.spec.checkpoint:  # until now this process has saved as a member of the world before
+            self.saver.break_off()
+            self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
         self.events.fingerprint(self.engine.fingerprint())
         self.survivor.survived(done)
+
+    def _rescue_in_advance(self) -> None:
+        self._rescue()
+        self.events.phase(Activity.STARTING)
 
     def _train(self) -> ExitCode:
         if not self.is_new and self.engine.survival and self.done is not None:
@@ -193,6 +202,8 @@ class Training:
             with read_back(point.location) as folder:
                 self.engine.load(folder)
         if is_kept and self.engine.survival:
+            if self.done != point.step:
+                self.done = None  # the same
             self.engine.survival.adopt()
         if self.memory:
             if is_from_memory and found:
@@ -307,6 +318,7 @@ class Training:
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
             message = f"{problem}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
+            self.done = None  # the state has these numbers, and nothing goes on from it
             raise of_all(self.engine, UserError(message))
         if self.engine.rank == 0 and not self.lost_numbers:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"

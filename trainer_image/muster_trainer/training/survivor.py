@@ -16,13 +16,16 @@ stop request, another shape of the world, another error, a task that does not op
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import NAMES
+from muster_contract.errors import ConnectionLost
 from muster_contract.events import Step, Survived, Waiting
 from muster_trainer.host.events import Events
 from muster_trainer.host.orders import Orders
@@ -66,7 +69,7 @@ class Survivor:
 
     def __init__(self, events: Events, stop: StopRequest, *, attempt: int, disconnect: Callable[[], None]) -> None:
         self._events, self._stop, self._disconnect = events, stop, disconnect
-        self._attempt = attempt
+        self._attempt, self._broken = attempt, -1
         self._orders = Orders.from_environment(os.environ)
         self._orders.on_leave = self._leave
         self._survivals = 0
@@ -94,15 +97,27 @@ class Survivor:
         return True
 
     @contextmanager
-    def joining(self) -> Iterator[None]:
-        """A request to stop ends what is done within, because the world may never be whole."""
+    def joining(self, rescue: Callable[[], None]) -> Iterator[Callable[[], None]]:
+        """Gives what the process does while it waits for the other ranks of a world, which may never be whole. If that is long, it saves
+        what it holds (`rescue`), once. It raises ConnectionLost when the world is broken, or the process is asked to stop."""
+        due = time.monotonic() + RESCUE_AFTER
+
+        def meanwhile() -> None:
+            nonlocal due
+            if self._stop.requested or self._broken == self._attempt:
+                raise ConnectionLost(f"the world of attempt {self._attempt} is not waited for any longer")
+            if time.monotonic() > due:
+                due = math.inf
+                rescue()
+
         self._stop.on_request = self._disconnect
         try:
-            yield
+            yield meanwhile
         finally:
             self._stop.on_request = lambda: None
 
     def _leave(self, attempt: int) -> None:
+        self._broken = attempt
         if attempt == self._attempt:
             self._disconnect()
 
