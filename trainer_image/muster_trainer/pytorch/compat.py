@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_dten
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import ScheduleGPipe, schedules
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = ["tree_leaves", "tree_map", "tree_map_only"]
@@ -35,11 +35,18 @@ def wait_for_collectives(outputs: Any) -> Any:
 
 
 def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel:
-    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that. `send_state`: rank 0 first sends its parameters."""
-    options: Any = {"forward_sync_buffers": False}
-    if not options.keys() <= inspect.signature(DistributedDataParallel).parameters.keys():
-        options = {"broadcast_buffers": False}
-    return DistributedDataParallel(model, init_sync=send_state, **options)
+    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that. `send_state`: rank 0 first sends its parameters.
+    PyTorch 2.6 has no option for that, so the function that sends them is replaced meanwhile."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    options: Any = {"forward_sync_buffers": False} if "forward_sync_buffers" in known else {"broadcast_buffers": False}
+    if send_state or "init_sync" in known:
+        return DistributedDataParallel(model, **options, **({} if send_state else {"init_sync": False}))
+    patched: Any = distributed
+    send, patched._sync_module_states = patched._sync_module_states, lambda *_, **__: None
+    try:
+        return DistributedDataParallel(model, **options)
+    finally:
+        patched._sync_module_states = send
 
 
 _LEFT: list[Any] = []
