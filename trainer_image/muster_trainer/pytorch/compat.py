@@ -34,12 +34,34 @@ def wait_for_collectives(outputs: Any) -> Any:
     return outputs
 
 
-def ddp(model: nn.Module) -> DistributedDataParallel:
-    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that."""
+def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel:
+    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that. `send_state`: rank 0 first sends its parameters."""
     options: Any = {"forward_sync_buffers": False}
     if not options.keys() <= inspect.signature(DistributedDataParallel).parameters.keys():
         options = {"broadcast_buffers": False}
-    return DistributedDataParallel(model, **options)
+    return DistributedDataParallel(model, init_sync=send_state, **options)
+
+
+_LEFT: list[Any] = []
+
+
+def leave_groups(*others: object) -> None:
+    """Forgets all process groups, so that another world can be joined. `others` may refer to them.
+
+    The groups stay in memory, because their destructor joins the threads of Gloo. PyTorch 2.6 holds the GIL meanwhile, which these threads
+    may wait for.
+    """
+    _LEFT.extend((list(dist.distributed_c10d._world.pg_map), others))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    world: Any = dist.distributed_c10d._world
+    world.group_count = 0  # a failed join has counted its group. The names of groups must be the same as in new processes
+
+
+def release_ddp(module: DistributedDataParallel) -> None:
+    """Removes the hooks of DDP from the parameters, so that the model can be given to another DDP."""
+    released: Any = module
+    released.reducer = released.logger = None  # the hooks end with the reducer, which the logger refers to
 
 
 def local_box(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
