@@ -50,7 +50,7 @@ class ChiefMemory:
         self._slots = Slots(arena, job=self._env.job_uid, attempt=self._env.attempt, identity=self._identity)
         self.between = StepsBetween(spec.memory.every_steps, drained=in_flight)
         self.is_on = True
-        self._flight: Future[Cost | None] | None = None
+        self._flight: Future[Cost] | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
         self._held = self._slots.held()
 
@@ -115,9 +115,7 @@ class ChiefMemory:
     def land(self) -> None:
         flight, self._flight = self._flight, None
         if flight is not None:
-            cost = flight.result()
-            if cost is not None:
-                self.between.measure([cost])
+            self.between.measure([flight.result()])
 
     def _deliver(self, packed: Packed, header: Header, blocked: float, on_complete: Callable[[int | None], object]) -> Cost:
         began, worked = time.monotonic(), time.thread_time()
