@@ -1,4 +1,4 @@
-"""The time that a job in a real cluster stands still when pods die: `python -m bench.cluster_recovery`. Prints JSON.
+"""The time that a job in a real cluster stands still when pods or nodes are lost: `python -m bench.cluster_recovery`. Prints JSON.
 
 It runs on the cluster of `make cluster`. Its nodes are containers of this machine, so their processes can be killed from here.
 """
@@ -21,12 +21,16 @@ import psutil
 
 import local_cluster
 from local_cluster import installation
-from tests.support.cluster_jobs import CLAIM, ClusterJob, Ground, digits, job, make_ground, trains
+from tests.support.cluster_jobs import CLAIM, ClusterJob, Ground, apart, digits, job, make_ground, trains
+from tests.support.outages import NODE_FAULTS, Outage, delete_pod, lone_replica, node_of, outage, with_spare_beside_operator
 
 PATIENCE = 300.0
 REPLICAS, KILLED = 32, 30
 UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
 ELASTIC = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 5}
+PARTS = ("replicaLost", "outages", "largeWorld")
+LOAD_SECONDS = 20.0
+"""A job trains for so long before it loses something, because the load of its start must not count."""
 IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.time())"
 
 
@@ -87,6 +91,37 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
     return taken
 
 
+def outages(place: Ground, times: int) -> dict[str, list[Outage]]:
+    """What happens to two DDP workers, with a spare and without one: a pod is deleted, and a node is killed or freezes."""
+    taken: dict[str, list[Outage]] = {}
+    for number in range(times):
+        for spares in (1, 0):
+            for kind in ("podDeleted", "nodeKilled", "nodeFrozen"):
+                name = f"{kind.lower()}-{spares}-{number}"
+                taken.setdefault(kind + ("WithSpare" if spares else ""), []).append(one_outage(place, name, kind, spares=spares))
+                print(f"{name}: {taken[kind + ('WithSpare' if spares else '')][-1]}", file=sys.stderr, flush=True)
+    return taken
+
+
+def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
+    """A job of its own: after the loss of a node, all of a job's pods are on the other one."""
+    config = {"epochs": 100_000, "stepDelaySeconds": 0.05}
+    training = place.apply(apart(digits(name, trainer={"task": "digits", "config": config}, recovery={**UNLIMITED, "spares": spares})))
+    training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
+    if spares:
+        training.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=PATIENCE)
+        with_spare_beside_operator(training, "worker-2")
+    training.wait_for_step(last_step(training) + int(LOAD_SECONDS / 0.2), timeout=PATIENCE)
+    lost = lone_replica(training)
+    try:
+        if kind == "podDeleted":
+            return outage(training, lambda: delete_pod(training, lost))
+        with node_of(training, lost, NODE_FAULTS["killed" if kind == "nodeKilled" else "frozen"]) as lose:
+            return outage(training, lose)
+    finally:
+        place.kubectl("delete", "trainingjob", name)
+
+
 def large_world(place: Ground) -> dict[str, float]:
     """Seconds until 32 replicas are in one world: after their first start, after 30 of their processes died at once, and after 30 pods
     died."""
@@ -139,27 +174,41 @@ def _processes(training: ClusterJob, program: str, indices: set[int]) -> list[in
     return pids
 
 
+def replicas_lost(place: Ground, image: str, times: int) -> dict[str, Any]:
+    """Seconds until a lost pod is replaced, and as multiples of the seconds that a bare pod takes to import the framework."""
+    bare = [bare_pod(place, image, number) for number in range(times)]
+    lost = {
+        "replicaLost": replica_lost(place, "lost", times),
+        "replicaLostElastic": replica_lost(place, "elastic", times, elastic=ELASTIC),
+    }
+    seconds = {what: [round(each, 2) for each in taken] for what, taken in {"barePod": bare, **lost}.items()}
+    return {"seconds": seconds} | {
+        f"{what}/barePod": round(statistics.median(taken) / statistics.median(bare), 2) for what, taken in lost.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=5, help="how often a pod is lost")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
     options = parser.parse_args()
     places = local_cluster.Places.default()
     cluster = local_cluster.up(places)
     with places.in_use():
         muster = installation.ensure(cluster)
         figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        with ground(cluster, "bench-recovery") as place:
-            bare = [bare_pod(place, muster.images["trainer-pytorch"], number) for number in range(options.times)]
-            lost = {
-                "replicaLost": replica_lost(place, "lost", options.times),
-                "replicaLostElastic": replica_lost(place, "elastic", options.times, elastic=ELASTIC),
-            }
-            figures["seconds"] = {what: [round(each, 2) for each in taken] for what, taken in {"barePod": bare, **lost}.items()}
-            for what, taken in lost.items():
-                figures[f"{what}/barePod"] = round(statistics.median(taken) / statistics.median(bare), 2)
+        if "replicaLost" in options.parts:
+            with ground(cluster, "bench-recovery") as place:
+                figures |= replicas_lost(place, muster.images["trainer-pytorch"], options.times)
+        if "outages" in options.parts:
+            with ground(cluster, "bench-outages") as place:
+                taken = outages(place, options.times)
+            figures["outages"] = {what: [round(each.seconds, 2) for each in some] for what, some in taken.items()}
+            figures["outagesWithoutStep"] = {what: [round(each.idle_seconds, 2) for each in some] for what, some in taken.items()}
         print(json.dumps(figures), file=sys.stderr, flush=True)
-        with ground(cluster, "bench-large") as place:
-            figures[f"worldOf{REPLICAS}Seconds"] = large_world(place)
+        if "largeWorld" in options.parts:
+            with ground(cluster, "bench-large") as place:
+                figures[f"worldOf{REPLICAS}Seconds"] = large_world(place)
         print(json.dumps(figures, indent=2))
 
 

@@ -16,7 +16,7 @@ from muster.admission.read import read_job
 from muster.api.job import TrainingJob
 from muster.api.spec import WORKER, Role
 from muster.cli.plan import costs_here
-from muster.local.probe import events
+from muster.local.measuring import run_and_read_events
 from muster.measure.cost import predict
 from muster.measure.jobs import measured_of
 
@@ -30,7 +30,7 @@ NOT_COUNTED = 5  # first steps, in which allocators and threads warm up
 def trained(job: TrainingJob, file: Path, processes: int) -> float:
     """The median seconds of the steps in a world of so many processes."""
     spec = job.spec.model_copy(update={"strategy": measured_of(job).plain, "roles": {WORKER: Role(replicas=processes)}})
-    sent = events(job.model_copy(update={"spec": spec}), job_file=file)
+    sent = run_and_read_events(job.model_copy(update={"spec": spec}), job_file=file)
     steps = [event for event in sent if event["event"] == "step" and event["samples"] == job.spec.batch.global_size]
     return median(step["seconds"] for step in steps[NOT_COUNTED:])
 

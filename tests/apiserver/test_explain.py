@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.client.connection import Target, connected
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.explain.explain import explain
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from local_cluster import Cluster, ClusterError
-from local_cluster.installation import NAMESPACE, Installation
+from local_cluster.installation import Installation
 from muster.strategies.registry import strategy_of
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import TAKEN_AWAY, Moment, check_attempt, check_succeeded
-from tests.support.cluster_jobs import ClusterJob, Ground, Manifest, apart, digits, of_matrix
+from tests.support.cluster_jobs import ClusterJob, Ground, apart, digits, of_matrix
+from tests.support.outages import NODE_FAULTS, NodeFault, is_ready, operator_nodes, operator_pods
 
 # Missed after 40-50 s, tolerated for 30 s, 25 s to end in grace, 60 s until it is removed by force; then the job's own time.
 NODE_LOST_SECONDS = 420.0
@@ -24,21 +25,6 @@ AT_ONCE = 3
 CUT_SECONDS = 20.0
 Grounds = Callable[[str], Ground]
 Uninterrupted = Callable[[str], ClusterJob]
-
-
-@dataclass(frozen=True)
-class NodeFault:
-    """How a node is lost, and how it comes back."""
-
-    lose: Callable[[Cluster, str], None]
-    bring_back: Callable[[Cluster, str], None]
-
-
-FAULTS = {
-    "killed": NodeFault(Cluster.kill_node, Cluster.start_node),
-    "frozen": NodeFault(Cluster.pause_node, Cluster.unpause_node),
-    "cut-off": NodeFault(Cluster.disconnect_node, Cluster.reconnect_node),
-}
 
 
 @contextmanager
@@ -51,7 +37,7 @@ def lost(cluster: Cluster, node: str, fault: NodeFault) -> Iterator[Callable[[],
         if not is_back:
             is_back = True
             fault.bring_back(cluster, node)
-            cluster.wait_until(f"{node} is ready", lambda: _ready(cluster, node), timeout=240)
+            cluster.wait_until(f"{node} is ready", lambda: is_ready(cluster, node), timeout=240)
 
     fault.lose(cluster, node)
     try:
@@ -113,20 +99,14 @@ def strike(kind: str, names: Sequence[str], seed: int | str, *, grounds: Grounds
     victim = min(struck.values(), key=lambda each: len(each.job.replicas))
     node = victim.job.pod(victim.moment.replica)["spec"]["nodeName"]
     cluster = victim.job.ground.cluster
-    operator_nodes = {pod["spec"]["nodeName"] for pod in operators(cluster)}
+    safe = operator_nodes(cluster)
     for each in struck.values():
-        each.lose(node, operator_nodes)
-    with lost(cluster, node, FAULTS[kind]) as bring_back:
+        each.lose(node, safe)
+    with lost(cluster, node, NODE_FAULTS[kind]) as bring_back:
         for each in struck.values():
             each.wait_until_it_trains_elsewhere()
         bring_back()
     return struck
-
-
-def operators(cluster: Cluster) -> list[Manifest]:
-    """The pods of the operator that run."""
-    pods: list[Manifest] = cluster.get("pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/component=operator")["items"]
-    return [pod for pod in pods if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
 
 
 @pytest.fixture(scope="session")
@@ -191,7 +171,7 @@ def test_a_node_that_is_cut_off_from_the_operator_alone_trains_on(ground: Ground
     cluster, like = ground.cluster, uninterrupted("DDP")
     job = ground.apply(apart(digits("digits", delay=0.15)))
     job.wait_for_step(30)
-    [operator] = operators(cluster)
+    [operator] = operator_pods(cluster)
     replica = next(each for each in job.replicas if job.pod(each)["spec"]["nodeName"] != operator["spec"]["nodeName"])
     pod = job.pod(replica)
     ends = (pod["status"]["podIP"], operator["status"]["podIP"])
@@ -220,10 +200,10 @@ def test_a_node_that_thaws_loses_its_pod_and_its_processes_commit_nothing(
     job = ground.apply(apart(digits("digits", delay=0.15)))
     moment = Moment.of(seed, last=80)
     job.wait_for_step(moment.step)
-    operator_nodes = {pod["spec"]["nodeName"] for pod in operators(cluster)}
-    frozen = next(pod for pod in job.pods() if pod["spec"]["nodeName"] not in operator_nodes)
+    safe = operator_nodes(cluster)
+    frozen = next(pod for pod in job.pods() if pod["spec"]["nodeName"] not in safe)
     node, name, uid = frozen["spec"]["nodeName"], frozen["metadata"]["name"], frozen["metadata"]["uid"]
-    with lost(cluster, node, FAULTS["frozen"]) as bring_back:
+    with lost(cluster, node, NODE_FAULTS["frozen"]) as bring_back:
         job.wait_for_step(moment.step + 20, attempt=1, timeout=NODE_LOST_SECONDS)
         [left] = job.status["leftBehind"]
         assert (left["name"], left["uid"], left["node"]) == (name, uid, node)
@@ -233,8 +213,3 @@ def test_a_node_that_thaws_loses_its_pod_and_its_processes_commit_nothing(
         assert uid not in {pod["metadata"]["uid"] for pod in job.pods()}
     check_succeeded(job, like, attempts=2, infrastructure=1)
     muster.wait_until_ready()
-
-
-def _ready(cluster: Cluster, node: str) -> bool:
-    conditions = cluster.get("node", node)["status"]["conditions"]
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from muster.client.connection import Target, connected
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.explain.explain import explain
 from tests.support.api_server.cluster import Cluster
-from tests.support.api_server.fake_nodes import add_node, remove_node
+from tests.support.api_server.fake_nodes import add_node, bindings_refused, remove_node
 from tests.support.api_server.gangs import NODES, ROOM, end, gang_job, has_no_pod_group, placed, pod_group, pod_group_path, running, waits
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
@@ -45,6 +45,24 @@ def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs)
     add_node(jobs.api, f"node-{NODES}", cpu=2)
     jobs.reaches("large", "Running")
     assert len(placed(jobs, "large")) == NODES + 1
+
+
+def test_a_gang_that_loses_a_node_while_it_is_placed_waits_as_a_whole_again(jobs: Jobs) -> None:
+    for number in range(3):
+        add_node(jobs.api, f"pool-{number}", cpu=2, labels={"pool": "small"})
+    template = {"nodeSelector": {"pool": "small"}}
+    with bindings_refused(jobs.api, "pool-2"):
+        jobs.submit(gang_job("digits", 3, template=template))
+        wait_until(lambda: len(placed(jobs, "digits")) == 2, "two pods have nodes, and the third was not bound")
+        remove_node(jobs.api, "pool-2")
+        jobs.submit(gang_job("small", 2, template=template))
+        jobs.reaches("small", "Running")
+        status = waits(jobs, "digits")
+    assert [each.get("reason") for each in status["attempts"]] == ["GangRequeued", None]
+    assert (status["restarts"]["total"], status["phase"]) == (0, "Pending")
+    end(jobs, "small")
+    add_node(jobs.api, "pool-2", cpu=2, labels={"pool": "small"})
+    jobs.reaches("digits", "Running", attempt=1)
 
 
 def test_an_elastic_job_is_placed_with_its_fewest_replicas(jobs: Jobs) -> None:

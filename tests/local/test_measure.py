@@ -12,7 +12,7 @@ import pytest
 from muster.admission.read import read_job
 from muster.api.spec import WORKER, Role
 from muster.local.errors import RunError
-from muster.local.probe import measurements
+from muster.local.measuring import run_and_measure
 from muster.measure.jobs import collectives_job, rehearsal_job
 from muster.measure.readings import collectives, rehearsed, socket
 
@@ -34,7 +34,7 @@ DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "A
 )
 def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own: str, operations: set[str]) -> None:
     job = read_job(EXAMPLES / f"{example}.yaml")
-    readings = measurements(collectives_job(job, {"sizes": sorted(SIZES), "seconds": 0.01}), job_file=EXAMPLES / "x.yaml")
+    readings = run_and_measure(collectives_job(job, {"sizes": sorted(SIZES), "seconds": 0.01}), job_file=EXAMPLES / "x.yaml")
     link = socket(readings)
     if operations is not DEVICES:
         assert set(link.bandwidths()) == SIZES
@@ -54,7 +54,7 @@ def test_every_collective_of_a_world_is_measured_at_every_size(example: str, own
 )
 def test_a_model_is_rehearsed_by_two_processes_of_which_none_waits_for_the_other(example: str) -> None:
     job = read_job(EXAMPLES / f"{example}.yaml")
-    small, large = rehearsed(measurements(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml"))
+    small, large = rehearsed(run_and_measure(rehearsal_job(job, [4, 16], processes=2), job_file=EXAMPLES / "x.yaml"))
     assert [(one.samples, one.processes) for one in (small, large)] == [(4, 2), (16, 2)]
     assert small.gradient_bytes == large.gradient_bytes == 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert min(small.state_bytes, large.state_bytes) >= 3 * small.gradient_bytes  # weights, gradients, momentum
@@ -68,7 +68,7 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Pa
     trainer = broken.spec.trainer.model_copy(update={"config": {"task": "digits", "config": {"hiden": [4]}}})
     spec = broken.spec.model_copy(update={"trainer": trainer, "roles": {WORKER: Role()}})
     with pytest.raises(RunError, match=r"hiden: there is no such key; did you mean hidden") as raised:
-        measurements(broken.model_copy(update={"spec": spec}), job_file=EXAMPLES / "x.yaml")
+        run_and_measure(broken.model_copy(update={"spec": spec}), job_file=EXAMPLES / "x.yaml")
     assert raised.value.code == 11
     assert [str(path) for path in tmp_path.iterdir() if str(path / "attempts") in str(raised.value)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,34 @@ def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_g
     assert metrics["stalenessMost"] == max(stale)
     assert len(list((tmp_path / "summaries").iterdir())) == 1  # of the chief alone
     assert metrics["accuracy"] > 0.8
+
+
+SLOW_COPY = """
+import os
+import time
+from muster_trainer.training import tensor_table
+share_out = tensor_table.share_out
+def slow(of_all):
+    time.sleep(os.environ["MUSTER_ROLE"] == "ps")
+    return share_out(of_all)
+tensor_table.share_out = slow
+"""
+
+
+def test_no_rpc_step_begins_before_the_servers_have_copied_their_parameters(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    document = {
+        **own(tmp_path, config={"epochs": 4}, **SYNCHRONOUS_RPC),
+        "checkpoint": trainer(checkpoints)["checkpoint"] | {"everySteps": 4},
+    }
+    (tmp_path / "own.py").write_text(OWN + SLOW_COPY)
+    first = finished("RPC", 3, document, PYTHONPATH=str(tmp_path))
+    assert [commit["step"] for commit in first.events("commit")] == [4, 8]
+    shutil.rmtree(checkpoints / first.events("commit")[-1]["path"])
+    second = finished("RPC", 3, document, MUSTER_ATTEMPT="1", PYTHONPATH=str(tmp_path))
+    assert [(step["step"], step["loss"]) for step in second.events("step")] == [
+        (step["step"], step["loss"]) for step in first.events("step") if step["step"] > 4
+    ]
 
 
 def test_a_model_with_running_averages_is_refused_by_rpc(tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda original: lambda *_, **__: value
 
 
+def _kept_by_a_split_gang(original: Any) -> Any:
+    def kept_pods(status: Any, facts: Any) -> Any:
+        renamed = {Reason.GANG_REQUEUED: Reason.RESCHEDULED}
+        attempts = tuple(replace(each, reason=renamed.get(each.reason, each.reason)) for each in status.attempts)
+        return original(replace(status, attempts=attempts), facts)
+
+    return kept_pods
+
+
 def _unsure_without_missing_members(original: Any) -> Any:
     def must_look_live(status: Any, facts: Any) -> bool:
         return not facts.live and (facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts) is not None)
@@ -147,14 +156,14 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda original: lambda facts, times, *, until: tuple(times),
     ),
     _mutant(
-        "spared-though-broken",
+        "unaffected-though-broken",
         "a replica that has ended is taken for one that trains on",
         "transition.in_place",
         "_is_well",
         lambda original: in_place.can_continue,
     ),
     _mutant(
-        "spared-and-removed",
+        "unaffected-and-removed",
         "replicas that a restart should leave running lose their pods",
         "facts.facts",
         "Facts.in_world_of",
@@ -162,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "incarnation-misread",
-        "the end of a spared replica is taken for one of an earlier attempt",
+        "the end of a unaffected replica is taken for one of an earlier attempt",
         "facts.membership",
         "_renumbered",
         lambda original: lambda view, incarnation, attempt: original(view, incarnation, incarnation),
@@ -403,6 +412,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "transition.spares",
         "next_plan",
         lambda original: lambda status, facts: original(status, facts).part(in_place.kept_pods(status, facts)),
+    ),
+    _mutant(
+        "split-gang-waits",
+        "two gangs that have lost a node each wait for the nodes of the other, until both fail",
+        "transition.requeueing",
+        "due",
+        _always(None),
+    ),
+    _mutant(
+        "split-gang-keeps-pods",
+        "a gang that gives its nodes back keeps most of them",
+        "transition.in_place",
+        "kept_pods",
+        _kept_by_a_split_gang,
     ),
     _mutant(
         "spares-in-the-world",

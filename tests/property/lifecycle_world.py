@@ -15,11 +15,12 @@ from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, Failu
 from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
+from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
-from muster.lifecycle.state import has_failed_without_successor
+from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
 from muster_contract.events import Commit, Resumed
@@ -113,17 +114,19 @@ class Pod:
 class World:
     """Truth. `job` is what the API server holds; everything the caller sees comes from here, late or at once."""
 
-    def __init__(self, spec: dict[str, Any], *, in_place: bool = False) -> None:
+    def __init__(self, spec: dict[str, Any], *, in_place: bool = False, gang: bool = False) -> None:
+        """`gang`: a scheduler places the pods of a world. Else each has a node at once."""
         self.now = START
         self.in_place = in_place
         self.job = TrainingJob.model_validate(
             {"metadata": {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}, "spec": spec}
         )
+        if gang:
+            self.job = self.job.with_status(replace(self.job.status, gang_scheduler="scheduling.k8s.io"))
         self.version = 0
         self.pods: dict[str, Pod] = {}
         self.service = False
         self.deleted = False
-        self.listening = START
         self._uids = 0
         self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
         self._looks: list[tuple[ReplicaView, ...]] = [()]
@@ -142,7 +145,7 @@ class World:
     # what the caller sees
 
     def look(self) -> Observed:
-        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, listening=self.listening)
+        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, hears=True)
 
     def cached_look(self, age: int) -> Observed:
         """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
@@ -152,7 +155,7 @@ class World:
         views = tuple(
             replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
         )
-        return Observed(views, live=False, service=self.service, listening=self.listening)
+        return Observed(views, live=False, service=self.service, hears=True)
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -190,6 +193,7 @@ class World:
                 self._has_heard()
                 self._sees_no_order(decision)
                 self._has_noticed_devices()
+                self._holds_no_part()
                 return decision
         raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
 
@@ -235,6 +239,23 @@ class World:
             lasts = self.now - since >= timedelta(seconds=POLICY.device_seconds)
             check(not lasts, "device", f"{name} has had an unhealthy device since {since}, and its attempt goes on at {self.now}")
 
+    def _holds_no_part(self) -> None:
+        """No gang that has a part of its nodes holds them for long, unless some of its processes go on."""
+        status, world = self.job.status, self.job.status.world
+        views = [pod.view for pod in self.pods.values() if self.belongs(pod) == status.attempt and pod.view.role != EVALUATOR]
+        placed = [view for view in views if view.node and self._is_member(view)]
+        waiting = [view for view in views if view.unschedulable and self._is_member(view)]
+        if not status.gang_scheduler or not is_open(status) or world is None or world.ready_time or not placed or not waiting:
+            return
+        if any(member.incarnation is not None for member in world.members) or len(placed) >= gang.size(self.job.spec, status):
+            return
+        changed = max(world.created_time, *(view.placed or view.created for view in placed), *(view.created for view in waiting))
+        before = [record.reason is Reason.GANG_REQUEUED for record in status.attempts[:-1]]
+        row = len(before) if all(before) else before[::-1].index(False)
+        longest = POLICY.split_kept_seconds * 2**row
+        held = (self.now - changed).total_seconds()
+        check(held < longest, "split gang", lambda: f"{len(placed)} pods have held nodes for {held} s, and {len(waiting)} wait")
+
     def _is_member(self, view: ReplicaView) -> bool:
         world = self.job.status.world
         return world is not None and any(member.uid == view.uid and not member.awaited for member in world.members)
@@ -252,7 +273,7 @@ class World:
 
     def start(self, name: str) -> None:
         pod = self.pods[name]
-        if pod.view.phase is ReplicaPhase.PENDING and pod.view.deleting is None:
+        if pod.view.phase is ReplicaPhase.PENDING and pod.view.deleting is None and pod.view.node:
             pod.trains = None if pod.view.standby else pod.attempt
             self._change(name, phase=ReplicaPhase.RUNNING)
             if self.in_place:
@@ -266,13 +287,19 @@ class World:
             return pod.attempt
         return world.attempt - 1 if member.awaited else world.attempt
 
-    def spared(self, pod: Pod) -> bool:
+    def unaffected(self, pod: Pod) -> bool:
         return self.belongs(pod) != pod.attempt
 
     def stands_by(self, pod: Pod) -> bool:
         """Whether no world has taken it in yet."""
         world = self.job.status.world
         return pod.view.standby and not (world and any(member.uid == pod.view.uid for member in world.members))
+
+    def place(self, without: str = "") -> None:
+        """The scheduler gives all pods nodes, but for one whose node was lost before it was bound."""
+        for name, pod in self.pods.items():
+            if not pod.view.node and pod.view.deleting is None and name != without:
+                self._change(name, node=f"node-{pod.view.index % 2}", placed=self.now, unschedulable=False)
 
     # supervisors that outlive their processes
 
@@ -441,12 +468,12 @@ class World:
 
     def forget_reports(self) -> None:
         """Another leader takes over, who has heard nobody yet."""
-        self.listening = self.now
         for name in self.pods:
             self._change(name, report=None, reported=None)
 
     def obey(self, how: str = "preempted") -> None:
-        """All that are being deleted end and go, unless their nodes are frozen; all that wait start."""
+        """All that are being deleted end and go, unless their nodes are frozen; all that wait get nodes and start."""
+        self.place()
         for name in list(self.pods):
             if self.pods[name].view.deleting is None:
                 self.start(name)
@@ -554,7 +581,8 @@ class World:
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
         view = replace(view, standby=action.standby, suffix=suffix)
-        view = replace(view, node=f"node-{action.index % 2}")
+        is_placed_alone = not self.job.status.gang_scheduler or action.standby or action.role == EVALUATOR
+        view = replace(view, node=f"node-{action.index % 2}") if is_placed_alone else replace(view, unschedulable=True)
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
@@ -620,7 +648,7 @@ class World:
         known = pod.view.report.attempt if pod.view.report else pod.view.attempt
         if self.stands_by(pod):
             return
-        for attempt in {self.belongs(pod)} if self.spared(pod) else {pod.attempt, known}:
+        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
@@ -652,6 +680,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         plan = strategy_of(world.job.spec.strategy).plan(world.job.spec)
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
+    _check_requeued(old, new)
     _check_left_behind(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
@@ -672,6 +701,18 @@ def _check_members(world: World, new: TrainingJobStatus) -> None:
         planned, indexes = len(strategy.plan(world.job.spec).of(WORKER)), strategy.pool(world.job.spec).positions
         check(len(members) == new.world.size == planned, "members", f"{members} of {planned} workers")
         check(all(member in indexes for member in members), "members", f"{members} has a replica that the job does not have")
+
+
+def _check_requeued(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+    """A gang that gives its nodes back never trained, costs nothing, and keeps no pod."""
+    last = new.attempts[-2] if len(new.attempts) > 1 else None
+    if last is None or last.reason is not Reason.GANG_REQUEUED or new.attempt == old.attempt:
+        return
+    check(bool(new.gang_scheduler), "split gang", f"attempt {last.attempt} is requeued, and has no gang scheduler")
+    check(old.world is None or not old.world.ready_time, "split gang", f"attempt {last.attempt} is requeued, and has started")
+    check(old.restarts.total == new.restarts.total and not new.next_attempt_time, "split gang", "to give nodes back costs a restart")
+    kept = [member.label for member in (new.world.members if new.world else ()) if member.uid and member.role != EVALUATOR]
+    check(not kept, "split gang", f"attempt {new.attempt} keeps {kept} of a gang that gives its nodes back")
 
 
 def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> None:
@@ -872,7 +913,7 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    members = [pod for pod in world.pods.values() if not world.spared(pod) and not world.left_behind(pod)]
+    members = [pod for pod in world.pods.values() if not world.unaffected(pod) and not world.left_behind(pod)]
     attempts = {pod.trains for pod in members if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:

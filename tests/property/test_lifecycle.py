@@ -67,9 +67,9 @@ AGE = st.one_of(st.integers(0, 3), st.integers(0, 60))
 class Lifecycle(RuleBasedStateMachine):
     """Rules are what may happen; what may not is checked by the world at each step."""
 
-    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]), in_place=st.booleans())
-    def apply(self, spec: dict[str, Any], suspended: bool, in_place: bool) -> None:
-        self.world = World({**spec, "suspend": suspended}, in_place=in_place)
+    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]), in_place=st.booleans(), gang=st.booleans())
+    def apply(self, spec: dict[str, Any], suspended: bool, in_place: bool, gang: bool) -> None:
+        self.world = World({**spec, "suspend": suspended}, in_place=in_place, gang=gang)
 
     def pod(self, pick: int) -> str:
         names = sorted(self.world.pods)
@@ -129,6 +129,15 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(how=st.sampled_from(STOPPED))
     def obey(self, how: str) -> None:
         self.world.obey(how)
+
+    @precondition(has_pods)
+    @rule(pick=PICK, seconds=st.sampled_from([0, 4, 6, 61, 130]))
+    def place(self, pick: int, seconds: float) -> None:
+        """The pods of a gang get nodes, but for one, which may have to wait for long."""
+        self.world.place(self.pod(pick))
+        self.world.converge()
+        self.world.pass_time(seconds)
+        self.world.converge()
 
     @precondition(has_pods)
     @rule(pick=PICK)

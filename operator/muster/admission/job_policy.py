@@ -13,9 +13,11 @@ from typing import Any
 from pydantic import Field
 
 from muster.admission.paths import step
+from muster.admission.rules import listed
 from muster.api.base import ApiModel
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
+from muster.api.unchecked import mapping, mappings
 from muster.strategies.registry import STRATEGIES
 
 ANY = "*"
@@ -124,7 +126,7 @@ def _template_problems(policy: JobPolicy, template: Mapping[str, Any], path: str
     restricted = policy.templates is Templates.RESTRICTED
     if restricted:
         yield from _field_problems(template, ("metadata", "spec"), path)
-    spec, path = _mapping(template.get("spec")), f"{path}.spec"
+    spec, path = mapping(template.get("spec")), f"{path}.spec"
     if restricted:
         yield from _field_problems(spec, POD_FIELDS, path)
     for key in ("serviceAccountName", "serviceAccount"):
@@ -148,7 +150,7 @@ def _volume_problems(policy: JobPolicy, volume: Mapping[str, Any], path: str) ->
         if kind != "projected":
             yield from _kind_problems(policy, kind, step(path, kind))
             continue
-        for here, each in _items(_mapping(source), "sources", f"{path}.projected"):
+        for here, each in _items(mapping(source), "sources", f"{path}.projected"):
             for inner in each:
                 yield from _kind_problems(policy, inner, step(here, inner))
 
@@ -161,7 +163,7 @@ def _container_problems(policy: JobPolicy, container: Mapping[str, Any], path: s
     for here, each in _items(container, "envFrom", path):
         yield from _env_problems(policy, each, here)
     for here, each in _items(container, "env", path):
-        yield from _env_problems(policy, _mapping(each.get("valueFrom")), f"{here}.valueFrom")
+        yield from _env_problems(policy, mapping(each.get("valueFrom")), f"{here}.valueFrom")
 
 
 def _env_problems(policy: JobPolicy, source: Mapping[str, Any], path: str) -> Iterable[Problem]:
@@ -191,16 +193,9 @@ def _allows(allowed: Sequence[str], name: Any) -> bool:
 
 
 def _listed(allowed: Sequence[str], what: str) -> str:
-    return " or ".join([", ".join(allowed[:-1]), allowed[-1]] if len(allowed) > 1 else allowed) if allowed else f"no {what}"
+    return listed(allowed, "or") if allowed else f"no {what}"
 
 
 def _items(value: Mapping[str, Any], key: str, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The mappings in a list, each with its path. What is no list of mappings is refused elsewhere."""
-    items = value.get(key)
-    for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, Mapping):
-            yield step(f"{path}.{key}", index), item
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    """The mappings in a list, each with its path. Other types are refused elsewhere."""
+    return ((step(f"{path}.{key}", index), item) for index, item in mappings(value.get(key)))

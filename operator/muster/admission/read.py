@@ -106,7 +106,7 @@ def _bytes(path: str | Path, source: str) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidJobFileError(source, [Problem("", f"cannot be read: {reason}")]) from error
     if len(content) > MAX_BYTES:
-        message = f"is larger than {MAX_BYTES // 2**20} MiB, so it is no job file; put code and data elsewhere and name them in it"
+        message = f"is larger than {MAX_BYTES // 2**20} MiB, which is too large for a job file; put code and data into other files"
         raise InvalidJobFileError(source, [Problem("", message)])
     return content
 

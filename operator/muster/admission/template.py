@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muster.admission.paths import step
@@ -12,6 +12,7 @@ from muster.api.constants import GROUP
 from muster.api.problems import Problem
 from muster.api.quantity import MAX_QUANTITY_LENGTH
 from muster.api.spec import RoleName
+from muster.api.unchecked import mappings
 
 MAX_CONTAINERS = 16
 MAX_ENV = 128
@@ -65,7 +66,7 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
 
 def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
     yield from _named_list_problems(containers, path, most=MAX_CONTAINERS)
-    for index, container in _mappings(containers):
+    for index, container in mappings(containers):
         here = step(path, index)
         name = container.get("name")
         if isinstance(name, str) and not _CONTAINER_NAME.fullmatch(name):
@@ -79,7 +80,7 @@ def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
 
 def _env_problems(env: Any, path: str) -> Iterable[Problem]:
     yield from _named_list_problems(env, path, most=MAX_ENV)
-    for index, variable in _mappings(env):
+    for index, variable in mappings(env):
         name = variable.get("name")
         if not isinstance(name, str):
             continue
@@ -121,11 +122,6 @@ def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> I
             yield Problem(f"{step(path, index)}.name", f"is not unique; {name} is the name of an earlier entry, too")
         else:
             seen.add(name)
-
-
-def _mappings(items: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    if isinstance(items, list):
-        yield from ((index, item) for index, item in enumerate(items) if isinstance(item, dict))
 
 
 def template_schema(description: str) -> dict[str, Any]:

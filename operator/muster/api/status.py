@@ -125,10 +125,11 @@ class Reason(StrEnum):
     # GraceSufficient
     GRACE_TOO_SHORT = "GraceTooShort"
     SAVED_IN_TIME = "SavedInTime"
-    # GangScheduled, and Valid
+    # GangScheduled, Valid, and the end of an attempt
     WAITING_FOR_GANG = "WaitingForGang"
     GANG_PLACED = "GangPlaced"
     GANG_UNAVAILABLE = "GangUnavailable"
+    GANG_REQUEUED = "GangRequeued"
     # QuotaReserved, Valid, and the end of an attempt
     WAITING_FOR_QUOTA = "WaitingForQuota"
     QUOTA_RESERVED = "QuotaReserved"

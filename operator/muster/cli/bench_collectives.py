@@ -69,13 +69,13 @@ def _in_log(log: Any) -> list[Event]:
 
 def _here(job: TrainingJob, file: Path) -> list[Event]:
     from muster.local.errors import RunError
-    from muster.local.probe import measurements
+    from muster.local.measuring import run_and_measure
     from muster.measure.jobs import fits
     from muster.strategies.registry import strategy_of
 
     fits(strategy_of(job.spec.strategy).plan(job.spec).size, processors=os.cpu_count() or 1)
     try:
-        return list(measurements(job, job_file=file))
+        return list(run_and_measure(job, job_file=file))
     except RunError as error:
         raise RefusalError(str(error), error.code) from error
 

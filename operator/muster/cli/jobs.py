@@ -57,8 +57,8 @@ def submit(*, job: str, code: Path | None, follow: bool, target: Target) -> int:
 @cluster_options
 def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target) -> None:
     """Lists the jobs of the namespace, or shows the named ones."""
+    from muster.client.job_text import jobs_as
     from muster.client.jobs import Jobs
-    from muster.client.shown import jobs_as
 
     async def work(connection: Connection) -> list[Any]:
         jobs = Jobs(connection)
@@ -83,8 +83,8 @@ def explain(*, name: str, output: str, target: Target) -> None:
     It looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may read them.
     The causes that it knows are in docs/reference/causes.md.
     """
-    from muster.client.looking import snapshot_of
-    from muster.client.shown import document_as
+    from muster.client.job_text import document_as
+    from muster.client.snapshot import snapshot_of
     from muster.explain.explain import as_document, as_lines
     from muster.explain.explain import explain as explained
 

@@ -81,7 +81,7 @@ def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[i
 def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> Costs:
     """What steps of `samples` and an all-reduce cost on this machine, whose processors the processes of worlds of these sizes share.
     Raises RunError."""
-    from muster.local.probe import measurements
+    from muster.local.measuring import run_and_measure
     from muster.measure import readings
     from muster.measure.jobs import link_job
 
@@ -89,7 +89,7 @@ def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> 
     rehearsals = {size: _rehearsal(job, file, samples, processes=size) for size in sizes}
     gradients = rehearsals[1][0].gradient_bytes
     click.echo("Measuring the all-reduce of 2 processes", err=True)
-    link = measurements(link_job(job, sorted({SMALL_BYTES, max(gradients, SMALL_BYTES)})), job_file=file)
+    link = run_and_measure(link_job(job, sorted({SMALL_BYTES, max(gradients, SMALL_BYTES)})), job_file=file)
     return readings.costs(rehearsals, readings.link_of(link), processors=processors)
 
 
@@ -104,10 +104,10 @@ def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, r
 
 def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[StepMeasurement]:
     """Steps of `processes` at a time, with their shares of `samples` and less."""
-    from muster.local.probe import measurements
+    from muster.local.measuring import run_and_measure
     from muster.measure.jobs import rehearsal_job
     from muster.measure.readings import rehearsed
 
     click.echo(f"Measuring steps of {processes} process{'es' if processes > 1 else ''}", err=True)
     shares = [max(1, samples // (processes * part)) for part in (1, 2, 4, 8)]
-    return rehearsed(measurements(rehearsal_job(job, shares, processes=processes), job_file=file))
+    return rehearsed(run_and_measure(rehearsal_job(job, shares, processes=processes), job_file=file))

@@ -94,7 +94,7 @@ def debug_dump(*, name: str, path: Path | None, target: Target) -> None:
     Values that look like secrets are left out. Read the file before you send it to anybody.
     """
     from muster.client.dump import debug_dump as dump
-    from muster.client.shown import document_as
+    from muster.client.job_text import document_as
 
     document = on_cluster(target, lambda connection: dump(connection, name, version=version("muster-training")))
     text, file = document_as("json", document), path or Path(f"{name}-debug.json")

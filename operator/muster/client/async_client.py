@@ -105,7 +105,6 @@ class AsyncJob(ABC):
         state = f"is {job.status.phase}: {job.status.message}" if job else "was not seen"
         return errors.WaitTimeoutError(f"{self.name} {state}, after {timeout:g} s; the job goes on; see explain()")
 
-    @abstractmethod
     async def logs(
         self,
         *,
@@ -120,6 +119,17 @@ class AsyncJob(ABC):
         `rank`, `replica` (`worker-1`) and `attempt` select lines, `previous` selects the attempt before the current one, and `tail` is the
         largest number of lines of each replica. Raises RefusedError if there are no such logs.
         """
+        if previous and attempt is not None:
+            raise errors.RefusedError("previous and attempt: give one of them")
+        if previous:
+            attempt = (await self.status()).attempt - 1
+            if attempt < 0:
+                raise errors.RefusedError("the job is in its first attempt: leave previous out")
+        return await self._printed(Selection(rank=rank, replica=replica, attempt=attempt), tail=tail)
+
+    @abstractmethod
+    async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
+        """The lines that logs() returns."""
 
     @abstractmethod
     def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
@@ -256,15 +266,6 @@ def _backend(
         raise errors.ClientError(sentence) from error
     namespace, context, kubeconfig = target
     return ClusterBackend(namespace=namespace, context=context, kubeconfig=kubeconfig)
-
-
-def selection_of(job_attempt: int, *, rank: int | None, replica: str | None, attempt: int | None, previous: bool) -> Selection:
-    """The lines that the arguments of logs() select of a job in its `job_attempt`. Raises RefusedError if there are none."""
-    if previous and attempt is not None:
-        raise errors.RefusedError("previous and attempt: give one of them")
-    if previous and job_attempt == 0:
-        raise errors.RefusedError("the job is in its first attempt: leave previous out")
-    return Selection(rank=rank, replica=replica, attempt=job_attempt - 1 if previous else attempt)
 
 
 def _phase(until: Phase | str) -> Phase:

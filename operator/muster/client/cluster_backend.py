@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 
 from muster.api.job import TrainingJob
-from muster.client.async_client import AsyncJob, selection_of
+from muster.client.async_client import AsyncJob
 from muster.client.connection import Connection, Target, connected
 from muster.client.jobs import Jobs
 from muster.client.log_lines import Selection
 from muster.client.logs import Follower, logs_of, shown
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain
@@ -74,18 +74,8 @@ class ClusterJob(AsyncJob):
             async for document in changes:
                 yield None if document is None else typed(document)
 
-    async def logs(
-        self,
-        *,
-        rank: int | None = None,
-        replica: str | None = None,
-        attempt: int | None = None,
-        previous: bool = False,
-        tail: int | None = None,
-    ) -> list[str]:
+    async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
         job = await self._jobs.get(self.name)
-        current = int((job.get("status") or {}).get("attempt") or 0)
-        selection = selection_of(current, rank=rank, replica=replica, attempt=attempt, previous=previous)
         return [shown(line) for line in await logs_of(self._connection, job, selection, tail=tail)]
 
     async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:

@@ -9,7 +9,7 @@ from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.log_lines import Selection
 from muster.client.logs import logs_of, shown
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.control.cluster import Object
 from muster.explain.explain import as_document, explain
 

@@ -20,15 +20,16 @@ from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase
 from muster.client import errors
-from muster.client.async_client import AsyncJob, selection_of
+from muster.client.async_client import AsyncJob
 from muster.client.job_input import data_of
+from muster.client.log_lines import Selection
 from muster.control.presets import with_preset_written_out
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.background import STOP, Request
 from muster.local.errors import RunError
 from muster.local.follow import LogFollower
-from muster.local.rundir import free_path, has_run, load_run, pid_of_run
+from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of_run, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.report.history import ReportError, read_history
 from muster.report.job import JobView
@@ -225,22 +226,12 @@ class LocalJob(AsyncJob):
             before = job
             await asyncio.sleep(POLL_SECONDS)
 
-    async def logs(
-        self,
-        *,
-        rank: int | None = None,
-        replica: str | None = None,
-        attempt: int | None = None,
-        previous: bool = False,
-        tail: int | None = None,
-    ) -> list[str]:
-        if rank is not None:
-            raise errors.RefusedError("rank: the logs of a local run are those of its replicas: use replica, such as worker-0")
-        current = self._backend.read(self.name).status.attempt
-        selection = selection_of(current, rank=None, replica=replica, attempt=attempt, previous=previous)
-        logs = [log for log in self._logs(replica) if selection.attempt in (None, _attempt_of(log))]
+    async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
+        _refuse_rank(selection.rank)
+        self._backend.read(self.name)
+        logs = [log for log in self._logs(selection.replica) if selection.attempt in (None, attempt_of(log))]
         if not logs:
-            begun = ", ".join(map(str, sorted({_attempt_of(log) for log in self._logs(None)}))) or "none yet"
+            begun = ", ".join(map(str, sorted({attempt_of(log) for log in self._logs(None)}))) or "none yet"
             raise errors.RefusedError(
                 f"{self.name} has no such logs; logs begin in attempts: {begun}. A restart in the same replica continues its log"
             )
@@ -251,8 +242,7 @@ class LocalJob(AsyncJob):
         return lines
 
     async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
-        if rank is not None:
-            raise errors.RefusedError("rank: the logs of a local run are those of its replicas: use replica, such as worker-0")
+        _refuse_rank(rank)
         follower = LogFollower()
         while True:
             is_running = self._backend.is_running(self.name)
@@ -264,9 +254,7 @@ class LocalJob(AsyncJob):
             await asyncio.sleep(POLL_SECONDS)
 
     def _logs(self, replica: str | None) -> list[Path]:
-        """The logs of the replicas, by attempt and replica."""
-        found = self._backend.directory(self.name).glob("attempts/*/*/log.txt")
-        return sorted((log for log in found if replica in (None, log.parent.name)), key=lambda log: (_attempt_of(log), log))
+        return [log for log in replica_logs(self._backend.directory(self.name)) if replica in (None, log.parent.name)]
 
     async def explain(self) -> Explanation:
         job = self._backend.read(self.name)
@@ -330,14 +318,14 @@ def _place_of(name: str, *, file: Path | None = None, code: Path | None = None) 
     return Place(str(job_file.absolute()), str(Path.cwd()))
 
 
+def _refuse_rank(rank: int | None) -> None:
+    if rank is not None:
+        raise errors.RefusedError("rank: the logs of a local run are those of its replicas: use replica, such as worker-0")
+
+
 def _lines(follower: LogFollower, log: Path) -> Iterator[str]:
     while lines := follower.read(log.parent.name, log):
         yield from (printable(line, keep="\t") for line in lines)
-
-
-def _attempt_of(log: Path) -> int:
-    number = log.parent.parent.name
-    return int(number) if number.isdecimal() else 0
 
 
 def _version(file: Path) -> tuple[int, int] | None:

@@ -15,11 +15,12 @@ from muster.client.jobs import manifest_of
 from muster.client.local_backend import LocalBackend
 from muster.client.log_lines import Line
 from muster.client.logs import tails_of
-from muster.client.looking import snapshot_of
+from muster.client.snapshot import snapshot_of
 from muster.client.watch import typed
 from muster.explain.evidence import label_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
+from muster.local.rundir import replica_logs
 from muster.report.history import History, ReportError
 from muster.report.job import JobView, Log, Point, points_in
 from muster.report.recorded import Recorded, read_recorded
@@ -135,18 +136,9 @@ def _recorded_logs(recorded: Recorded, *, without: Sequence[str]) -> list[Log]:
 
 
 def _local_logs(run: Path) -> list[Log]:
-    """The last lines of each replica, from the newest of its logs. A restart in the same replica continues its log."""
-    newest: dict[str, Path] = {}
-    for log in run.glob("attempts/*/*/log.txt"):
-        before = newest.get(log.parent.name)
-        if before is None or _attempt(log) > _attempt(before):
-            newest[log.parent.name] = log
+    """The last lines of each replica, from the newest of its logs."""
+    newest = {log.parent.name: log for log in replica_logs(run)}
     return [Log(label, _last_lines(newest[label])) for label in sorted(newest)[:MOST_LOGS]]
-
-
-def _attempt(log: Path) -> int:
-    number = log.parent.parent.name
-    return int(number) if number.isdecimal() else 0
 
 
 def _last_lines(log: Path) -> list[str]:

@@ -13,7 +13,7 @@ from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.control.cluster import Object
 from muster.local.display import Display, make_display
-from muster.local.messages import change_lines, duration, rounded
+from muster.local.messages import change_lines, success_sentence
 from muster.local.outcome import exit_code
 from muster_contract.codes import ExitCode
 
@@ -54,17 +54,7 @@ def typed(document: Object) -> TrainingJob:
 def _ended(job: TrainingJob, display: Display) -> int:
     """The last line, and the exit code."""
     display.close()
-    status, name = job.status, job.metadata.name
-    code = exit_code(status)
-    if code is not ExitCode.COMPLETED:
-        display.line(f"{name} failed: {status.message}. See muster explain {name}")
-        return code
-    parts = [f"{name} succeeded"]
-    if status.progress is not None and status.progress.step:
-        parts.append(f"{status.progress.step} steps")
-        if status.progress.loss is not None:
-            parts.append(f"loss {rounded(status.progress.loss)}")
-    if status.admitted_time and status.completion_time:
-        parts.append(duration((status.completion_time - status.admitted_time).total_seconds()))
-    display.line(", ".join(parts))
+    name, code = job.metadata.name, exit_code(job.status)
+    is_complete = code is ExitCode.COMPLETED
+    display.line(success_sentence(job) if is_complete else f"{name} failed: {job.status.message}. See muster explain {name}")
     return code

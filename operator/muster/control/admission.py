@@ -24,6 +24,7 @@ from muster.api.job import Metadata, TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
+from muster.api.unchecked import mapping, mappings
 from muster.control.cluster import Object
 from muster.control.presets import Presets, problems_with_defaults
 from muster.lifecycle.state import is_open
@@ -231,33 +232,25 @@ def _taken_names(version: _Version) -> list[Problem]:
 
 def _names(template: Mapping[str, Any]) -> set[tuple[str, str]]:
     """The containers and volumes of a template, except the trainer."""
-    spec = template.get("spec")
-    parts = ((kind, each) for kind in ("containers", "initContainers", "volumes") for each in _objects(_get(spec, kind)))
+    spec = mapping(template.get("spec"))
+    parts = ((kind, each) for kind in ("containers", "initContainers", "volumes") for _, each in mappings(spec.get(kind)))
     return {(kind, str(each.get("name"))) for kind, each in parts if each.get("name") != TRAINER_CONTAINER}
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:
     """Mounts without a volume. Without this check the job would be admitted, and the API server would refuse each pod."""
-    volumes = {volume.get("name") for volume in _objects(spec.get("volumes"))}
+    volumes = {volume.get("name") for _, volume in mappings(spec.get("volumes"))}
     mounts = (
         (kind, container.get("name"), mount.get("name"))
         for kind in ("containers", "initContainers")
-        for container in _objects(spec.get(kind))
-        for mount in _objects(container.get("volumeMounts"))
+        for _, container in mappings(spec.get(kind))
+        for _, mount in mappings(container.get("volumeMounts"))
     )
     return [
         Problem(f"{field}.{kind}", f"{container} mounts {name}, which is not a volume of the pod; add it to {field}.volumes")
         for kind, container, name in mounts
         if name not in volumes
     ]
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def readable_status(raw: Any) -> TrainingJobStatus:
@@ -276,7 +269,7 @@ def readable_status(raw: Any) -> TrainingJobStatus:
 
 def _placeholder(raw: Any) -> TrainingJobSpec:
     """A spec for a job without a readable one. It is enough to report the problem and to manage running pods."""
-    spec = raw if isinstance(raw, dict) else {}
+    spec = mapping(raw)
     named, manager = spec.get("strategy"), spec.get("managedBy")
     strategy = named if isinstance(named, str) and named in STRATEGIES else "OneDevice"
     managed_by = manager if isinstance(manager, str) else CONTROLLER

@@ -43,7 +43,7 @@ class PodGroups:
         try:
             existing = await ensured(self._cluster, job, wanted)
         except NotFoundError:
-            message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job, so that it goes without"
+            message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job to run it without a gang"
             raise RefusedError(message) from None
         is_leaving = "deletionTimestamp" in existing["metadata"]
         if (is_leaving or is_outdated(existing, wanted)) and not self._has_members(job):

@@ -82,7 +82,7 @@ def read_presets(path: Path) -> Presets:
         raise InvalidJobFileError(str(path), document.problems, lines=document.lines)
     named = [each for each in objects if _is_named(each)] if isinstance(objects, list) else []
     if not isinstance(objects, list) or len(named) < len(objects):
-        raise InvalidJobFileError(str(path), [Problem("", f"holds something that is no preset: write {_FILE_TOP}")])
+        raise InvalidJobFileError(str(path), [Problem("", f"has an object that is not a TrainingPreset: write {_FILE_TOP}")])
     return Presets(named)
 
 

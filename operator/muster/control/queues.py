@@ -56,7 +56,7 @@ class Kueue:
             return []
         missing = "serves no kueue.x-k8s.io/v1beta1" if self.enabled else "has queueing.kueue.enabled off"
         message = (
-            f"names a queue that nothing would hold the job in: this installation {missing}, and its gang scheduler is not Volcano; "
+            f"names a queue, but nothing in this cluster manages it: the installation {missing}, and its gang scheduler is not Volcano; "
             "install Kueue and set queueing.kueue.enabled of the chart, or leave the queue empty"
         )
         return [Problem("spec.scheduling.queue", message, reason=Reason.QUEUE_UNAVAILABLE)]

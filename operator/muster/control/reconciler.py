@@ -189,17 +189,19 @@ class Reconciler:
             refusal=brief(Source.REFUSED, "ReplicasRefused", refused) if refused else "",
             claim=claim,
             form=admitted.form,
-            listening=self._dependencies.reports.listening,
+            hears=True,
+            gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:
-        received = self._dependencies.reports.of(view.uid)
+        reports = self._dependencies.reports
+        received = reports.of(view.uid)
         if received is None:
             return view
         if received.report.inputs:  # its fetcher's: nothing trains yet
             return replace(view, inputs=received.report.inputs)
-        return replace(view, report=received.report, reported=received.time)
+        return replace(view, report=received.report, reported=received.time, missed_seconds=reports.missed_since(received))
 
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, which must be

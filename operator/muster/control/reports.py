@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from muster.control.report_gaps import ReportGaps
+from muster_contract.events import Activity
 from muster_contract.reports import Report
 
-PAUSE_SECONDS = 4.0
-"""Without a report for so long, the operator itself may have stood still, or have been cut off."""
+PAUSE_SECONDS = 1.0
+"""If no report at all comes for longer, the operator itself may stand still, or be cut off. What is longer proves no silence."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Received:
 
     report: Report
     time: datetime
+    missed_seconds: float
+    """The sum of all pauses before it, less `PAUSE_SECONDS` of each."""
 
 
 class Reports:
@@ -26,8 +30,8 @@ class Reports:
         self._newest: dict[str, Received] = {}
         self._waiting: set[str] = set()
         self._last: datetime | None = None
-        self.listening: datetime | None = None
-        """Since when reports have come without a pause."""
+        self._missed_seconds = 0.0
+        self._gaps = ReportGaps()
 
     def record(self, pod_uid: str, report: Report, now: datetime) -> bool:
         """Records the report, and returns whether it is the newest of its pod. An older one is dropped, because reports may arrive out of
@@ -36,19 +40,29 @@ class Reports:
         A newer report has a higher attempt, or the same attempt and a higher sequence number. A report of the fetcher is older than any of
         the supervisor.
         """
-        if self._last is None or not timedelta() <= now - self._last <= timedelta(seconds=PAUSE_SECONDS):
-            self.listening = now
+        since_last = (now - self._last).total_seconds() if self._last else 0.0
+        self._missed_seconds += max(0.0, since_last - PAUSE_SECONDS)
         self._last = now
         newest = self._newest.get(pod_uid)
         if newest is not None and _order(report) <= _order(newest.report):
             return False
-        self._newest[pod_uid] = Received(report, now)
+        if newest is not None and _trains(newest.report):
+            self._gaps.add((now - newest.time).total_seconds() - self.missed_since(newest), now)
+        self._newest[pod_uid] = Received(report, now, self._missed_seconds)
         (self._waiting.add if report.waiting else self._waiting.discard)(pod_uid)
         return True
 
     def of(self, pod_uid: str) -> Received | None:
         """The newest report of the pod. None if it has sent none."""
         return self._newest.get(pod_uid)
+
+    def missed_since(self, received: Received) -> float:
+        """For how many seconds since this report the operator may have missed reports, because none came from any replica."""
+        return self._missed_seconds - received.missed_seconds
+
+    def longest_gap(self, now: datetime) -> float | None:
+        """The longest time in seconds between two reports of one replica that trains, lately. None if too few came."""
+        return self._gaps.longest(now)
 
     def forget(self, pod_uid: str) -> None:
         """Drops the report of a pod that is gone."""
@@ -62,6 +76,10 @@ class Reports:
 
     def __len__(self) -> int:
         return len(self._newest)
+
+
+def _trains(report: Report) -> bool:
+    return report.phase == Activity.TRAINING and not report.waiting
 
 
 def _order(report: Report) -> tuple[bool, int, int]:

@@ -100,7 +100,7 @@ def _finished(job: TrainingJob, new: TrainingJobStatus, observed: Observed, *, c
     yield from _save(old, new, observed, now)
     yield from _evaluation(old, new, observed, now)
     if new.phase.final:
-        yield _job(job, new, created, now)
+        yield _job(new, created, now)
 
 
 def job_attributes(job: TrainingJob) -> dict[str, Value]:
@@ -113,7 +113,7 @@ def job_attributes(job: TrainingJob) -> dict[str, Value]:
     }
 
 
-def _job(job: TrainingJob, new: TrainingJobStatus, created: datetime, now: datetime) -> JobSpan:
+def _job(new: TrainingJobStatus, created: datetime, now: datetime) -> JobSpan:
     failed = new.condition(ConditionType.FAILED) if new.phase is Phase.FAILED else None
     attributes = _present(
         {

@@ -41,7 +41,7 @@ class Source(StrEnum):
     NOTICE = "notice"
     """A notice of the trainer."""
     STATE = "state"
-    """The state of the job and of what surrounds it (see `looks`)."""
+    """The state of the job and of what surrounds it (see `states`)."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from muster.explain.cause import Cause, Kind
 from muster.explain.causes import CAUSES
 from muster.explain.evidence import Evidence, evidence_in, phase_of
-from muster.explain.looks import looks
 from muster.explain.snapshot import Snapshot
+from muster.explain.states import evidence_of_states
 from muster_contract.text import printable
 
 LONGEST = 600  # characters of a sentence
@@ -53,7 +53,7 @@ class _Match:
 def explain(snapshot: Snapshot) -> Explanation:
     """The causes that apply, the first one first. Generic causes are left out where a specific one explains the same evidence."""
     matches: dict[tuple[str, bool], _Match] = {}
-    for order, evidence in enumerate([*looks(snapshot), *evidence_in(snapshot)]):
+    for order, evidence in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
         match = first_match(evidence)
         if match is None:
             continue
@@ -119,7 +119,7 @@ def as_lines(explanation: Explanation) -> list[str]:
         before = "Before: " if finding.is_past else ""
         rest = len(finding.subjects) - _NAMED
         others = f" ({', '.join(finding.subjects[:_NAMED])} and {rest} more)" if rest > 0 else ""
-        lines += [f"{number}. {before}{_capital(finding.sentence)}{others}.", f"   What to do: {finding.remedy}. [{finding.cause.id}]"]
+        lines += [f"{number}. {before}{capital(finding.sentence)}{others}.", f"   What to do: {finding.remedy}. [{finding.cause.id}]"]
     if explanation.unreadable:
         lines.append(f"You may not read {', '.join(explanation.unreadable)}, so causes there are not shown.")
     return lines
@@ -145,5 +145,6 @@ def as_document(explanation: Explanation) -> dict[str, object]:
     }
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]

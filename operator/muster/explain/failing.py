@@ -283,7 +283,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Hang",
         r"^Hang: (?P<what>.*)",
         "{subject} made no progress and was stopped: {what}",
-        "status.attempts[].stacks says where each rank stood (kubectl describe); raise recovery.hang where steps or saves take longer",
+        "status.attempts[].stacks has the stack of each rank (kubectl describe); raise recovery.hang where steps or saves take longer",
     ),
     (
         "NotSaved",
@@ -334,7 +334,7 @@ GIVEN_UP: tuple[Cause, ...] = rows(
     (
         "NoProgress",
         r"^NoProgress: (?P<what>.*)",
-        "the job was given up, because it got no further: {what}",
+        "the job was given up, because several attempts did no new step: {what}",
         "remove what ends its attempts, then muster restart it; recovery.attemptsWithoutProgress is the limit",
     ),
     (

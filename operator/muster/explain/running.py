@@ -20,7 +20,7 @@ SLOW: tuple[Cause, ...] = rows(
     ),
     (
         "NoFirstStep",
-        "all replicas run, and after {message} there is no first step",
+        "all replicas run, but they have done no step for {message}",
         "see muster logs: large models and data load slowly; processes that cannot reach each other wait here, too (network policies)",
     ),
     (

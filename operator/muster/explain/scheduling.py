@@ -61,7 +61,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "VolumeCount",
         r"exceed max volume count",
-        "the nodes have as many volumes attached as they can have",
+        "the nodes cannot attach more volumes",
         "use fewer volumes for each pod, or add nodes",
     ),
 ) + rows(
@@ -102,7 +102,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "QuotaNeverFits",
         r"insufficient quota for (?P<what>\S+) in flavor \S+, request > maximum capacity",
-        "the job asks for more {what} than its queue can ever give",
+        "the job asks for more {what} than the whole quota of its queue",
         "ask for less in roles.*.resources or for fewer replicas, or name another queue in scheduling.queue",
     ),
     (
@@ -143,7 +143,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "NodesUnderPressure",
         r"untolerated taint \{node\.kubernetes\.io/(?P<what>disk|memory|pid)-pressure",
-        "nodes that the pods need run short ({what} pressure) and take no pods",
+        "nodes that the pods need have {what} pressure and accept no pods",
         "free {what} on them, or add nodes",
     ),
     (

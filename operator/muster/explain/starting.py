@@ -166,7 +166,7 @@ STARTING: tuple[Cause, ...] = rows(
     ),
     (
         "StuckTerminating",
-        "{subject} should be gone and is not: {message}",
+        "{subject} did not end in time: {message}",
         "see the node; Muster removes the pod by force after a while",
     ),
 )

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 
 LIFE = timedelta(days=3650)
 LEAST_LEFT = timedelta(days=365)

@@ -22,15 +22,17 @@ from muster.control.reconciler import CALM_SECONDS
 from muster.control.replies import reply_to
 from muster.control.reports import Reports
 from muster.control.store import Store
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 from muster.kubernetes.tokens import Tokens
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster_contract.reports import Reply, Report
 
-GATHER_SECONDS = 0.05  # how long reports of waiting supervisors are gathered; a recovery depends on them
+GATHER_SECONDS = 0.05  # how long reports of supervisors whose processes have ended are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # the same for reports with progress only
-STANDSTILL_SECONDS = DEFAULT_POLICY.standstill_seconds  # a replica that stands still for longer may have lost a peer
+SHARE_OF_SILENCE = DEFAULT_POLICY.shortest_silence_seconds / DEFAULT_POLICY.silence_seconds
+STANDSTILLS = (DEFAULT_POLICY.standstill_seconds * SHARE_OF_SILENCE, DEFAULT_POLICY.standstill_seconds)
+"""A replica that stands still for so many seconds may have lost a peer. The first is the limit if reports come regularly."""
 
 
 class ClusterChannel:
@@ -106,7 +108,7 @@ class ClusterChannel:
         milestones = _milestones(report)
         is_new = self._milestones.get(uid) != milestones
         self._milestones[uid] = milestones
-        if report.waiting:
+        if report.waiting or report.last_words is not None:
             self._queue.add_after(key, GATHER_SECONDS)
         else:
             self._queue.add_after(key, CALM_SECONDS if is_new else PROGRESS_SECONDS)
@@ -138,7 +140,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
         report.resumed,
         report.last_words,
         report.notices,
-        report.idle_seconds is not None and report.idle_seconds >= STANDSTILL_SECONDS,
+        tuple(report.idle_seconds is not None and report.idle_seconds >= seconds for seconds in STANDSTILLS),
         tuple(replace(each, bytes=0) for each in report.inputs),
     )
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from muster.api.status import FINAL_PHASES, Reason
+from muster.api.unchecked import items, mapping, mappings
 from muster.control.store import Store
 from muster.kubernetes import families
 from muster.kubernetes.families import Family
@@ -64,7 +65,7 @@ def samples(store: Store) -> Iterator[Sample]:
 
 def _job(key: str, obj: Mapping[str, Any]) -> _Job:
     namespace, _, name = key.partition("/")
-    return _Job(namespace, name, str(_part(obj, "metadata").get("creationTimestamp", "")), _part(obj, "status"))
+    return _Job(namespace, name, str(mapping(obj.get("metadata")).get("creationTimestamp", "")), mapping(obj.get("status")))
 
 
 def _phases(jobs: Iterable[_Job]) -> Iterator[Sample]:
@@ -90,7 +91,7 @@ def _of_job(job: _Job) -> Iterator[Sample]:
     for family, value in _figures(job.status):
         if value is not None:
             yield family, job.labels, value
-    goodput = _part(job.status, "goodput")
+    goodput = mapping(job.status.get("goodput"))
     for part in _PARTS:
         seconds = _number(goodput.get(f"{part}Seconds"))
         if seconds is not None:
@@ -102,8 +103,8 @@ def _of_job(job: _Job) -> Iterator[Sample]:
 
 
 def _figures(status: Mapping[str, Any]) -> Iterator[tuple[Family, float | None]]:
-    progress, checkpoint = _part(status, "progress"), _part(status, "checkpoint")
-    roles = [role for role in _list(status, "roles") if isinstance(role, Mapping)]
+    progress, checkpoint, goodput = (mapping(status.get(name)) for name in ("progress", "checkpoint", "goodput"))
+    roles = [role for _, role in mappings(status.get("roles"))]
     percent = _number(progress.get("percent"))
     yield families.JOB_ATTEMPT, _number(status.get("attempt"))
     yield families.JOB_DESIRED, sum(_number(role.get("desired")) or 0.0 for role in roles)
@@ -112,34 +113,22 @@ def _figures(status: Mapping[str, Any]) -> Iterator[tuple[Family, float | None]]
     yield families.JOB_PROGRESS, None if percent is None else percent / 100
     yield families.JOB_LOSS, _float(progress.get("loss"))
     yield families.JOB_RATE, _number(progress.get("samplesPerSecond"))
-    yield families.JOB_GOODPUT, _number(_part(status, "goodput").get("ratio"))
+    yield families.JOB_GOODPUT, _number(goodput.get("ratio"))
     yield families.JOB_COMMIT_TIME, _time(checkpoint.get("committedAt"))
     yield families.JOB_SAVE, _number(checkpoint.get("seconds"))
     yield families.JOB_SAVE_BLOCKED, _number(checkpoint.get("blockedSeconds"))
-    yield families.JOB_STRAGGLERS, float(len(_list(status, "stragglers")))
-    yield families.JOB_NO_PROGRESS, _number(_part(status, "restarts").get("withoutProgress")) or 0.0
+    yield families.JOB_STRAGGLERS, float(len(items(status.get("stragglers"))))
+    yield families.JOB_NO_PROGRESS, _number(mapping(status.get("restarts")).get("withoutProgress")) or 0.0
 
 
 def _last_failure(status: Mapping[str, Any]) -> tuple[Labels, float] | None:
     """Class and reason of the newest failed attempt, and the Unix time of its end."""
-    for record in reversed(_list(status, "attempts")):
-        if not isinstance(record, Mapping):
-            continue
+    for _, record in reversed(mappings(status.get("attempts"))):
         failure_class, ended = record.get("class"), _time(record.get("endTime"))
         if failure_class in _CLASSES and ended is not None:
             reason = record.get("reason")
             return (failure_class, reason if reason in _REASONS else ""), ended
     return None
-
-
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = document.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _list(document: Mapping[str, Any], name: str) -> list[Any]:
-    part = document.get(name)
-    return part if isinstance(part, list) else []
 
 
 def _number(value: object) -> float | None:

@@ -110,14 +110,13 @@ class Leader:
 
     async def run(self) -> None:
         """Runs until it is cancelled. Raises OSError if the port of the channel is taken."""
-        queue, store = self._parts.queue, self._parts.store
+        queue = self._parts.queue
         queue.open(urgent=self._reconciler.recovers)
         if self._certificate is not None:
             await self._channel.start(self._configuration.coordination.port, self._certificate.context())
         await self._discover()  # jobs that started before would have no gang
         await self._list_presets()  # jobs that name one would not be valid
-        for key in store.keys_by_need:
-            queue.add(key)
+        self._look_at_all_jobs()
         queue.start(self._reconciler.reconcile)
         async with asyncio.TaskGroup() as tasks:
             if self._certificate is not None:
@@ -132,17 +131,16 @@ class Leader:
 
     def _workloads(self) -> list[Watch]:
         """The watches of the Workloads of jobs. A change is a reason for a pass, which reads the Workload."""
-        queue, store = self._parts.queue, self._parts.store
 
         def changed(kind: str, obj: Object) -> None:
-            queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
-
-        def missed() -> None:
-            for key in store.keys_by_need:
-                queue.add(key)
+            self._parts.queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
 
         paths = self._gateway.folders(f"/apis/{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
-        return [Watch(self._gateway, path, on_change=changed, on_gap=missed, labels=JOB_NAME_LABEL) for path in paths]
+        return [Watch(self._gateway, path, on_change=changed, on_gap=self._look_at_all_jobs, labels=JOB_NAME_LABEL) for path in paths]
+
+    def _look_at_all_jobs(self) -> None:
+        for key in self._parts.store.keys_by_need:
+            self._parts.queue.add(key)
 
     async def stop(self) -> None:
         await self._channel.stop()
@@ -167,8 +165,7 @@ class Leader:
         self._kueue.served = has_kueue
         if self._gangs.replace(served) or changed:
             log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", "served" if has_kueue else "not used")
-            for key in self._parts.store.keys_by_need:
-                self._parts.queue.add(key)
+            self._look_at_all_jobs()
 
     async def _keep_discovering(self) -> None:
         while self._configuration.gang_scheduling.api_groups or self._kueue.enabled:
@@ -189,8 +186,7 @@ class Leader:
                 log.warning("the presets of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
         if changed:
-            for key in self._parts.store.keys_by_need:
-                self._parts.queue.add(key)
+            self._look_at_all_jobs()
 
     async def _keep_listing_presets(self) -> None:
         while True:

@@ -25,10 +25,10 @@ from muster.kubernetes import kopf_runtime
 from muster.kubernetes.cache_updates import CacheUpdates
 from muster.kubernetes.certificate import new_certificate
 from muster.kubernetes.configuration import Configuration, OperatorPod
+from muster.kubernetes.election import Election, Lease, Requests, Times
 from muster.kubernetes.gateway import Gateway, connected
 from muster.kubernetes.gauges import Gauges
 from muster.kubernetes.health import Availability, Health, Probes
-from muster.kubernetes.leader import Election, Lease, Requests, Times
 from muster.kubernetes.leading import Leader, Parts, channel_certificate
 from muster.kubernetes.metrics import Metrics
 from muster.kubernetes.tokens import Readers

@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.api.unchecked import mapping
 from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
 from muster.control.rate_limits import Bucket
-from muster.kubernetes.leader import Requests
+from muster.kubernetes.election import Requests
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64
@@ -112,7 +113,7 @@ class Readers:
         """Raises RefusedReportError unless the bearer of the token may read /metrics."""
         digest = _digest(token)
         if _claims(token) is None:
-            raise RefusedReportError(401, "token", "the token is none of this cluster")
+            raise RefusedReportError(401, "token", "this cluster did not issue the token")
         async with self._lock:
             allowed, until = self._answers.get(digest, (False, 0.0))
             if until <= self._clock():
@@ -166,8 +167,7 @@ def claimed_pod(token: str, now: float) -> str | None:
         return None
     if not isinstance(expires, int | float) or expires < now - _CLOCKS_DIFFER:
         return None
-    pod = bound.get("pod") if isinstance(bound, dict) else None
-    uid = pod.get("uid") if isinstance(pod, dict) else None
+    uid = mapping(mapping(bound).get("pod")).get("uid")
     return uid if isinstance(uid, str) and uid else None
 
 

@@ -81,7 +81,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     disruption = _condition(status, "DisruptionTarget", holds="True")
     words = _last_words(ended.get("message"))
     phase = _phase(status, state)
-    reason, message = _why(pod, status, state=state, phase=phase)
+    reason, message = _reason_and_message(status, state=state, phase=phase)
     node = (pod.get("spec") or {}).get("nodeName") or ""
     return ReplicaView(
         name=metadata["name"],
@@ -109,6 +109,8 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
         node=node,
+        placed=_placement_time(status) if node else None,
+        unschedulable=not node and _is_unschedulable(status),
         excluded_nodes=tuple(filter(None, (metadata.get("annotations") or {}).get(EXCLUDED_NODES_ANNOTATION, "").split(","))),
     )
 
@@ -176,8 +178,8 @@ def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
     return len(ended) == len(containers) > 0 and not any(state.get("running") for state in others)
 
 
-def _why(pod: Object, status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
-    """Reason and message: those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
+def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
+    """Those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
     if phase is ReplicaPhase.PENDING:
         return _waits_for(status, state)
     termination = (state.get("terminated") or {}).get("message") or ""
@@ -199,6 +201,18 @@ def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str
     if unscheduled:
         return unscheduled.get("reason", ""), unscheduled.get("message", "")
     return status.get("reason") or "", status.get("message") or ""
+
+
+def _placement_time(status: Mapping[str, Any]) -> datetime | None:
+    """When the API server bound the pod."""
+    time = (_condition(status, "PodScheduled", holds="True") or {}).get("lastTransitionTime")
+    return _time(time) if time else None
+
+
+def _is_unschedulable(status: Mapping[str, Any]) -> bool:
+    """Whether its scheduler has found no node. A nominated node says that it has one since, or that it makes room there."""
+    unscheduled = _condition(status, "PodScheduled", holds="False") or {}
+    return unscheduled.get("reason") == "Unschedulable" and not status.get("nominatedNodeName")
 
 
 def _cause_of_wait(reason: str, message: str, *, has_node: bool) -> str:

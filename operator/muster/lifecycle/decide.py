@@ -21,7 +21,7 @@ from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.recording import with_late_last_step
 from muster.lifecycle.state import Ended, State
-from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing
+from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.attempts import with_end
 from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
@@ -82,6 +82,7 @@ def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_wr
         times = [
             *_world_times(status, facts),
             elastic.wake_time(status, facts),
+            requeueing.wake_time(status, facts),
             attempts.settles_at(status, facts),
             deadline.due(status, facts),
             due_write(status, facts),

@@ -57,6 +57,8 @@ class ReplicaView:
     """Whether its fetcher failed, so that its trainer container never ran. `last_words` are then those of the fetcher."""
     reported: datetime | None = None
     """When that report came."""
+    missed_seconds: float = 0.0
+    """For how long since then the operator may have missed reports, because none came from any replica."""
     disruption: str | None = None
     """Reason of a DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
     reason: str = ""
@@ -68,6 +70,10 @@ class ReplicaView:
     unhealthy_devices: tuple[str, ...] = ()
     """Devices of its trainer container that its node reports as unhealthy: resource, identifier and what is known of the cause."""
     node: str = ""
+    placed: datetime | None = None
+    """When its pod was bound to that node. None: unknown, or it has none."""
+    unschedulable: bool = False
+    """Whether the scheduler says that it finds no node for the pod."""
     standby: bool = False
     """It was created to wait outside the world until a world takes it in."""
     form: str = ""
@@ -149,9 +155,10 @@ class Observed:
     """None: the job has none, or the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
-    listening: datetime | None = None
-    """Since when reports have come without a pause. A replica is silent from this time at the earliest, because the operator may have
-    missed reports before. None: silence proves nothing, as in a local run."""
+    hears: bool = False
+    """Whether supervisors must report to the caller. Otherwise silence proves nothing, as in a local run."""
+    gap_seconds: float | None = None
+    """The longest time between two reports of one replica that trains, of all jobs, lately. None: unknown."""
     report_delay_seconds: float = 0.0
     """By how much reports come later than usual, because so many supervisors report."""
     quota: QuotaView | None = None

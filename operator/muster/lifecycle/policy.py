@@ -64,6 +64,11 @@ class Policy:
     """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
     silence_seconds: float = 8
     """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
+    shortest_silence_seconds: float = 3
+    """The same if reports come regularly, as they do in a cluster that is not too busy."""
+    silence_gaps: float = 4
+    """Between these two limits, it is this many times the longest gap between two reports of one supervisor lately. The next two times
+    become shorter in proportion."""
     acknowledgement_silence_seconds: float = 5
     """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
     standstill_seconds: float = 5
@@ -74,6 +79,10 @@ class Policy:
     """How many times the duration of a save is added to it while the peers save."""
     unplaced_seconds: float = 20
     """How long a pod may wait for a node although it excludes nodes that it could go to again."""
+    split_seconds: float = 5
+    """How long a gang that starts may have only a part of its nodes. It counts from the last pod that got one."""
+    split_kept_seconds: float = 60
+    """The same if pods of the attempt before are among those with a node: a lost node is often replaced soon."""
     overdue_seconds: float = 10
     """How long after its grace period a replica that still exists proves that its node does not answer."""
     stuck_seconds: float = 60

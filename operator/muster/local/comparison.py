@@ -20,8 +20,8 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import StrategyName
 from muster.control.presets import read_with_preset
 from muster.local.errors import ConfigurationError, RunError
+from muster.local.measuring import RecordingDisplay
 from muster.local.overrides import overridden
-from muster.local.probe import RecordingDisplay
 from muster.local.session import run_job
 from muster.measure.compare_page import Outcome
 from muster.measure.figures import figures_of

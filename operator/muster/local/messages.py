@@ -10,6 +10,7 @@ from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, Train
 from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
+from muster.report.page import rounded
 from muster_contract.codes import ExitCode
 
 LONGEST = 400  # characters of a replica's message in one line
@@ -82,14 +83,6 @@ def figures(status: TrainingJobStatus) -> list[str]:
     return parts
 
 
-def rounded(loss: str) -> str:
-    """The loss with four digits. Text that is not a number stays as it is."""
-    try:
-        return f"{float(loss):.4g}"
-    except ValueError:
-        return loss
-
-
 def duration(seconds: float) -> str:
     """A duration such as `42 s`, `3:05` or `2:03:05`."""
     whole = round(seconds)
@@ -102,22 +95,27 @@ def duration(seconds: float) -> str:
 
 def success(job: TrainingJob, directory: Path) -> list[str]:
     """The last lines about a job that succeeded."""
+    metrics = (job.status.progress.metrics if job.status.progress else None) or {}
+    evaluated = [f"evaluation: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"] if metrics else []
+    return [success_sentence(job), *evaluated, f"logs and checkpoints: {directory}"]
+
+
+def success_sentence(job: TrainingJob) -> str:
+    """Such as `digits succeeded, 100 steps, loss 0.1234, 1 restart, 42 s`."""
     status = job.status
     parts = [f"{job.metadata.name} succeeded"]
     if status.progress is not None and status.progress.step:
-        parts.append(f"{_steps(status.progress.step)}")
+        parts.append(_steps(status.progress.step))
         if status.progress.loss is not None:
             parts.append(f"loss {rounded(status.progress.loss)}")
     if status.restarts.total:
         parts.append(f"{status.restarts.total} restart{'s' if status.restarts.total > 1 else ''}")
     if status.admitted_time and status.completion_time:
         parts.append(duration((status.completion_time - status.admitted_time).total_seconds()))
-    metrics = (status.progress.metrics if status.progress else None) or {}
     complete = status.condition(ConditionType.COMPLETE)
     if complete is not None and complete.reason is Reason.COMPLETED_WITHOUT_REPORT:
         parts.append(complete.message)
-    evaluated = [f"evaluation: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"] if metrics else []
-    return [", ".join(parts), *evaluated, f"logs and checkpoints: {directory}"]
+    return ", ".join(parts)
 
 
 def failure(job: TrainingJob, job_file: str, log: Path | None) -> list[str]:

@@ -138,6 +138,17 @@ def has_run(path: Path) -> bool:
     return (path / "job.yaml").exists()
 
 
+def replica_logs(run: Path) -> list[Path]:
+    """The logs of all replicas and attempts, by attempt and replica. A restart in the same replica continues its log."""
+    return sorted(run.glob("attempts/*/*/log.txt"), key=lambda log: (attempt_of(log), log))
+
+
+def attempt_of(log: Path) -> int:
+    """The attempt that the replica of this log was started for."""
+    number = log.parent.parent.name
+    return int(number) if number.isdecimal() else 0
+
+
 def load_run(path: Path) -> TrainingJob | None:
     """The run in the directory; None if there is none yet. Raises ConfigurationError if it cannot be read."""
     if not has_run(path):

@@ -100,10 +100,10 @@ def _reasons(costs: Costs, candidates: Sequence[Candidate], chosen: Candidate | 
     ]
     reasons += [_against(one.world, single) for one in candidates[1:]]
     if costs.processors and candidates[-1].world.processes > costs.processors:
-        reasons.append(f"This machine has {costs.processors} processors, so more processes would only take turns.")
+        reasons.append(f"This machine has {costs.processors} processors, so more processes would not compute faster.")
     reasons += [_memory(one) for one in candidates if not one.fits or one.shards]
     if chosen and chosen.world.processes == 1 and len(candidates) > 1:
-        reasons.append(f"No world is {WORTH_IT:g} times as fast as one process, which is the least that is worth the effort.")
+        reasons.append(f"No world is {WORTH_IT:g} times as fast as one process. A smaller speed-up is not worth the effort.")
     if batch is None:
         reasons.append("The time of a step does not depend on its samples, so use as many as fit into memory.")
     elif larger > 1:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from muster.api.status import Phases, TrainingJobStatus
+from muster.api.status import TrainingJobStatus
 from muster.report.history import History
-from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
+from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table, rounded
 from muster.report.plots import Bar, Bars, Line, Lines
-from muster.report.run import ENVIRONMENT, Run, clock, ending, run_page
+from muster.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
 from muster.report.timeline import Kind
 
-_PHASES = tuple(each.name for each in fields(Phases))
 _EPOCH = re.compile(r"(?:\[rank \d{1,9}\] )?epoch \d{1,9} of \d{1,9}: step (\d{1,15}), loss ([0-9.einfa+-]{1,32})")
 """The line that the bundled trainer prints after each epoch."""
 
@@ -114,7 +113,7 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
         total = f" of {progress.total_steps}" if progress.total_steps else ""
         shown["steps"] = f"{progress.step}{total}"
         if progress.loss is not None:
-            shown["loss"] = _rounded(progress.loss)
+            shown["loss"] = rounded(progress.loss)
         if progress.samples_per_second:
             shown["samples/s"] = f"{progress.samples_per_second:,.0f}"
         if progress.eta_seconds is not None and not status.phase.final:
@@ -126,13 +125,6 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
     if goodput is not None and goodput.ratio is not None:
         shown["goodput"] = f"{goodput.ratio:.0%}"
     return shown
-
-
-def _rounded(loss: str) -> str:
-    try:
-        return f"{float(loss):.4g}"
-    except ValueError:
-        return loss
 
 
 def _sections(job: JobView) -> Iterator[Section]:
@@ -196,14 +188,12 @@ def _goodput(job: JobView) -> Bars | None:
 
 
 def _attempts(job: JobView) -> Table:
-    names = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES]
-    head = ["attempt", "began", "committed step", "resumed at", "last step", "steps lost", *names, "end"]
+    head = ["attempt", "began", "committed step", "resumed at", "last step", "steps lost", *PHASE_TITLES, "end"]
     return Table(head, [_attempt_row(job, number) for number in range(len(job.status.attempts))])
 
 
 def _attempt_row(job: JobView, number: int) -> list[Cell]:
     record = job.status.attempts[number]
-    reason = record.reason.value if record.reason else job.state
     return [
         record.attempt,
         f"{record.start_time:%H:%M:%S}",
@@ -211,6 +201,6 @@ def _attempt_row(job: JobView, number: int) -> list[Cell]:
         record.step_resumed,
         record.last_step,
         record.steps_lost,
-        *(getattr(record.phases, name, None) for name in _PHASES),
-        f"{reason} ({record.failure_class.value})" if record.failure_class else reason,
+        *seconds_of_phases(record),
+        end_of(record, state=job.state),
     ]

@@ -118,6 +118,14 @@ def style() -> str:
     return files("muster.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
+def rounded(loss: str) -> str:
+    """The loss with four digits. Text that is not a number stays as it is."""
+    try:
+        return f"{float(loss):.4g}"
+    except ValueError:
+        return loss
+
+
 def shown(value: Cell) -> str:
     """The text of a cell. Numbers have three significant digits; only tiny ones have an exponent."""
     if value is None or isinstance(value, str):

@@ -17,6 +17,7 @@ from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 
 _PHASES = tuple(field.name for field in fields(Phases))
+PHASE_TITLES = tuple(f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES)
 SMOOTHING = 25
 """The throughput is averaged over at most this number of steps."""
 FEWEST_POINTS = 10
@@ -192,9 +193,8 @@ def _stall(history: History) -> float:
 
 
 def _attempts(run: Run) -> Table:
-    phases = [f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES]
     return Table(
-        ["attempt", "began", "committed step", "resumed at", "last step", "redone later", *phases, "end"],
+        ["attempt", "began", "committed step", "resumed at", "last step", "redone later", *PHASE_TITLES, "end"],
         [_attempt_row(run, number) for number in sorted(run.history.attempt_spans)],
     )
 
@@ -211,14 +211,20 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
         start.step if start else None,
         steps[-1].step if steps else None,
         sum(1 for step in history.redone if step.attempt == number),
-        *(getattr(record and record.phases, name, None) for name in _PHASES),
-        _end_of(run, record),
+        *seconds_of_phases(record),
+        end_of(record, state=run.shown_state),
     ]
 
 
-def _end_of(run: Run, record: AttemptRecord | None) -> str:
+def seconds_of_phases(record: AttemptRecord | None) -> list[Cell]:
+    """The cells below PHASE_TITLES."""
+    return [getattr(record and record.phases, name, None) for name in _PHASES]
+
+
+def end_of(record: AttemptRecord | None, *, state: str) -> str:
+    """Why the attempt ended. `state` is shown of one that has not ended."""
     if record is None or record.reason is None:
-        return run.shown_state
+        return state
     return f"{record.reason.value} ({record.failure_class.value})" if record.failure_class else record.reason.value
 
 

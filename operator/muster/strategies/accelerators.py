@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.quantity import Quantity
 from muster.api.spec import Role
+from muster.api.unchecked import mapping, mappings
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources whose devices NCCL (RCCL for AMD) can connect."""
@@ -17,19 +15,11 @@ ACCELERATORS = (*GPUS, "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaud
 
 def limits(role: Role) -> dict[str, Quantity]:
     """The trainer container's limits: those of the role, overridden by those of its template."""
-    spec = role.template.get("spec")
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    for container in containers if isinstance(containers, list) else []:
-        if isinstance(container, dict) and container.get("name") == TRAINER_CONTAINER:
-            resources = container.get("resources")
-            overlay = resources.get("limits") if isinstance(resources, dict) else None
-            if isinstance(overlay, dict):
-                return {**role.resources.limits, **_quantities(overlay)}
+    for _, container in mappings(mapping(role.template.get("spec")).get("containers")):
+        if container.get("name") == TRAINER_CONTAINER:
+            overlay = mapping(mapping(container.get("resources")).get("limits"))
+            return {**role.resources.limits, **{name: value for name, value in overlay.items() if isinstance(value, str | int)}}
     return dict(role.resources.limits)
-
-
-def _quantities(values: Mapping[str, Any]) -> dict[str, Quantity]:
-    return {name: value for name, value in values.items() if isinstance(value, str | int)}
 
 
 def whole(quantity: Quantity) -> int | None:

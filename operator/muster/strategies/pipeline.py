@@ -5,17 +5,7 @@ from __future__ import annotations
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.strategies.base import Strategy
-from muster.strategies.torchrun import (
-    COLLECTIVE_LIBRARIES,
-    COLLECTIVES,
-    FIRST_PORTS,
-    MEASURED,
-    PYTORCH,
-    RESERVED,
-    WORKERS,
-    Mesh,
-    environment,
-)
+from muster.strategies.torchrun import COLLECTIVES, PYTORCH, Mesh, worker_strategy
 from muster_contract.options import PipelineOptions
 from muster_contract.pipeline import PipelinePlan
 from muster_contract.strategy import StrategyRuntime
@@ -48,18 +38,10 @@ def is_synchronous(spec: TrainingJobSpec) -> bool:
     return options_of(spec).schedule.is_synchronous
 
 
-PIPELINE = Strategy(
+PIPELINE = worker_strategy(
     runtime=StrategyRuntime("Pipeline", PYTORCH, "muster_trainer.pytorch.pipeline:engine", collectives=COLLECTIVES),
-    roles=WORKERS,
-    first_ports=FIRST_PORTS,
-    environment=environment,
-    reserved=RESERVED,
     options=frozenset({"mesh", "pipeline"}),
-    snapshot_roles=frozenset(WORKERS),
-    communications=COLLECTIVE_LIBRARIES,
     is_synchronous=is_synchronous,
     data_parallel=MESH.data_parallel,
     checks=(MESH.problems, division_problems, asynchronous_problems),
-    spares=True,
-    measured=MEASURED,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from muster.api.problems import Problem
 from muster.api.spec import CHIEF, PS, WORKER, Communication, TrainingJobSpec
@@ -113,48 +114,37 @@ FIRST_PORTS = {PORT_NAME: PORT}
 RESERVED = frozenset({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"})
 _DATA, _TENSOR = Mesh("data", shards=True), Mesh("tensor")
 
-DDP = Strategy(
-    runtime=StrategyRuntime("DDP", PYTORCH, "muster_trainer.pytorch.ddp:engine", collectives=COLLECTIVES),
+worker_strategy = partial(
+    Strategy,
     roles=WORKERS,
     first_ports=FIRST_PORTS,
     environment=environment,
     reserved=RESERVED,
-    options=frozenset({"gradient_compression"}),
     snapshot_roles=frozenset(WORKERS),
     communications=COLLECTIVE_LIBRARIES,
-    elastic=True,
     spares=True,
-    data_parallel=data_parallel,
     measured=MEASURED,
 )
-FSDP = Strategy(
-    runtime=StrategyRuntime("FSDP", PYTORCH, "muster_trainer.pytorch.fsdp:engine", collectives=COLLECTIVES),
-    roles=WORKERS,
-    first_ports=FIRST_PORTS,
-    environment=environment,
-    reserved=RESERVED,
-    options=frozenset({"mesh"}),
-    snapshot_roles=frozenset(WORKERS),
-    communications=COLLECTIVE_LIBRARIES,
+"""A strategy whose only role is worker, and whose workers can have any rank."""
+
+DDP = worker_strategy(
+    runtime=StrategyRuntime("DDP", PYTORCH, "muster_trainer.pytorch.ddp:engine", collectives=COLLECTIVES),
+    options=frozenset({"gradient_compression"}),
     elastic=True,
-    spares=True,
+    data_parallel=data_parallel,
+)
+FSDP = worker_strategy(
+    runtime=StrategyRuntime("FSDP", PYTORCH, "muster_trainer.pytorch.fsdp:engine", collectives=COLLECTIVES),
+    options=frozenset({"mesh"}),
+    elastic=True,
     data_parallel=_DATA.data_parallel,
     checks=(_DATA.problems,),
-    measured=MEASURED,
 )
-TENSOR_PARALLEL = Strategy(
+TENSOR_PARALLEL = worker_strategy(
     runtime=StrategyRuntime("TensorParallel", PYTORCH, "muster_trainer.pytorch.tensor_parallel:engine", collectives=COLLECTIVES),
-    roles=WORKERS,
-    first_ports=FIRST_PORTS,
-    environment=environment,
-    reserved=RESERVED,
     options=frozenset({"mesh"}),
-    snapshot_roles=frozenset(WORKERS),
-    communications=COLLECTIVE_LIBRARIES,
-    spares=True,
     data_parallel=_TENSOR.data_parallel,
     checks=(_TENSOR.problems,),
-    measured=MEASURED,
 )
 RPC = Strategy(
     runtime=StrategyRuntime("RPC", PYTORCH, "muster_trainer.pytorch.rpc:RpcEngine"),

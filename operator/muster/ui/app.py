@@ -13,9 +13,10 @@ from typing import Any
 from aiohttp import web
 
 from muster.client import errors
+from muster.explain.explain import capital
 from muster.report.job import job_page
 from muster.ui.drawing import Drawing
-from muster.ui.listed import Kind, Listed, in_order
+from muster.ui.job_rows import Kind, Listed, in_order
 from muster.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Session, TooManyError, UserSessions
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
@@ -179,15 +180,15 @@ class Pages:
 
     def _not_signed_in(self, error: NotSignedInError) -> web.StreamResponse:
         if isinstance(self._sessions, OwnSession):
-            return self._problem(HTTPStatus.UNAUTHORIZED, "Not signed in", f"{_capital(str(error))}.")
-        return self._sign_in_form(_capital(str(error)), HTTPStatus.UNAUTHORIZED)
+            return self._problem(HTTPStatus.UNAUTHORIZED, "Not signed in", f"{capital(str(error))}.")
+        return self._sign_in_form(capital(str(error)), HTTPStatus.UNAUTHORIZED)
 
     def _sign_in_form(self, message: str, status: HTTPStatus) -> web.StreamResponse:
         text = self._drawing.page("sign_in.html.j2", message=f"{message}." if message else "", refresh=0, user="")
         return web.Response(text=text, status=status, content_type="text/html")
 
     def _problem(self, status: HTTPStatus, title: str, message: str) -> web.StreamResponse:
-        text = self._drawing.page("problem.html.j2", title=title, message=_capital(message), refresh=0, user="")
+        text = self._drawing.page("problem.html.j2", title=title, message=capital(message), refresh=0, user="")
         return web.Response(text=text, status=status, content_type="text/html")
 
     async def _page(self, template: str, session: Session, **values: Any) -> web.StreamResponse:
@@ -205,7 +206,3 @@ def _status(error: errors.ClientError) -> HTTPStatus:
     if isinstance(error, errors.NoRightsError):
         return HTTPStatus.FORBIDDEN
     return HTTPStatus.SERVICE_UNAVAILABLE
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

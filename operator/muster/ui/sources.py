@@ -25,7 +25,7 @@ from muster.report.job import JobView, Point
 from muster.report.recorded import read_recorded
 from muster.report.storage import Directory, Storage, is_plain, storage_of
 from muster.ui.following import RunFollower
-from muster.ui.listed import Listed, row_of, row_of_status
+from muster.ui.job_rows import Listed, row_of, row_of_status
 
 MOST_GONE = 500
 """Folders of the checkpoint storage that are looked at."""

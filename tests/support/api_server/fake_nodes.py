@@ -10,10 +10,12 @@ from typing import Any
 import yaml
 
 import local_cluster
-from tests.support.api_server.api import Api
+from tests.support.api_server.api import Api, ApiError
 from tests.support.api_server.cluster import Cluster, running
+from tests.support.waiting import wait_until
 
 _NODES = "/api/v1/nodes"
+_ADMISSION = "admissionregistration.k8s.io/v1"
 
 
 @contextmanager
@@ -68,3 +70,37 @@ def remove_node(api: Api, name: str) -> None:
     for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}"):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         api.delete(path, {"gracePeriodSeconds": 0})
+
+
+@contextmanager
+def bindings_refused(api: Api, node: str) -> Iterator[None]:
+    """While the scheduler has chosen this node for a pod, the API server does not bind it: as when the node is lost at that moment."""
+    name = f"no-bindings-to-{node}"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}]
+    validations = [{"expression": f"object.target.name != '{node}'", "message": f"{node} is lost"}]
+    policy = {"matchConstraints": {"resourceRules": rules}, "validations": validations}
+    specs = {
+        "ValidatingAdmissionPolicy": ("validatingadmissionpolicies", policy),
+        "ValidatingAdmissionPolicyBinding": (
+            "validatingadmissionpolicybindings",
+            {"policyName": name, "validationActions": ["Deny"]},
+        ),
+    }
+    for kind, (plural, spec) in specs.items():
+        api.create(f"/apis/{_ADMISSION}/{plural}", {"apiVersion": _ADMISSION, "kind": kind, "metadata": {"name": name}, "spec": spec})
+    try:
+        wait_until(lambda: _refuses(api, node), f"no pod is bound to {node}")
+        yield
+    finally:
+        for plural, _ in specs.values():
+            api.delete(f"/apis/{_ADMISSION}/{plural}/{name}")
+
+
+def _refuses(api: Api, node: str) -> bool:
+    """Whether the API server would not bind a pod to this node. It says so before it looks for the pod."""
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "nobody"}, "target": {"kind": "Node", "name": node}}
+    try:
+        api.create("/api/v1/namespaces/default/pods/nobody/binding?dryRun=All", binding)
+    except ApiError as error:
+        return "is lost" in str(error)
+    return False

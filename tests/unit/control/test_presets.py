@@ -235,10 +235,10 @@ def test_a_file_has_one_preset_or_a_list_as_kubectl_prints_it(tmp_path: Path, ma
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "is no preset"),
-        ("kind: Pod\nmetadata: {name: h100-8}\n", "is no preset"),
-        ("kind: List\nitems: 3\n", "is no preset"),
-        ("kind: List\nitems: [{kind: TrainingPreset}]\n", "is no preset"),
+        ("[]", "is not a TrainingPreset"),
+        ("kind: Pod\nmetadata: {name: h100-8}\n", "is not a TrainingPreset"),
+        ("kind: List\nitems: 3\n", "is not a TrainingPreset"),
+        ("kind: List\nitems: [{kind: TrainingPreset}]\n", "is not a TrainingPreset"),
         ("a: &a [*a, *a]\n", "presets.yaml"),
         ("\x00", "presets.yaml"),
     ],

@@ -61,32 +61,59 @@ def test_any_report_of_a_supervisor_is_newer_than_those_of_the_fetcher() -> None
     assert not reports.record("uid", report(sequence=41, inputs=inputs), NOW)
 
 
-def listening_after(*arrivals: float) -> float | None:
-    """Since which second reports have come without a pause, if reports of some replicas arrive at these seconds."""
-    reports = Reports()
-    for number, second in enumerate(arrivals):
-        reports.record(f"uid-{number % 3}", report(sequence=number), NOW + timedelta(seconds=second))
-    return (reports.listening - NOW).total_seconds() if reports.listening else None
-
-
 @pytest.mark.parametrize(
-    ("arrivals", "since"),
+    ("arrivals", "missed"),
     [
-        ((), None),
-        ((7,), 7),
-        ((0, 2, 4, 6, 6 + PAUSE_SECONDS), 0),
-        ((0, 2, 2.1 + PAUSE_SECONDS), 2.1 + PAUSE_SECONDS),
-        ((0, 2, 60, 61, 62), 60),
-        ((50, 51, 40, 41), 40),
+        ((0,), 0),
+        ((0, 0.5, PAUSE_SECONDS + 0.5), 0),
+        ((0, 4.5, 5.0), 4.5 - PAUSE_SECONDS),
+        ((0, 1.5, 3.0, 4.5), 3 * (1.5 - PAUSE_SECONDS)),
+        ((0, 60, 61), 60 - PAUSE_SECONDS),
+        ((50, 51, 40, 41), 0),
     ],
-    ids=["no report", "the first", "no pause", "a pause", "a pause before others", "a clock that was set back"],
+    ids=["no other", "no pause", "a pause", "a busy machine", "a long pause", "a clock that was set back"],
 )
-def test_the_operator_listens_since_the_first_report_after_a_pause(arrivals: tuple[float, ...], since: float | None) -> None:
-    assert listening_after(*arrivals) == since
+def test_only_the_time_after_a_pause_in_all_reports_proves_no_silence(arrivals: tuple[float, ...], missed: float) -> None:
+    reports = Reports()
+    reports.record("lost", report(sequence=1), NOW + timedelta(seconds=arrivals[0]))
+    for number, second in enumerate(arrivals):
+        reports.record("peer", report(sequence=number), NOW + timedelta(seconds=second))
+    received = reports.of("lost")
+    assert received is not None
+    assert reports.missed_since(received) == pytest.approx(missed)
 
 
 def test_an_old_report_shows_too_that_the_operator_listens() -> None:
     reports = Reports()
-    for second in range(0, 12, 3):
-        reports.record("uid", report(sequence=1), NOW + timedelta(seconds=second))
-    assert reports.listening == NOW
+    reports.record("lost", report(sequence=1), NOW)
+    for tenth in range(0, 50, 9):
+        reports.record("uid", report(sequence=1), NOW + timedelta(seconds=tenth / 10))
+    received = reports.of("lost")
+    assert received is not None
+    assert reports.missed_since(received) == 0
+
+
+@pytest.mark.parametrize(
+    ("phase", "count", "gap", "then", "longest"),
+    [
+        ("Training", 49, 0.2, 0, None),
+        ("Training", 50, 0.2, 0, 0.2),
+        ("Training", 300, 0.25, 0, 0.25),
+        ("Training", 60, 0.5, 25, 0.5),
+        ("Training", 60, 0.5, 120, None),
+        ("Starting", 60, 0.2, 0, None),
+    ],
+    ids=["too few", "enough", "several windows", "of the window before", "long ago", "of replicas that do not train"],
+)
+def test_the_longest_gap_between_reports_is_known(phase: str, count: int, gap: float, then: float, longest: float | None) -> None:
+    reports = Reports()
+    for number in range(count + 1):
+        reports.record("uid", report(sequence=number, phase=phase), NOW + timedelta(seconds=number * gap))
+    assert reports.longest_gap(NOW + timedelta(seconds=count * gap + then)) == (None if longest is None else pytest.approx(longest))
+
+
+def test_a_pause_of_all_reports_is_no_gap() -> None:
+    reports = Reports()
+    for number in range(100):
+        reports.record("uid", report(sequence=number, phase="Training"), NOW + timedelta(seconds=number * 0.2 + (number > 50) * 9))
+    assert reports.longest_gap(NOW + timedelta(seconds=29)) == pytest.approx(PAUSE_SECONDS)

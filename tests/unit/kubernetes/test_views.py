@@ -109,6 +109,25 @@ def test_the_reason_why_a_pod_is_pending_is_read_unless_it_is_common() -> None:
     assert view(init).reason == "ErrImagePull"
 
 
+@pytest.mark.parametrize(
+    ("condition", "status", "node", "unschedulable", "placed"),
+    [
+        ({"status": "False", "reason": "Unschedulable"}, {}, "", True, None),
+        ({"status": "False", "reason": "Unschedulable"}, {"nominatedNodeName": "node-0"}, "", False, None),
+        ({"status": "False", "reason": "SchedulerError"}, {}, "", False, None),
+        ({"status": "True"}, {}, "node-0", False, datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)),
+    ],
+    ids=["no node", "a node is expected", "tries again", "bound"],
+)
+def test_it_is_read_whether_and_when_a_pod_got_a_node(
+    condition: dict[str, str], status: dict[str, str], node: str, unschedulable: bool, placed: datetime | None
+) -> None:
+    scheduled = {"type": "PodScheduled", "lastTransitionTime": "2026-11-21T12:00:03Z", **condition}
+    child = child_of({**pod({"phase": "Pending", "conditions": [scheduled], **status}), "spec": {"containers": [], "nodeName": node}})
+    assert child is not None
+    assert (child.view.unschedulable, child.view.placed) == (unschedulable, placed)
+
+
 def test_the_reason_why_a_pod_is_pending_is_explained_briefly() -> None:
     unscheduled = {
         "type": "PodScheduled",

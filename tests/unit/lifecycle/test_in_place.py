@@ -244,7 +244,7 @@ def servers(**others: ReplicaView) -> list[ReplicaView]:
 
 
 @pytest.mark.parametrize(
-    ("ends", "spared"),
+    ("ends", "unaffected"),
     [
         ({"worker_1": spent("worker-1", 137)}, {"chief-0", "worker-0", "ps-0"}),
         ({"chief_0": spent("chief-0", 137)}, {"worker-0", "worker-1", "ps-0"}),
@@ -254,19 +254,19 @@ def servers(**others: ReplicaView) -> list[ReplicaView]:
     ],
     ids=["a worker: it alone", "the chief: it alone", "a server: with the chief", "a lost server, as the chief tells", "two at once"],
 )
-def test_a_parameter_server_job_restarts_only_the_affected_replicas(ends: dict[str, ReplicaView], spared: set[str]) -> None:
+def test_a_parameter_server_job_restarts_only_the_affected_replicas(ends: dict[str, ReplicaView], unaffected: set[str]) -> None:
     story = served()
     decision = story.see(*servers(**ends), seconds=20)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     members = story.status.world.members if story.status.world else []
-    assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == spared
-    assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - spared
+    assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == unaffected
+    assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - unaffected
     for view in servers():
         received = replies.reply_to(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
-        assert received == (0 if view.label in spared else 1)
+        assert received == (0 if view.label in unaffected else 1)
 
 
-def test_spared_replicas_train_on_and_their_later_failure_is_a_new_one() -> None:
+def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> None:
     story = served()
     story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
     assert (story.record.step_resumed, story.record.steps_lost) == (40, 0)
@@ -306,7 +306,7 @@ def test_a_restart_during_which_training_continues_is_no_resume() -> None:
         assert story.status.condition(ConditionType.RESUME_REGRESSION) == regressed
 
 
-def test_a_lost_pod_is_replaced_while_the_spared_replicas_train() -> None:
+def test_a_lost_pod_is_replaced_while_the_unaffected_replicas_train() -> None:
     story = served()
     left = [view for view in servers() if view.label != "worker-1"]
     decision = story.see(*left, seconds=20)

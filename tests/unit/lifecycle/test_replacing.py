@@ -15,7 +15,7 @@ from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_world
 from muster_contract.events import Commit
-from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, job, replica, report, running, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report, running, words
 
 SILENCE = DEFAULT_POLICY.silence_seconds
 
@@ -37,7 +37,7 @@ def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> Re
 
 def training_story(count: int = 2, **spec: Any) -> Story:
     """A job that has trained since second 10, with an operator that has received all of its reports."""
-    story = Story(job(workers=count, **spec), listening=T0)
+    story = Story(job(workers=count, **spec), hears=True)
     story.see(seconds=0)
     story.see(*running(count), seconds=10)
     story.see(*(stepping(f"worker-{index}", reported=12) for index in range(count)), seconds=12)
@@ -114,9 +114,27 @@ def test_peers_with_long_steps_may_stand_still_for_longer() -> None:
 
 def test_an_operator_that_has_stood_still_itself_takes_no_replica_for_silent() -> None:
     story = training_story()
-    story.listening = at(119)  # its first report after a pause
-    story.see(stepping("worker-0", reported=119, idle=8), stepping("worker-1", reported=100), seconds=119)
+    peer, quiet = stepping("worker-0", reported=119, idle=8), stepping("worker-1", reported=100, missed_seconds=18)
+    assert story.see(peer, quiet, seconds=119).wake == at(100 + 18 + SILENCE)
     assert story.status.attempt == 0
+
+
+@pytest.mark.parametrize(
+    ("gap", "silence", "standstill"),
+    [(None, 8, 5), (0.0, 3, 1.875), (0.75, 3, 1.875), (1.5, 6, 3.75), (2.4, 8, 5), (30.0, 8, 5)],
+    ids=["unknown", "none", "short", "longer", "that of many supervisors", "that of a frozen node"],
+)
+def test_regular_reports_make_a_shorter_silence_enough(gap: float | None, silence: float, standstill: float) -> None:
+    def attempt_after(seconds: float, *, idle: float) -> int:
+        story = training_story()
+        story.gap_seconds = gap
+        now = 100 + seconds
+        story.see(stepping("worker-0", reported=now, idle=idle), stepping("worker-1", reported=100), seconds=now)
+        return story.status.attempt
+
+    assert attempt_after(silence, idle=standstill) == 1
+    assert attempt_after(silence - 0.01, idle=standstill) == 0
+    assert attempt_after(silence, idle=standstill - 0.01) == 0
 
 
 def test_another_leader_takes_no_replica_for_silent_before_its_first_report() -> None:
@@ -230,7 +248,7 @@ def test_an_eviction_counts_from_the_last_report() -> None:
     ids=["a program without a fence", "a world that keeps its ports"],
 )
 def test_what_no_fence_keeps_out_is_waited_for(spec: dict[str, Any]) -> None:
-    story = Story(job(**spec), listening=T0)
+    story = Story(job(**spec), hears=True)
     labels = [f"{member.role}-{member.index}" for member in story.see(seconds=0).status.world.members]
     story.see(*(replica(label) for label in labels), seconds=10)
     story.see(*(stepping(label, reported=12) for label in labels), seconds=12)
@@ -270,5 +288,5 @@ def test_only_so_many_pods_are_left_behind() -> None:
     story = training_story(1100)
     views = [stepping(f"worker-{index}", reported=100) for index in range(1, 1100)]
     now = at(110)
-    decision = decide(story.job, Observed((stepping("worker-0", reported=110, idle=9), *views), live=True, service=True, listening=T0), now)
+    decision = decide(story.job, Observed((stepping("worker-0", reported=110, idle=9), *views), live=True, service=True, hears=True), now)
     assert len(decision.status.left_behind) == 1000

@@ -12,7 +12,7 @@ from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.observed import ReplicaView
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, report
+from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, report, words
 
 
 def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
@@ -131,3 +131,64 @@ def test_a_world_with_a_spare_waits_until_the_lost_worker_has_ended() -> None:
     assert story.status.world.ready_time is None
     story.see(kept, taken, seconds=22)
     assert story.status.world.ready_time == at(22)
+
+
+def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_last_words() -> None:
+    """Its pod takes longer to end."""
+    story = training()
+    leaving = replace(alive("worker-1", step=41), deleting=at(20), due=at(50))
+    story.see(alive("worker-0", step=41), leaving, spare("worker-2"), seconds=20)
+    kept = alive("worker-0", attempt=1, waiting=True)
+    taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True))
+    ended = replace(leaving, report=report("worker-1", step=41, in_place=True, last_words=words(143, "asked to stop", attempt=0)))
+    story.see(kept, ended, taken, seconds=21)
+    assert story.status.world
+    assert story.status.world.ready_time == at(21)
+
+
+def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None:
+    """Its peer reports the loss first. Only then it is silent for so long that its node does not answer."""
+    story = training()
+    story.hears = True
+    gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
+    broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
+    story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
+    assert story.status.attempt == 1
+    assert members(story) == ["worker-0", "worker-1"]
+    kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(25))
+    decision = story.see(kept, gone, replace(spare("worker-2"), reported=at(24)), seconds=25)
+    assert members(story) == ["worker-0", "worker-2"]
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert not [action for action in decision.actions if isinstance(action, CreateReplica)]
+    taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True), reported=at(25.2))
+    story.see(kept, gone, taken, seconds=25.2)
+    assert story.status.world
+    assert story.status.world.ready_time == at(25.2)
+
+
+def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
+    """A pod whose node does not answer may be noticed late: after its grace period."""
+    story = training()
+    leaving = replace(alive("worker-1", step=41), deleting=at(20), due=at(50))
+    story.see(alive("worker-0", step=41), leaving, seconds=20)
+    assert members(story) == ["worker-0", "worker-1"]
+    decision = story.see(alive("worker-0", attempt=1, waiting=True), leaving, spare("worker-2"), seconds=200)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert [action.name for action in decision.actions if isinstance(action, DeleteReplica)] == ["digits-worker-1"]
+
+
+def test_a_silent_spare_takes_no_place() -> None:
+    story = training()
+    story.hears = True
+    frozen = replace(spare("worker-2"), reported=at(30))
+    story.see(replace(alive("worker-0", step=41), reported=at(40)), frozen, seconds=40)
+    assert members(story) == ["worker-0", "worker-1"]
+
+
+def test_a_spare_whose_report_is_held_is_not_silent() -> None:
+    story = training()
+    story.hears, story.gap_seconds = True, 0.2
+    waiting = replace(spare("worker-2"), reported=at(36))
+    story.see(replace(alive("worker-0", step=41), reported=at(40)), waiting, seconds=40)
+    assert members(story) == ["worker-0", "worker-2"]

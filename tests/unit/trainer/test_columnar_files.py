@@ -206,7 +206,7 @@ DEEP = b"\x15\x04" + b"\x1c" * 100_000  # structs in structs
         ("Arrow", b"", "is no Arrow file"),
         ("Arrow", b"FEA1" + bytes(99), "is no Arrow file"),
         ("Arrow", b"ARROW1", "cannot be read: .*damaged"),
-        ("Arrow", b"ARROW1\0\0" + bytes(99), "is no whole Arrow file"),
+        ("Arrow", b"ARROW1\0\0" + bytes(99), "is not a complete Arrow file"),
         ("Arrow", b"ARROW1\0\0" + b"\xff" * 99 + b"ARROW1", "cannot be read: .*damaged"),
     ],
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, Held, checksum, layout
 from muster_trainer.snapshots.choice import choose
+from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.placement import Place, place
+from muster_trainer.snapshots.slots import Slots
 from tests.support.seeds import seeded_random
 
 SIZE = 1 << 20
@@ -88,6 +91,32 @@ def test_another_layout_forgets_what_is_there(descriptor: int) -> None:
     assert len(list(arena.held())) == 1
     arena.format(slots=2, stride=layout(SIZE, slots=2))
     assert list(arena.held()) == []
+
+
+def test_a_snapshot_overwrites_the_older_one_and_never_a_protected_one(descriptor: int) -> None:
+    arena = written(descriptor, b"older")
+    slots = Slots(arena, job="uid", attempt=0, identity="same")
+    assert slots.free() == 1
+    arena.complete(1, header(step=2))
+    assert slots.free() == 0
+    slots.protected = (0, 1)
+    assert slots.free() == 1
+
+
+@pytest.mark.parametrize("change", [{"job": "other"}, {"attempt": 0}, {"identity": "other"}])
+def test_snapshots_of_other_jobs_shapes_and_later_attempts_do_not_count(descriptor: int, change: dict[str, Any]) -> None:
+    arena = written(descriptor, b"numbers")
+    arena.complete(0, header(attempt=1))
+    assert Slots(arena, job="uid", attempt=1, identity="same").held()
+    assert not Slots(arena, **{"job": "uid", "attempt": 1, "identity": "same", **change}).held()
+
+
+def test_a_payload_lists_its_aligned_parts() -> None:
+    listed = pack_list([["a", 3], ["b", 0]])
+    assert unpack_list(memoryview(listed + b"abc")) == ([["a", 3], ["b", 0]], len(listed))
+    assert starts_of([65, 0, 1], after=10) == [64, 192, 192, 256]
+    with pytest.raises(ValueError, match="4 bytes"):
+        unpack_list(memoryview(listed[:4]))
 
 
 def test_the_slots_fit_into_the_memory() -> None:

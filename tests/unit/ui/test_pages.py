@@ -18,7 +18,7 @@ from muster.client import errors
 from muster.report.job import JobView
 from muster.ui.app import HEADERS, Pages
 from muster.ui.following import MOST_STEPS, RunFollower
-from muster.ui.listed import Listed, row_of
+from muster.ui.job_rows import Listed, row_of
 from muster.ui.sessions import REQUESTS, OwnSession
 from muster.ui.sources import GoneJobs, LocalRuns, Source, Sources
 from tests.unit.report.test_recorded import leave

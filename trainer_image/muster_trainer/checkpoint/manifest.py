@@ -70,7 +70,7 @@ class Manifest:
         if missing := sorted(name for name in names if values.get(name) is None):
             raise ValueError(f"it has no {missing[0]}")
         if manifest.format == FORMAT and (unknown := sorted(values.keys() - names)):
-            raise ValueError(f"it has a field {documents.shown(unknown[0])}, which format {FORMAT} has not")
+            raise ValueError(f"it has a field {documents.shown(unknown[0])}, which format {FORMAT} does not have")
         if not documents.shallow(manifest.identity, depth=_LARGEST_IDENTITY_DEPTH):
             raise ValueError("its identity is nested too deeply")
         for name, entry in manifest.files.items():

@@ -95,7 +95,7 @@ class Store:
     def _check_shared(path: Location, size: int) -> None:
         if not path.is_file() or files.size(path) != size:
             raise StorageUnavailable(
-                f"checkpoint storage {path}: another replica wrote it, and it cannot be seen whole from here: let all replicas mount "
+                f"checkpoint storage {path}: files of another replica are missing here: let all replicas mount "
                 "the same storage (a claim that is ReadWriteMany)"
             )
 

@@ -75,7 +75,7 @@ def load(directory: Path, like: Tree, prefix: str) -> Tree:
     try:
         return fill(like, read(directory, below, table_of(like, prefix)))
     except ValueError as error:
-        raise tensor_table.misfit(directory, str(error)) from None
+        raise tensor_table.misfit_error(directory, str(error)) from None
 
 
 def read(directory: Path, stored: Mapping[str, Stored], table: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:

@@ -75,6 +75,7 @@ class TorchEngine:
         self.survival: Survival | None = self if survives else None
         self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
+        self._connections.complete()
 
     def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
         """Joins the world. In later attempts with Gloo, all ranks exchange which step they have kept."""
@@ -84,7 +85,6 @@ class TorchEngine:
         self.kept = None
         if world.size > 1 and self._backend == "gloo" and os.environ.get(NAMES["attempt"], "0") != "0":
             self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
-        self._connections.complete()
         return world
 
     @property
@@ -112,7 +112,7 @@ class TorchEngine:
             dist.all_reduce(minimum, dist.ReduceOp.MIN)
         return int(minimum.item())
 
-    # from one world to the next
+    # after the loss of a peer
 
     def disconnect(self) -> None:
         self._connections.close()
@@ -131,6 +131,7 @@ class TorchEngine:
             raise ConnectionLost("another rank takes fewer samples at once than those of the world before")
         with detect_peer_loss():
             self.parallel.rejoin()
+        self._connections.complete()
 
     def adopt(self) -> None:
         if self.kept:

@@ -46,7 +46,7 @@ class RpcEngine(TorchEngine, Engine):
         super().__init__(task, spec, _connected)
         self._chief = Chief(self.parallel, self.memory.between if self.memory else None) if self.rank == 0 else None
         self._worker = Worker(self.parallel) if self.rank in self.parallel.workers else None
-        self._wants_stop = self._wants_save = False
+        self._wants_stop = self._wants_save = self._has_saved = False
         rpc_calls.serve(self._worker or self.parallel.server)
 
     def expect(self, order: Order, steps: range) -> None:
@@ -59,6 +59,10 @@ class RpcEngine(TorchEngine, Engine):
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         loss, staleness, waited, in_flight, failure = 0.0, 0, 0.0, 0, None
+        if self._has_saved:
+            self._has_saved = False
+            with detect_peer_loss():
+                dist.barrier()  # gradients come as soon as the chief begins, and a server may still copy or write its parameters
         if self._chief:
             try:
                 with detect_peer_loss():
@@ -100,6 +104,7 @@ class RpcEngine(TorchEngine, Engine):
     def snapshot(self, directory: Path, *, room: int) -> Part:
         with detect_peer_loss():
             optimizer, numbers = self.parallel.server.optimizer, self.initial_numbers
+            self._has_saved = True
             return state.snapshot(directory, self.parallel.module, optimizer, initial_numbers=numbers, room=room)
 
     def load(self, directory: Path) -> None:

@@ -33,11 +33,11 @@ from muster_trainer.pytorch.parallel import ParallelModel
 from muster_trainer.pytorch.state import Groups
 from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
 from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, Held, checksum, layout, pack, unpack
-from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.choice import Found, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
+from muster_trainer.snapshots.slots import Slots, too_small
 
-MIB = 1 << 20
 _HEADER, _PAYLOAD = 0, 1
 """Tags of messages."""
 _CLOCK_OF_THREAD = 6
@@ -57,10 +57,10 @@ class Snapshots:
         self._spec: MemorySpec = spec.memory
         self._arena, self._env, self._world, self._events, self._places = arena, env, world, events, places
         self._identity = identity_of(spec, world.size)
+        self._slots = Slots(arena, job=env.job_uid, attempt=env.attempt, identity=self._identity)
         self._flight: Future[list[Cost]] | None = None
         self._copying: packing.Copying | None = None
         self._blocked = 0.0
-        self._protected: Generation | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
         self.is_on = True
         self._failed = False
@@ -83,15 +83,12 @@ class Snapshots:
         return cls(arena, env, spec, world, events, places)
 
     def _gather_what_is_held(self) -> None:
-        own = [[each.slot, encode(each.header)] for each in self._arena.held() if self._is_own(each.header)]
+        own = [[each.slot, encode(each.header)] for each in self._slots.held()]
         self._held = [
             [Held(slot, decode(Header, header)) for slot, header in json.loads(text)] for text in self._world.gather(json.dumps(own))
         ]
         held = [each.header for of_rank in self._held for each in of_rank]
         self.cut: tuple[int, ...] = max(held, key=generation_of).cut if held else ()
-
-    def _is_own(self, header: Header) -> bool:
-        return header.job == self._env.job_uid and header.attempt <= self._env.attempt and header.identity == self._identity
 
     def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
         """Has the snapshots be those of this part of a model. Decides where copies go."""
@@ -156,7 +153,7 @@ class Snapshots:
         with detect_peer_loss():
             for each in sent:
                 each.wait()
-        self._protected = found.generation
+        self._slots.protected = found.generation
 
     def start(self, step: int) -> None:
         """Lays out the memory for the snapshots of this attempt, which begins after `step`. To be called after `restore`."""
@@ -192,7 +189,7 @@ class Snapshots:
                 parallel.sync_buffers()
         packed = self._packed() if self._world.rank in self._placement.keepers else None
         fits = packed is None or packed.size <= self._arena.room
-        slot = self._free_slot(0)
+        slot = self._slots.free()
         header = self._header(step, event, packed.size if packed else 0)
         if packed and fits:
             self._arena.clear(slot)
@@ -236,7 +233,7 @@ class Snapshots:
             return False
         if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
             return False
-        own = [self._generation(slot) for slot in (0, 1)]
+        own = [self._slots.generation(slot) for slot in (0, 1)]
         if (self._env.attempt, step) in own:
             return True
         restore()
@@ -256,20 +253,6 @@ class Snapshots:
     def _header(self, step: int, event: str | None, size: int) -> Header:
         job, attempt = self._env.job_uid, self._env.attempt
         return Header(job, attempt, step, self._shard, self._identity, size, 0, event=event, cut=self._cut)
-
-    def _free_slot(self, stream: int) -> int:
-        """Of the two slots of a stream of snapshots, the one without the newest complete one. Stream 0 is that of this rank."""
-        first, second = 2 * stream, 2 * stream + 1
-        if self._generation(first) == self._protected:
-            return second
-        if self._generation(second) == self._protected:
-            return first
-        return min(first, second, key=self._generation)
-
-    def _generation(self, slot: int) -> Generation:
-        """That of the snapshot in a slot; of a slot without one, one that is older than any."""
-        header = self._arena.header(slot)
-        return generation_of(header) if header and self._is_own(header) else (-1, 0)
 
     # beside the training
 
@@ -303,7 +286,7 @@ class Snapshots:
         if self._failed:
             self._tell_that_it_does_not_fit(int(max(size for _, _, size, *_ in of_all)))
         else:
-            self._protected = generation_of(header)
+            self._slots.protected = generation_of(header)
         on_complete(None if self._failed else int(sum(taken for _, taken, *_ in of_all)))
         return [Cost(*numbers) for _, _, _, *numbers in of_all]
 
@@ -329,7 +312,7 @@ class Snapshots:
         if not isinstance(header, Header) or header.size > self._arena.room:
             raise PeerLost(f"rank {sender} sent no header of a snapshot")
         if header.size:
-            slot = self._free_slot(stream)
+            slot = self._slots.free(stream)
             self._arena.clear(slot)
             dist.recv(_tensor(self._arena.payload(slot, header.size)), sender, group=self._group, tag=_PAYLOAD)
             self._arena.complete(slot, header)
@@ -345,13 +328,8 @@ class Snapshots:
     def _tell_that_it_does_not_fit(self, needed: int) -> None:
         if self._world.rank == 0:
             processes = max(sum(each.pod == place.pod for each in self._places) for place in self._places)
-            slots = self._placement.slots
-            mib = -(-processes * (slots * (needed + HEADER_BYTES + 4096) + 4096) // MIB)
-            self._events.notice(
-                NoticeReason.MEMORY_UNUSED,
-                f"snapshots do not fit into checkpoint.memory.sizeMib: {self._spec.size_mib}, so none are kept in memory; "
-                f"write {mib} at least",
-            )
+            message = too_small(self._spec.size_mib, needed=needed, slots=self._placement.slots, processes=processes)
+            self._events.notice(NoticeReason.MEMORY_UNUSED, message)
 
 
 def _threads() -> set[int]:

@@ -115,7 +115,7 @@ def load(
     except (RuntimeError, KeyError, ValueError) as error:
         if type(error) not in (RuntimeError, KeyError, ValueError):  # such as a lack of memory, or a failed device
             raise
-        raise tensor_table.misfit(directory, " ".join(str(error).split())) from error
+        raise tensor_table.misfit_error(directory, " ".join(str(error).split())) from error
 
 
 def _empty_slots(model: nn.Module, stored: Mapping[str, Stored], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ that signal.
 A program that ends with an exception of `muster_training` is judged as if it had ended with the exception's code.
 
 A process that ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, is 11,
-because no retry repairs that (`misfit.py`).
+because no retry repairs that (`permanent_failure.py`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from functools import cached_property
 from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
 from muster_contract.events import CommitReason, ErrorEvent
-from muster_trainer.supervisor.misfit import misfit
 from muster_trainer.supervisor.output_tail import LONGEST_LINE, NEVER, Reading, read_tail
+from muster_trainer.supervisor.permanent_failure import permanent_failure
 
 _LIBRARY_ERRORS = (BadConfiguration, CheckpointDamaged, StorageUnavailable)
 _LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
@@ -80,9 +80,9 @@ class End:
         return read_tail(self.tail, self.peer_lost)
 
     @cached_property
-    def misfit(self) -> str | None:
+    def permanent_failure(self) -> str | None:
         """What keeps the program from running at all, if that is certain."""
-        return misfit(self.reading, self.exit_code) if self.starting and self.exit_code is not None else None
+        return permanent_failure(self.reading, self.exit_code) if self.starting and self.exit_code is not None else None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def meaning(end: End) -> int:
     if end.code is not None:
         return ExitCode.PEER_LOST if _reports_lost_peer(end) else end.code
     code = end.exit_code or 0
-    if end.misfit:
+    if end.permanent_failure:
         return ExitCode.BAD_CONFIGURATION
     if end.exit_code == 1 and (raised := _LIBRARY_ERROR.match(end.reading.message)):
         return next(kind.code for kind in _LIBRARY_ERRORS if kind.__name__ == raised[1])
@@ -163,7 +163,7 @@ def describe(end: End) -> str:
     """One sentence: the rank, how it ended, and its own message, if any. Under torchrun it is the rank that failed first."""
     root_cause = end.reading.root_cause
     rank = end.rank if root_cause is None or root_cause.rank is None else root_cause.rank
-    message = (end.error.message if end.error else "") or end.misfit or end.reading.message
+    message = (end.error.message if end.error else "") or end.permanent_failure or end.reading.message
     number = end.signal or end.reading.killed_by
     if number is not None:
         how = f"ended by signal {number} ({signal_name(number)})"

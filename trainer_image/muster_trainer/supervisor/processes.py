@@ -61,6 +61,14 @@ class Process:
         if self.running:
             _ignoring_gone(os.kill, self.pid, number)
 
+    def handles(self, number: signal.Signals) -> bool:
+        """Whether the process has a handler for the signal. Without one, the signal may end it."""
+        with suppress(OSError, ValueError):
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+        return False
+
     def kill_group(self) -> None:
         if self.running:
             _ignoring_gone(os.killpg, self.pid, signal.SIGKILL)

@@ -27,10 +27,10 @@ from muster_trainer.supervisor.image import prepared, with_library
 from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.memories import Memories
-from muster_trainer.supervisor.misfit import START_SECONDS
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
+from muster_trainer.supervisor.permanent_failure import START_SECONDS
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
@@ -373,12 +373,16 @@ class Replica:
         """Makes processes that can wait for the next attempt leave a world that has lost a member. The seconds that they get for that."""
         if not self._state.waits:
             return 0.0
+        self._order_to_leave()
+        return LEAVE_SECONDS
+
+    def _order_to_leave(self) -> None:
+        """A collective that waits for a peer on a lost node fails then, because such a peer closes no connection."""
         if not self._is_broken:
             self._is_broken = True
             for process in self._processes:
                 if process.running and not process.waiting:
                     order(process, leave=self._replica.attempt)
-        return LEAVE_SECONDS
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         before, self._state = self._state, with_notice(self._state, Notice(message, reason))
@@ -410,6 +414,8 @@ class Replica:
             rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
             if not (reply.end or reply.dump or reply.grace_seconds):
                 now += self._break_world()
+            if rescue and not (reply.grace_seconds or self._ending.termed):
+                self._order_to_leave()
             self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))
 
     @property

@@ -33,7 +33,7 @@ def take(processes: list[Process], output: Output, *, attempt: int, modules: Seq
     """Has all stacks written to the log. The stack of each process that runs. `modules` are the framework's."""
     found = [(process, *_state(process.pid)) for process in processes if process.running]
     for process, state, _ in found:
-        if _handles(process.pid):
+        if process.handles(DUMP):
             process.send(DUMP)
             if state == process_table.STOPPED:
                 process.send(signal.SIGCONT)  # it answers first
@@ -83,15 +83,6 @@ def _state(pid: int) -> tuple[str, str]:
     with suppress(OSError):
         channel = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
     return process_table.state(pid), channel
-
-
-def _handles(pid: int) -> bool:
-    """Whether the process has a handler for DUMP."""
-    with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (DUMP - 1) & 1)
-    return False
 
 
 def _short(file: str) -> str:

@@ -77,7 +77,7 @@ class BetweenDevices(Library):
         self.strategy = self.strategies[spec.communication]
         self.world: int = self.strategy.num_replicas_in_sync
         if self.world == 1:
-            raise BadConfiguration("spec.options: this process has one device, which has nobody to talk to; name more in options.devices")
+            raise BadConfiguration("spec.options: this process has one device, and collectives need two; name more in options.devices")
         self.own = f"AllReduce {spec.communication}"
         self._sums = {name: _together(each, _all_reduce) for name, each in self.strategies.items()}
         self._gather = _together(self.strategy, _all_gather)

@@ -7,9 +7,7 @@ memory is the only copy of what they hold.
 
 from __future__ import annotations
 
-import json
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,15 +23,14 @@ from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.priority import yield_to_steps
-from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, checksum, layout
-from muster_trainer.snapshots.choice import Found, Generation, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, checksum, layout
+from muster_trainer.snapshots.choice import Found, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import Cost, StepsBetween
+from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
+from muster_trainer.snapshots.slots import Slots, too_small
 from muster_trainer.tensorflow.state import Table
 
-MIB = 1 << 20
 SLOTS = 2
-_LENGTH = struct.Struct("<Q")
-_ALIGNMENT = 64
 
 
 class ChiefMemory:
@@ -50,12 +47,12 @@ class ChiefMemory:
         self._events = Events.from_environment(os.environ, 0)
         self._arena, self._spec, self._read, self._write = arena, spec.memory, read, write
         self._identity = identity_of(spec, 1)
+        self._slots = Slots(arena, job=self._env.job_uid, attempt=self._env.attempt, identity=self._identity)
         self.between = StepsBetween(spec.memory.every_steps, drained=in_flight)
         self.is_on = True
-        self._flight: Future[Cost | None] | None = None
-        self._protected: Generation | None = None
+        self._flight: Future[Cost] | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
-        self._held = [each for each in arena.held() if self._is_own(each.header)]
+        self._held = self._slots.held()
 
     @classmethod
     def open(cls, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]) -> ChiefMemory | None:
@@ -68,9 +65,6 @@ class ChiefMemory:
             Events.from_environment(os.environ, 0).notice(NoticeReason.MEMORY_UNUSED, message)
             return None
         return cls(arena, spec, in_flight=in_flight, read=read, write=write)
-
-    def _is_own(self, header: Header) -> bool:
-        return header.job == self._env.job_uid and header.attempt <= self._env.attempt and header.identity == self._identity
 
     # resume
 
@@ -90,7 +84,7 @@ class ChiefMemory:
         ((_, slot),) = found.sources
         (header,) = found.headers
         self._write(unpack(self._arena.payload(slot, header.size)))
-        self._protected = found.generation
+        self._slots.protected = found.generation
 
     def start(self, step: int) -> None:
         self.between.start(step)
@@ -121,43 +115,26 @@ class ChiefMemory:
     def land(self) -> None:
         flight, self._flight = self._flight, None
         if flight is not None:
-            cost = flight.result()
-            if cost is not None:
-                self.between.measure([cost])
+            self.between.measure([flight.result()])
 
     def _deliver(self, packed: Packed, header: Header, blocked: float, on_complete: Callable[[int | None], object]) -> Cost:
         began, worked = time.monotonic(), time.thread_time()
-        slot = self._free_slot()
+        slot = self._slots.free()
         self._arena.clear(slot)
         content = self._arena.payload(slot, header.size)
         packed.write(content)
         self._arena.complete(slot, replace(header, checksum=checksum(content)))
-        self._protected = generation_of(header)
+        self._slots.protected = generation_of(header)
         on_complete(SLOTS * header.size)
         return Cost(blocked, time.thread_time() - worked, time.monotonic() - began, self.between.step_seconds)
 
-    def _free_slot(self) -> int:
-        generations = [self._generation(slot) for slot in range(SLOTS)]
-        if self._protected in generations:
-            return 1 - generations.index(self._protected)
-        return generations.index(min(generations))
-
-    def _generation(self, slot: int) -> Generation:
-        header = self._arena.header(slot)
-        return generation_of(header) if header and self._is_own(header) else (-1, 0)
-
     def _turn_off(self, needed: int) -> None:
         self.is_on = False
-        mib = -(-(SLOTS * (needed + HEADER_BYTES + PAGE) + PAGE) // MIB)
-        self._events.notice(
-            NoticeReason.MEMORY_UNUSED,
-            f"snapshots do not fit into checkpoint.memory.sizeMib: {self._spec.size_mib}, so none are kept in memory; write {mib} at least",
-        )
+        self._events.notice(NoticeReason.MEMORY_UNUSED, too_small(self._spec.size_mib, needed=needed, slots=SLOTS))
 
 
 class Packed:
-    """Variables as one run of bytes: the length of a list, the list as JSON, and the numbers of each variable, aligned. `size` is the
-    bytes that they take."""
+    """Variables as one run of bytes. `size` is the bytes that they take."""
 
     def __init__(self, table: Table) -> None:
         self._parts: list[np.ndarray] = []
@@ -172,13 +149,12 @@ class Packed:
                 part = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8)
             entries.append([key, piece, value.dtype.name, list(value.shape), part.nbytes, lengths])
             self._parts.append(part)
-        self._index = json.dumps(entries).encode()
-        *self._starts, self.size = _starts(len(self._index), [part.nbytes for part in self._parts])
+        self._listed = pack_list(entries)
+        *self._starts, self.size = starts_of((part.nbytes for part in self._parts), after=len(self._listed))
 
     def write(self, content: memoryview) -> None:
         """Copies them."""
-        content[: _LENGTH.size] = _LENGTH.pack(len(self._index))
-        content[_LENGTH.size : _LENGTH.size + len(self._index)] = self._index
+        content[: len(self._listed)] = self._listed
         target = np.frombuffer(content, dtype=np.uint8)
         for part, start in zip(self._parts, self._starts, strict=True):
             target[start : start + part.nbytes] = part
@@ -187,13 +163,12 @@ class Packed:
 def unpack(content: memoryview) -> Table:
     """What `Packed.write` has written. Raises BadConfiguration if it is something else."""
     try:
-        (length,) = _LENGTH.unpack_from(content)
-        entries = json.loads(bytes(content[_LENGTH.size : _LENGTH.size + length]))
-        *starts, end = _starts(length, [entry[4] for entry in entries])
+        entries, length = unpack_list(content)
+        *starts, end = starts_of((entry[4] for entry in entries), after=length)
         if end != len(content):
             raise ValueError(f"it has {len(content)} bytes, and its variables need {end}")
         return dict(_tensor(content[start : start + entry[4]], entry) for entry, start in zip(entries, starts, strict=True))
-    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+    except (IndexError, KeyError, TypeError, ValueError) as error:
         raise BadConfiguration(f"a snapshot in memory does not fit this job: {error}") from error
 
 
@@ -212,16 +187,3 @@ def _texts(content: bytes, lengths: list[int]) -> Iterator[bytes]:
     for length in lengths:
         yield content[start : start + length]
         start += length
-
-
-def _starts(index: int, sizes: list[int]) -> list[int]:
-    """The first byte of each part, and the end."""
-    starts, end = [], _aligned(_LENGTH.size + index)
-    for size in sizes:
-        starts.append(end)
-        end = _aligned(end + size)
-    return [*starts, end]
-
-
-def _aligned(number: int) -> int:
-    return -(-number // _ALIGNMENT) * _ALIGNMENT

@@ -20,7 +20,7 @@ from muster_trainer.tensorflow import compat
 from muster_trainer.tensorflow.workers import Workers
 from muster_trainer.tensorflow.world import one_line, peers
 from muster_trainer.training.engine import Part
-from muster_trainer.training.tensor_table import misfit
+from muster_trainer.training.tensor_table import misfit_error
 
 PREFIX = "state"
 STORAGE_ERRORS = (  # what TensorFlow makes of ENOSPC, EACCES, ENOENT, EROFS, EFBIG and EIO
@@ -107,7 +107,7 @@ class State:
             with peers(self._workers.rank):
                 self._checkpoint.read(str(directory / PREFIX), options=self._options).assert_consumed()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise misfit(directory, one_line(error)) from error
+            raise misfit_error(directory, one_line(error)) from error
         except STORAGE_ERRORS as error:
             raise StorageUnavailable(f"checkpoint storage {directory}: {one_line(error)}") from error
 

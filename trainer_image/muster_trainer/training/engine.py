@@ -85,9 +85,6 @@ class PeersMemory(Protocol):
 class Survival(Protocol):
     """How a process goes on in another world after the loss of a peer. The new world has the same shape."""
 
-    def disconnect(self) -> None:
-        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
-
     def hang_up(self) -> None:
         """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
 
@@ -153,6 +150,10 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """The whole state after the last step, without a collective, for a rank that has lost its peers. None: this rank does not have
         all of it, or has begun to change it."""
         return None
+
+    def disconnect(self) -> None:
+        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
+        return
 
     def keep(self, step: int, event: str | None) -> bool:
         """The same into memory. Returns whether this rank has the state after `step` there."""

@@ -76,7 +76,7 @@ class Training:
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.memory = self.engine.memory
-        self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self._disconnect)
+        self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self.engine.disconnect)
         self.is_stopping = False
         self.is_new = True
         self.unregistered = False
@@ -111,10 +111,6 @@ class Training:
         self.summaries.close()
         self.is_new = False
         return True
-
-    def _disconnect(self) -> None:
-        if self.engine.survival:
-            self.engine.survival.disconnect()
 
     def _rejoin(self, survival: Survival, done: int) -> None:
         """Joins the next world, and reports as a new process does."""

@@ -106,7 +106,7 @@ def check_names_and_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, Nu
             raise ValueError(f"its {name} has the shape {stored[name].shape}, the job's {shapes[name]}")
 
 
-def misfit(directory: Path, reason: str) -> BadConfiguration:
+def misfit_error(directory: Path, reason: str) -> BadConfiguration:
     """The error for a checkpoint that the model cannot load."""
     return BadConfiguration(
         f"checkpoint {directory} does not fit the model or optimizer of this job: {reason}. "

@@ -61,10 +61,18 @@ def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
 
 
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
-    since, listening = view.reported, facts.observed.listening
-    if since is None or listening is None or view.phase is not ReplicaPhase.RUNNING:
+    if view.reported is None or not facts.observed.hears or view.phase is not ReplicaPhase.RUNNING:
         return None
-    return max(since, listening) + timedelta(seconds=seconds + facts.observed.report_delay_seconds)
+    is_held = view.report is not None and view.report.waiting  # the operator holds the reports of those that wait
+    limit = seconds if is_held else seconds * _patience(facts)
+    return view.reported + timedelta(seconds=view.missed_seconds + limit + facts.observed.report_delay_seconds)
+
+
+def _patience(facts: Facts) -> float:
+    """The part of each limit that is enough, because supervisors report regularly."""
+    policy, gap = facts.policy, facts.observed.gap_seconds
+    usual = inf if gap is None else policy.silence_gaps * gap
+    return min(1.0, max(policy.shortest_silence_seconds, usual) / policy.silence_seconds)
 
 
 def _stand_still(peers: Iterable[Report], limits: Mapping[str, float]) -> bool:
@@ -78,7 +86,7 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     rates = [report.progress.samples_per_second or 0.0 for report in reports if report.progress]
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
-    return max(facts.policy.standstill_seconds, facts.policy.standstill_steps * step)
+    return max(facts.policy.standstill_seconds * _patience(facts), facts.policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:

@@ -68,7 +68,9 @@ def _runs(view: ReplicaView | None) -> bool:
 
 
 def _may_train(view: ReplicaView) -> bool:
-    return not view.over and not (view.report is not None and view.report.waiting)
+    """Last words say that all processes have ended. A supervisor that then does not wait starts no others."""
+    has_ended = view.report is not None and (view.report.waiting or view.report.last_words is not None)
+    return not view.over and not has_ended
 
 
 def _with_pod(member: Member, views: _Views, facts: Facts) -> Member:

@@ -132,14 +132,14 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:
     """The world of this attempt. In `status` the attempt before has ended."""
     plan = elastic.next_plan(status, facts)
-    uids, spared = in_place.kept_pods(status, facts), in_place.spared_members(status, facts)
+    uids, unaffected = in_place.kept_pods(status, facts), in_place.unaffected_members(status, facts)
     before = {member.replica: member for member in status.world.members} if status.world else {}
     suffixes = {view.uid: view.suffix for view in facts.everyone}
 
     def member(replica: Replica) -> Member:
         role, index = replica
-        if replica in spared:
-            return Member(role=role, index=index, uid=before[replica].uid, incarnation=spared[replica], suffix=before[replica].suffix)
+        if replica in unaffected:
+            return Member(role=role, index=index, uid=before[replica].uid, incarnation=unaffected[replica], suffix=before[replica].suffix)
         uid = uids.get(replica, "")
         suffix = suffixes[uid] if uid else replacing.suffix_of(replica, status, attempt=attempt)
         incarnation = before[replica].incarnation if replica in before and before[replica].uid == uid else None

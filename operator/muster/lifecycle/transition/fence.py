@@ -41,6 +41,11 @@ def acknowledge_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     return _acknowledge_until(status, facts) if _awaited(status) else None
 
 
+def may_acknowledge(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether a replica still has time to acknowledge the current attempt."""
+    return status.world is not None and facts.now < _acknowledge_until(status, facts)
+
+
 def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> int | None:
     """The grace period of a replica that is not in the current world; None: its own. One that did not acknowledge has used most of it, and
     in a broken world none can save."""

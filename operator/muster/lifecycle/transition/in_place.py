@@ -1,7 +1,7 @@
 """In-place restarts: the pods that the next attempt keeps, and the processes that go on.
 
 The next attempt keeps a pod whose supervisor still answers. The supervisor ends its old processes, acknowledges that, and starts new
-ones. If a strategy does not restart as a whole, replicas that are well are spared: their processes go on.
+ones. A strategy may restart only some roles. Members of other roles are unaffected: their processes go on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason
 def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node is kept only if there was progress.
 
-    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept.
+    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept. Nor is one of
+    a gang that gives its nodes back.
     """
+    record = newest(status)
+    if record is not None and record.reason is Reason.GANG_REQUEUED:
+        return {}
     avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
     views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
     if facts.replaces_at_once:
@@ -33,7 +37,7 @@ def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
 
 
-def spared_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int]:
+def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int]:
     """The members whose processes the restart after the current attempt leaves running, with their incarnation."""
     record, world = newest(status), status.world
     if world is None or record is None or record.failure_class is None or record.reason is Reason.HANG:
@@ -54,8 +58,8 @@ def spared_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int
 
 
 def goes_on(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether the training itself goes on, because replicas of the decisive role are spared."""
-    return any(role == facts.strategy.decisive for role, _ in spared_members(status, facts))
+    """Whether the training itself goes on, because members of the decisive role are unaffected."""
+    return any(role == facts.strategy.decisive for role, _ in unaffected_members(status, facts))
 
 
 def can_continue(view: ReplicaView) -> bool:

@@ -16,22 +16,33 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
+from muster.lifecycle.transition import spares
+from muster.lifecycle.transition.fence import may_acknowledge
 
 _SUFFIXES = 1000
 """The number of suffixes. They have three digits at most, so that names stay short."""
 
 
 def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of older attempts that do not answer now. Their replicas get pods with new names."""
+    """The status with the pods of older attempts that do not answer now. In the place of each comes a ready spare, or a new pod."""
     if not is_open(status) or not facts.replaces_at_once or status.world is None:
         return status
-    older = facts.in_world_of(status).older_than(status.attempt)
-    lost = [view for view in older if _does_not_answer(view, facts)][: LEFT_BEHIND_KEPT - len(status.left_behind)]
+    facts = facts.in_world_of(status)
+    lost = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)][
+        : LEFT_BEHIND_KEPT - len(status.left_behind)
+    ]
     if not lost:
         return status
     entries = (_entry(view, facts) for view in lost)
     uids = {view.replica: view.uid for view in lost}
-    members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
+    has_spares = facts.spec.recovery.spares and not status.world.ready_time and may_acknowledge(status, facts)
+    free = [view for view in spares.ready(facts) if view not in lost] if has_spares else []
+
+    def successor(member: Member) -> Member:
+        takes_over = free and member.role == facts.strategy.worker_role
+        return spares.member_of(free.pop(0)) if takes_over else _renamed(member, status)
+
+    members = tuple(successor(member) if _is_in_place_of(member, uids) else member for member in status.world.members)
     return replace(status, left_behind=(*status.left_behind, *entries), world=replace(status.world, members=members))
 
 

@@ -7,8 +7,9 @@ has left the world is created again, and is the next spare.
 
 from __future__ import annotations
 
-from muster.api.status import Reason, TrainingJobStatus, World
+from muster.api.status import Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.silence import is_silent
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest
 from muster.lifecycle.transition.in_place import can_continue, kept_pods
@@ -22,7 +23,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
         return facts.wanted
     kept = kept_pods(status, facts)
-    waiting = [view.replica for view in facts.standing_by if is_ready(view) and kept.get(view.replica) == view.uid]
+    waiting = [view.replica for view in ready(facts) if kept.get(view.replica) == view.uid]
 
     def successor(replica: Replica) -> Replica:
         return waiting.pop(0) if waiting and replica not in kept and replica[0] == facts.strategy.worker_role else replica
@@ -36,6 +37,16 @@ def is_outgrown(world: World, facts: Facts) -> bool:
     plan = facts.pool.arranged(members)
     roles, wanted = sorted(role for role, _ in members), sorted(replica.role for replica in facts.wanted.replicas)
     return len(plan.replicas) != len(members) or roles != wanted or plan.size != world.size
+
+
+def ready(facts: Facts) -> list[ReplicaView]:
+    """The replicas that stand by and can take a place at once."""
+    return [view for view in facts.standing_by if is_ready(view) and not is_silent(view, facts)]
+
+
+def member_of(spare: ReplicaView) -> Member:
+    """The spare as a member that has yet to acknowledge the attempt."""
+    return Member(role=spare.role, index=spare.index, uid=spare.uid, awaited=True, suffix=spare.suffix)
 
 
 def is_ready(view: ReplicaView) -> bool:

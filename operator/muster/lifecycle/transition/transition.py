@@ -13,7 +13,7 @@ from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.recording import with_reports
 from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
-from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing
+from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import actions
 
 
@@ -65,7 +65,7 @@ def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
     state = _state(status, facts)
     if facts.live or isinstance(state, Ended):
         return False
-    if facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts):
+    if facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts) or requeueing.due(status, facts):
         return True
     return isinstance(state, Open) and bool(facts.missing_members(status))
 
@@ -80,8 +80,8 @@ def _reviewed(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatu
 
 
 def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
-    """The open attempt ends if the user suspends the job, if its queue takes the quota back, if its world is broken or hangs, or if another
-    world is needed.
+    """The open attempt ends if the user suspends the job, if its queue takes the quota back, if its world is broken or hangs, if its gang
+    has only a part of its nodes, or if another world is needed.
 
     An earlier failure that is still provisional then becomes final as it is.
     """
@@ -99,6 +99,8 @@ def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[
         status = attempts.with_end(status, facts, Reason.SCALED)
     elif replacing.is_misplaced(status, facts):
         status = attempts.with_end(status, facts, Reason.RESCHEDULED)
+    elif split := requeueing.due(status, facts):
+        status = attempts.with_end(status, facts, Reason.GANG_REQUEUED, message=split.message)
     elif resize := elastic.due_resize(status, facts):
         status = attempts.with_end(status, facts, Reason.SCALED, message=resize.message)
     else:

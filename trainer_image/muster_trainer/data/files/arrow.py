@@ -28,7 +28,7 @@ class _Reader(Reader):
                 "or with pyarrow.feather.write_feather"
             )
         if file.read(file.size - length, length) != _MAGIC:
-            raise BadConfiguration(f"data file {file.path} is no whole Arrow file: it does not end as one; write it again")
+            raise BadConfiguration(f"data file {file.path} is not a complete Arrow file: its end is missing; write it again")
         self.schema = self._file([]).schema
 
     def group_rows(self, names: Sequence[str], row_bytes: int) -> list[int]:

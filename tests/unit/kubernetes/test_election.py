@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
-from muster.kubernetes import leader
-from muster.kubernetes.leader import Election, Lease, Times
+from muster.kubernetes import election as election_module
+from muster.kubernetes.election import Election, Lease, Times
 
 FAST = Times(1.0)
 REAL = Times(3.0)
@@ -81,7 +81,7 @@ class QuickLoop(asyncio.SelectorEventLoop):
 def play(scene: Callable[[LeaseServer], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a scene on a QuickLoop."""
     loop = QuickLoop()
-    monkeypatch.setattr(leader, "time", SimpleNamespace(monotonic=loop.time))
+    monkeypatch.setattr(election_module, "time", SimpleNamespace(monotonic=loop.time))
 
     async def run() -> None:
         async with asyncio.timeout(LIMIT):

@@ -67,7 +67,7 @@ PARSERS: tuple[tuple[int, re.Pattern[str], re.Pattern[str], _Sentence], ...] = (
 )
 
 
-def misfit(reading: Reading, code: int) -> str | None:
+def permanent_failure(reading: Reading, code: int) -> str | None:
     """What is missing or wrong, in one sentence; None where the failure may be any other. `code` is what the program ended with."""
     code = reading.root_cause.code if reading.root_cause else code
     if reading.chain is not None:

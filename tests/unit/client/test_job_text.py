@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
-from muster.client.shown import age, jobs_as
+from muster.client.job_text import age, jobs_as
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 JOB = {

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.codes import ExitCode
-from muster_trainer.supervisor.misfit import misfit
 from muster_trainer.supervisor.outcome import End, describe, meaning
 from muster_trainer.supervisor.output_tail import NEVER, read_tail
+from muster_trainer.supervisor.permanent_failure import permanent_failure
 from tests.support.texts import absent
 
 ARGPARSE = (
@@ -77,7 +77,7 @@ def test_other_failures_are_failures_of_the_application(tmp_path: Path, command:
     assert meaning(end_of(*command, folder=tmp_path)) == ExitCode.USER_ERROR
 
 
-def test_a_process_that_has_started_is_never_a_misfit(tmp_path: Path) -> None:
+def test_a_process_that_has_started_may_fail_for_any_reason(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import missing_one\n")
     end = end_of(sys.executable, "train.py", folder=tmp_path, starting=False)
     assert meaning(end) == ExitCode.USER_ERROR
@@ -107,6 +107,6 @@ LINES = st.lists(st.text(max_size=60) | st.sampled_from(["usage: x", "x: error: 
 
 
 @given(LINES, st.integers(-64, 255))
-def test_any_output_can_be_read_for_misfits(lines: Sequence[str], code: int) -> None:
-    sentence = misfit(read_tail(lines, NEVER), code)
+def test_any_output_can_be_read_for_permanent_failures(lines: Sequence[str], code: int) -> None:
+    sentence = permanent_failure(read_tail(lines, NEVER), code)
     assert sentence is None or sentence

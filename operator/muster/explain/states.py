@@ -1,4 +1,4 @@
-"""What a snapshot shows that no text says: states, ages, and comparisons. Each look yields evidence of Source.STATE. Pure."""
+"""What a snapshot shows that no text says: states, ages, and comparisons. The evidence is of Source.STATE. Pure."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _UNITS = {
 }
 
 
-def looks(snapshot: Snapshot) -> list[Evidence]:
-    """The evidence of all looks."""
-    return [evidence for look in _LOOKS for evidence in look(snapshot)]
+def evidence_of_states(snapshot: Snapshot) -> list[Evidence]:
+    """The evidence of each entry of `_STATES`."""
+    return [evidence for state in _STATES for evidence in state(snapshot)]
 
 
 def _deletion(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -290,7 +290,7 @@ def _storage(snapshot: Snapshot) -> Iterator[Evidence]:
         yield _state("NoStorage")
 
 
-_LOOKS: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
+_STATES: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
     _deletion,
     _controller,
     _definition,

@@ -14,7 +14,7 @@ from muster_contract.codes import ExitCode
 from muster_contract.events import Event
 
 
-class ProbeError(RunError):
+class MeasuringError(RunError):
     """A run that measured nothing. `code` is the exit code of the run."""
 
     def __init__(self, message: str, code: ExitCode) -> None:
@@ -38,26 +38,26 @@ class RecordingDisplay:
         return
 
 
-def events(job: TrainingJob, *, job_file: Path) -> list[Event]:
+def run_and_read_events(job: TrainingJob, *, job_file: Path) -> list[Event]:
     """Runs `job` and returns its events, replica by replica. Raises RunError with the run's last lines if it does not succeed."""
     directory = Path(tempfile.mkdtemp(prefix=f"muster-{job.metadata.name}-"))
     display = RecordingDisplay()
     code = run_job(job, directory, job_file=job_file, display=display)
     if code in (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED):
         shutil.rmtree(directory)
-        raise ProbeError("stopped before all was measured; the measurements are discarded", ExitCode.PREEMPTED_NOT_SAVED)
+        raise MeasuringError("stopped before all was measured; the measurements are discarded", ExitCode.PREEMPTED_NOT_SAVED)
     if code is not ExitCode.COMPLETED:
-        raise ProbeError("\n".join(display.lines), code)
+        raise MeasuringError("\n".join(display.lines), code)
     recorded = list(recorded_events(directory))
     shutil.rmtree(directory)
     return recorded
 
 
-def measurements(job: TrainingJob, *, job_file: Path) -> list[Event]:
+def run_and_measure(job: TrainingJob, *, job_file: Path) -> list[Event]:
     """Runs `job` and returns its measurements. Raises RunError if there is none."""
-    measured = [event for event in events(job, job_file=job_file) if event.what is not None]
+    measured = [event for event in run_and_read_events(job, job_file=job_file) if event.what is not None]
     if not measured:
-        raise ProbeError(
+        raise MeasuringError(
             f"{job.metadata.name}: nothing was measured; does the trainer have the task {job.spec.trainer.task}?", ExitCode.USER_ERROR
         )
     return measured

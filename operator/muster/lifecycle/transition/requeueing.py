@@ -1,0 +1,78 @@
+"""Gangs that have only a part of their nodes. They give these back, and wait for all of them together again.
+
+A scheduler places all pods of a gang or none. Still, a node can be lost before its pod is bound, or while a world starts. Then the other
+pods hold nodes that others could use, and none of them trains. If two gangs wait for each other like this, neither ever starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from muster.api.status import Reason, TrainingJobStatus
+from muster.lifecycle.facts import gang
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.state import is_open
+from muster.lifecycle.transition.pods import listed, reasons
+
+_MOST_DOUBLINGS = 20
+
+
+@dataclass(frozen=True)
+class Split:
+    """A gang of which only a part has nodes."""
+
+    waiting: tuple[ReplicaView, ...]
+    """The pods for which the scheduler finds no node."""
+    placed: tuple[ReplicaView, ...]
+    until: datetime
+    """How long it may last."""
+
+    @property
+    def message(self) -> str:
+        names = listed([view.label for view in self.waiting])
+        held = f"{len(self.placed)} other pods of its gang give theirs back" if len(self.placed) > 1 else "another pod gives its node back"
+        return f"{names} got no node, so {held}{reasons(self.waiting, brief=True)}"
+
+
+def due(status: TrainingJobStatus, facts: Facts) -> Split | None:
+    """The split gang that gives its nodes back now."""
+    split = _split(status, facts)
+    return split if split and facts.now >= split.until else None
+
+
+def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """When a split gang gives its nodes back."""
+    split = _split(status, facts)
+    return split.until if split else None
+
+
+def _split(status: TrainingJobStatus, facts: Facts) -> Split | None:
+    """Of a world that has not started. One with processes that go on is left alone, because they hold what they have computed."""
+    world = status.world
+    if not status.gang_scheduler or not is_open(status) or world is None or world.ready_time:
+        return None
+    if any(member.incarnation is not None for member in world.members):
+        return None
+    views = [view for view in facts.trainers(status.attempt) if view.deleting is None]
+    placed = tuple(view for view in views if view.node)
+    waiting = tuple(view for view in views if view.unschedulable and not view.node)
+    if not waiting or not placed or len(placed) >= gang.size(facts.spec, status):
+        return None
+    changed = max(world.created_time, *(view.placed or view.created for view in placed), *(view.created for view in waiting))
+    created_for = {view.uid: view.attempt for view in facts.observed.replicas}
+    are_kept = any(created_for[view.uid] < status.attempt for view in placed)
+    seconds = facts.policy.split_kept_seconds if are_kept else facts.policy.split_seconds
+    return Split(waiting, placed, changed + timedelta(seconds=seconds * 2.0 ** _splits_before(status)))
+
+
+def _splits_before(status: TrainingJobStatus) -> int:
+    """How many attempts in a row have ended like this. Each waits longer than the one before, in case the scheduler places pods one by one
+    although it knows PodGroups. In the end the startup deadline comes first."""
+    count = 0
+    for record in reversed(status.attempts[:-1]):
+        if record.reason is not Reason.GANG_REQUEUED or count == _MOST_DOUBLINGS:
+            break
+        count += 1
+    return count

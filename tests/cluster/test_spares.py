@@ -1,0 +1,59 @@
+"""A spare takes the place of a worker whose pod is deleted or whose node is killed. The tests print how long the job stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from local_cluster.installation import Installation
+from tests.cluster.faults import check_attempt, check_succeeded, delete
+from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
+from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, with_spare_beside_operator
+
+SPARE = "worker-2"
+Uninterrupted = Callable[[str], ClusterJob]
+
+
+def with_spare(ground: Ground) -> ClusterJob:
+    """DDP on two workers and one spare, which is ready."""
+    job = ground.apply(apart(of_matrix("DDP", delay=0.15, recovery={"spares": 1})))
+    job.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1)
+    return job
+
+
+def check_members(job: ClusterJob, lost: str) -> None:
+    """The spare has the rank of the lost worker."""
+    members = [f"{member['role']}-{member['index']}" for member in job.status["world"]["members"]]
+    assert members == [SPARE if replica == lost else replica for replica in job.replicas], job.story()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lost", ["worker-0", "worker-1"])
+def test_a_spare_takes_the_place_of_a_deleted_pod(lost: str, ground: Ground, uninterrupted: Uninterrupted) -> None:
+    like = uninterrupted("DDP")
+    job = with_spare(ground)
+    job.wait_for_step(30)
+    print(f"pod of {lost} deleted:", outage(job, lambda: delete(job, lost)))
+    check_members(job, lost)
+    check_succeeded(job, like, attempts=2, preemption=1)
+    check_attempt(job, 0, failure_class="Preemption", reasons=frozenset({"PodDeleted", "Preempted"}), saves=True)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["killed", "frozen"])
+def test_a_spare_takes_the_place_of_a_worker_whose_node_is(
+    kind: str, ground: Ground, uninterrupted: Uninterrupted, muster: Installation
+) -> None:
+    like = uninterrupted("DDP")
+    job = with_spare(ground)
+    with_spare_beside_operator(job, SPARE)
+    job.wait_for_step(30)
+    lost = lone_replica(job)
+    with node_of(job, lost, NODE_FAULTS[kind]) as lose:
+        print(f"node of {lost} {kind}:", outage(job, lose))
+        check_members(job, lost)
+        check_succeeded(job, like, attempts=2, infrastructure=1)
+    check_attempt(job, 0, failure_class="Infrastructure", reasons=frozenset({"NodeLost", "PeerLost"}))
+    assert job.attempts[1]["stepsLost"] == 0, "the worker that is left has saved the last step"
+    muster.wait_until_ready()

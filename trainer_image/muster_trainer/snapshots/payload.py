@@ -1,0 +1,41 @@
+"""The form of a payload: the length of a list, the list as JSON, and the parts that it lists, each aligned."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_ALIGNMENT = 64
+
+
+def pack_list(entries: Sequence[object]) -> bytes:
+    """The list, after its length."""
+    text = json.dumps(entries).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def unpack_list(content: memoryview) -> tuple[list[Any], int]:
+    """The list at the beginning of a payload, and the bytes that `pack_list` needed for it. Raises ValueError if there is none."""
+    try:
+        (length,) = _LENGTH.unpack_from(content)
+    except struct.error as error:
+        raise ValueError(f"it has {len(content)} bytes") from error
+    end = _LENGTH.size + length
+    entries: list[Any] = json.loads(bytes(content[_LENGTH.size : end]))
+    return entries, end
+
+
+def starts_of(sizes: Iterable[int], *, after: int) -> list[int]:
+    """The first byte of each part, and the end. `after` is the bytes of the list."""
+    starts, end = [], _aligned(after)
+    for size in sizes:
+        starts.append(end)
+        end = _aligned(end + size)
+    return [*starts, end]
+
+
+def _aligned(number: int) -> int:
+    return -(-number // _ALIGNMENT) * _ALIGNMENT
