@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.local import proofs
-from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.local_jobs import LocalJob, finish, is_running, job
 from tests.support.seeds import seeded_random
 from tests.support.waiting import wait_until
 
@@ -197,8 +197,8 @@ def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: 
     assert (resumed["step"], resumed["source"]) == (done, "Storage")
 
 
-def test_a_survivor_saves_while_it_waits_for_a_peer_that_never_comes(own: Path) -> None:
-    """The world counts as hung, its processes end, and new ones go on from there."""
+def test_a_survivor_that_waits_for_a_peer_that_never_comes_saves_and_goes_on_in_a_later_world(own: Path) -> None:
+    """The world counts as hung, and the process that keeps it waiting ends."""
     size = 2
     like = undisturbed(own, size)
     run = LocalJob(own)
@@ -207,12 +207,15 @@ def test_a_survivor_saves_while_it_waits_for_a_peer_that_never_comes(own: Path) 
     document["spec"]["recovery"]["hang"] = {"startSeconds": 30}
     with run.running(run.write(document)):
         run.wait_for_step(seeded_random().randint(3, 30))
+        survivor = run.pid_of("worker-0")
         (own / BEFORE_JOINING).touch()
         os.kill(run.pid_of("worker-1"), signal.SIGKILL)
-        held(run, BEFORE_JOINING)
-        wait_until(lambda: run.status["attempt"] == 2, "the end of a world that is never whole")
+        late = held(run, BEFORE_JOINING)
+        wait_until(lambda: not is_running(late), "the end of the process that is late")
         (own / BEFORE_JOINING).unlink()
         run.check_succeeded(like)
     done = max(event["step"] for event in run.events("step") if event["attempt"] == 0)
     assert [record["reason"] for record in run.attempts] == ["ProcessKilled", "Hang", "Completed"], run.story()
-    assert (run.attempts[2]["resumedFrom"], run.attempts[2]["stepResumed"], run.attempts[2]["stepsLost"]) == ("Storage", done, 0)
+    assert (run.attempts[2]["resumedFrom"], run.attempts[2]["stepResumed"], run.attempts[2]["stepsLost"]) == ("Survivors", done, 0)
+    assert [event["pid"] for event in run.events("survived")] == [survivor]
+    assert [event["step"] for event in run.events("commit") if event["reason"] == "PeerLost"] == [done]
