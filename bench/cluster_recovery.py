@@ -120,6 +120,7 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
             return outage(training, lose)
     finally:
         place.kubectl("delete", "trainingjob", name)
+        place.cluster.wait_until(f"the pods of {name} are gone", lambda: not training.pods(), timeout=PATIENCE)
 
 
 def large_world(place: Ground) -> dict[str, float]:

@@ -12,14 +12,13 @@ from tests.support.api_server.gangs import (
     end,
     gang_job,
     has_no_pod_group,
+    late_pod_follows_when_others_succeed,
     placed,
     pod_group,
     pod_group_path,
-    running,
     waits,
 )
 from tests.support.api_server.jobs import Jobs, condition, job
-from tests.support.api_server.kubelet import Kubelet
 from tests.support.waiting import wait_until
 
 
@@ -92,15 +91,7 @@ def test_a_gang_that_does_not_fit_preempts_a_pod_all_the_same(jobs: Jobs) -> Non
 
 
 def test_a_pod_that_waits_gets_a_node_when_others_have_succeeded(jobs: Jobs) -> None:
-    jobs.submit(gang_job("other", 2))
-    jobs.reaches("other", "Running")
-    elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
-    jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
-    wait_until(lambda: len(running(jobs, "elastic")) == 3, "its fewest replicas run")
-    [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
-    for pod in running(jobs, "elastic")[:2]:
-        Kubelet(jobs.api).end(pod, 0)
-    wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+    late_pod_follows_when_others_succeed(jobs)
     wait_until(lambda: pod_group(jobs, "elastic", COSCHEDULING)["spec"]["minMember"] == 2, "the count follows")
 
 

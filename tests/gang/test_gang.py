@@ -9,9 +9,19 @@ from muster.client.snapshot import snapshot_of
 from muster.explain.explain import explain
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, bindings_refused, remove_node
-from tests.support.api_server.gangs import NODES, ROOM, end, gang_job, has_no_pod_group, placed, pod_group, pod_group_path, running, waits
+from tests.support.api_server.gangs import (
+    NODES,
+    ROOM,
+    end,
+    gang_job,
+    has_no_pod_group,
+    late_pod_follows_when_others_succeed,
+    placed,
+    pod_group,
+    pod_group_path,
+    waits,
+)
 from tests.support.api_server.jobs import Jobs, condition, job
-from tests.support.api_server.kubelet import Kubelet
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -75,15 +85,7 @@ def test_an_elastic_job_is_placed_with_its_fewest_replicas(jobs: Jobs) -> None:
 
 
 def test_a_pod_that_waits_gets_a_node_when_others_have_succeeded(jobs: Jobs) -> None:
-    jobs.submit(gang_job("other", 2))
-    jobs.reaches("other", "Running")
-    elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
-    jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
-    wait_until(lambda: len(running(jobs, "elastic")) == 3, "its fewest replicas run")
-    [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
-    for pod in running(jobs, "elastic")[:2]:
-        Kubelet(jobs.api).end(pod, 0)
-    wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+    late_pod_follows_when_others_succeed(jobs)
     assert pod_group(jobs, "elastic")["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from muster.lifecycle.policy import DEFAULT_POLICY
+
 WINDOW = timedelta(seconds=30)
 """How far back the longest gap is looked for, at least. At most it is twice as far."""
+LONGEST_SECONDS = DEFAULT_POLICY.silence_seconds
+"""A longer gap is that of a node that was lost and came back. It says nothing of the others."""
 FEWEST = 50
 """Fewer gaps than this say nothing."""
 
@@ -21,6 +25,8 @@ class ReportGaps:
 
     def add(self, seconds: float, now: datetime) -> None:
         """Adds a gap that ends now."""
+        if seconds > LONGEST_SECONDS:
+            return
         self._turn(now)
         count, longest = self._now
         self._now = (count + 1, max(longest, seconds))

@@ -30,8 +30,7 @@ from muster_contract.reports import Reply, Report
 
 GATHER_SECONDS = 0.05  # how long reports of supervisors whose processes have ended are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # the same for reports with progress only
-SHARE_OF_SILENCE = DEFAULT_POLICY.shortest_silence_seconds / DEFAULT_POLICY.silence_seconds
-STANDSTILLS = (DEFAULT_POLICY.standstill_seconds * SHARE_OF_SILENCE, DEFAULT_POLICY.standstill_seconds)
+STANDSTILLS = (DEFAULT_POLICY.shortest_standstill_seconds, DEFAULT_POLICY.standstill_seconds)
 """A replica that stands still for so many seconds may have lost a peer. The first is the limit if reports come regularly."""
 
 

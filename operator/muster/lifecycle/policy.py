@@ -73,6 +73,8 @@ class Policy:
     """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
     standstill_seconds: float = 5
     """How long the peers of a silent replica stand still, at least, before they count as stopped by its loss."""
+    shortest_standstill_seconds: float = 2.5
+    """The same if less silence is enough."""
     standstill_steps: float = 3
     """The same in steps of the job, if that is longer."""
     standstill_saves: float = 3

@@ -18,6 +18,9 @@ from tests.support.waiting import wait_until
 SCHEDULER_NAME = "scheduler-plugins-scheduler"
 PERMIT_SECONDS = 10
 """How long a pod of a gang waits for the others before the scheduler gives its place to others."""
+OVERLOOKED_SECONDS = 10
+"""After how long, or 30 s later, the scheduler tries a pod again for which nothing seems to have changed: usually 5 minutes. When the count
+of a PodGroup changes, it tries at once, but the plugin reads the PodGroup from a cache of its own, which may still have the old count."""
 
 
 def define(api: Api) -> None:
@@ -49,7 +52,10 @@ def coscheduling(folder: Path, kubeconfig: Path) -> Iterator[None]:
     (folder / "coscheduling.yaml").write_text(yaml.safe_dump(configuration))
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["scheduler-plugins"])
-    command = [str(programs.path("scheduler-plugins")), f"--config={folder / 'coscheduling.yaml'}", "--secure-port=0"]
+    command = [
+        *[str(programs.path("scheduler-plugins")), f"--config={folder / 'coscheduling.yaml'}", "--secure-port=0"],
+        f"--pod-max-in-unschedulable-pods-duration={OVERLOOKED_SECONDS}s",
+    ]
     with local_cluster.running(command, folder / "coscheduling.log") as process:
         yield
         assert process.poll() is None, (folder / "coscheduling.log").read_text()[-2000:]

@@ -69,6 +69,19 @@ def end(jobs: Jobs, name: str) -> None:
     jobs.reaches(name, "Succeeded")
 
 
+def late_pod_follows_when_others_succeed(jobs: Jobs) -> None:
+    """Two pods of the job `elastic` succeed, and the one that had no room gets a node."""
+    jobs.submit(gang_job("other", 2))
+    jobs.reaches("other", "Running")
+    elastic = {"minReplicas": 3, "maxReplicas": 4, "shrinkAfterSeconds": 3600}
+    jobs.submit(gang_job("elastic", 4, elastic=elastic, batch={"globalSize": 12}))
+    wait_until(lambda: len(running(jobs, "elastic")) == 3 and len(jobs.pods("elastic")) == 4, "its fewest replicas run, and one waits")
+    [late] = [pod["metadata"]["name"] for pod in jobs.pods("elastic") if not pod["spec"].get("nodeName")]
+    for pod in running(jobs, "elastic")[:2]:
+        Kubelet(jobs.api).end(pod, 0)
+    wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+
+
 def waits(jobs: Jobs, name: str) -> Object:
     """The status once the scheduler has said why it does not place the job. No pod of the job has a node then."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
-from tests.support.api_server.api import Api, ApiError, Object, Watch
+from tests.support.api_server.api import Api, ApiError, Object
+from tests.support.api_server.watched import Follower
 
 PODS = "/api/v1/namespaces/{}/pods"
 IMAGE = {"image": "trainer", "imageID": "", "restartCount": 0}
@@ -90,32 +89,17 @@ class Nodes:
     state of every pod, by uid. `ends` returns the exit code with which a running pod ends, or None if it does not end by itself."""
 
     def __init__(self, api: Api, namespace: str, *, grace: float = 0.0) -> None:
-        self._api = api
-        self._namespace = namespace
         self._kubelet = Kubelet(api)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="kubelets", daemon=True)
-        self._watch: Watch | None = None
+        self._follower = Follower(api, PODS.format(namespace), listed=self._see_all, changed=self._see)
         self.grace = grace
         self.runs: Callable[[Object], bool] = lambda pod: True
         self.ends: Callable[[Object], int | None] = lambda pod: None
         self.seen: dict[str, Object] = {}
         self.history: list[tuple[str, Object]] = []
-        self.problems: list[BaseException] = []
 
-    def _work(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                listing = self._api.get(PODS.format(self._namespace))
-                for pod in listing["items"]:
-                    self._see("ADDED", pod)
-                version = listing["metadata"]["resourceVersion"]
-                self._watch = self._api.watch(PODS.format(self._namespace), version)
-                for kind, pod in self._watch:
-                    self._see(kind, pod)
-            except (OSError, http.client.HTTPException, ApiError) as error:  # the API server is away
-                self.problems.append(error)
-                time.sleep(0.1)
+    def _see_all(self, pods: list[Object]) -> None:
+        for pod in pods:
+            self._see("ADDED", pod)
 
     def _see(self, kind: str, pod: Object) -> None:
         if kind not in ("ADDED", "MODIFIED", "DELETED"):
@@ -147,14 +131,8 @@ class Nodes:
 
     @contextmanager
     def working(self) -> Iterator[Nodes]:
-        self._thread.start()
-        try:
+        with self._follower.working():
             yield self
-        finally:
-            self._stopped.set()
-            if self._watch:
-                self._watch.close()
-            self._thread.join(10)
 
 
 def now() -> str:

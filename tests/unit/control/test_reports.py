@@ -117,3 +117,13 @@ def test_a_pause_of_all_reports_is_no_gap() -> None:
     for number in range(100):
         reports.record("uid", report(sequence=number, phase="Training"), NOW + timedelta(seconds=number * 0.2 + (number > 50) * 9))
     assert reports.longest_gap(NOW + timedelta(seconds=29)) == pytest.approx(PAUSE_SECONDS)
+
+
+def test_a_frozen_node_that_comes_back_makes_no_gap() -> None:
+    reports = Reports()
+    for number in range(100):
+        now = NOW + timedelta(seconds=number * 0.2)
+        reports.record("uid", report(sequence=number, phase="Training"), now)
+        if number in (0, 60):
+            reports.record("frozen", report(1, sequence=number, phase="Training"), now)
+    assert reports.longest_gap(NOW + timedelta(seconds=20)) == pytest.approx(0.2)

@@ -121,7 +121,7 @@ def test_an_operator_that_has_stood_still_itself_takes_no_replica_for_silent() -
 
 @pytest.mark.parametrize(
     ("gap", "silence", "standstill"),
-    [(None, 8, 5), (0.0, 3, 1.875), (0.75, 3, 1.875), (1.5, 6, 3.75), (2.4, 8, 5), (30.0, 8, 5)],
+    [(None, 8, 5), (0.0, 3, 2.5), (0.75, 3, 2.5), (1.5, 6, 3.75), (2.4, 8, 5), (30.0, 8, 5)],
     ids=["unknown", "none", "short", "longer", "that of many supervisors", "that of a frozen node"],
 )
 def test_regular_reports_make_a_shorter_silence_enough(gap: float | None, silence: float, standstill: float) -> None:

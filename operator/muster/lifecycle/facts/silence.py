@@ -86,7 +86,8 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     rates = [report.progress.samples_per_second or 0.0 for report in reports if report.progress]
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
-    return max(facts.policy.standstill_seconds * _patience(facts), facts.policy.standstill_steps * step)
+    policy = facts.policy
+    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _patience(facts), policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:
