@@ -39,8 +39,10 @@ def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel
     PyTorch 2.6 has no option for that, so the function that sends them is replaced meanwhile."""
     known = inspect.signature(DistributedDataParallel).parameters
     options: Any = {"forward_sync_buffers": False} if "forward_sync_buffers" in known else {"broadcast_buffers": False}
+    if "init_sync" in known:
+        options["init_sync"] = send_state
     if send_state or "init_sync" in known:
-        return DistributedDataParallel(model, **options, **({} if send_state else {"init_sync": False}))
+        return DistributedDataParallel(model, **options)
     patched: Any = distributed
     send, patched._sync_module_states = patched._sync_module_states, lambda *_, **__: None
     try:
