@@ -35,6 +35,7 @@ PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
 """Seconds that each step sleeps, as if it computed: two processes then leave a core free for the processes that watch them."""
 PATIENCE = 300.0
+OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics"
 UNDER_WAY = 2
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
 
@@ -82,10 +83,13 @@ class Training:
 
 
 @contextmanager
-def muster(folder: Path, strategy: str, **spec: Any) -> Iterator[tuple[Training, LocalJob]]:
+def muster(folder: Path, strategy: str, *, survives: bool = True, **spec: Any) -> Iterator[tuple[Training, LocalJob]]:
+    """`survives`: the task is the bundled one, whose processes go on in place. Otherwise a module that does not opt in."""
     folder.mkdir()
+    (folder / "own.py").write_text(OWN)
     local_job = LocalJob(folder)
-    task = {"task": "digits", "config": {"epochs": 100_000, "stepDelaySeconds": DELAY}}
+    config = {"epochs": 100_000, "stepDelaySeconds": DELAY}
+    task = {"task": "digits", "config": config} if survives else {"module": "own", "config": {**config, "model": "mlp", "hidden": [64]}}
     limits = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
     document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, checkpoint={"everySteps": 20}, recovery=limits, **spec)
     with local_job.running(local_job.write(document)) as run:
@@ -185,12 +189,14 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
 
 
 def one_process(folder: Path, times: int) -> dict[str, Any]:
-    """One of two training processes dies."""
+    """One of two training processes dies. `forked`: the other one ends as well, and both are forked again."""
     with muster(folder / "muster", "DDP") as (training, local_job):
         ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
+    with muster(folder / "forked", "DDP", survives=False) as (training, local_job):
+        forked = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
         theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(times)]
-    return _against(ours, torchrun=theirs)
+    return _against(ours, forked=forked, torchrun=theirs)
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:

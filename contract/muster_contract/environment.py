@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ RANK = "MUSTER_RANK"
 LOCAL_RANK = "MUSTER_LOCAL_RANK"
 EVENTS_FD = "MUSTER_EVENTS_FD"
 MEMORY_FD = "MUSTER_MEMORY_FD"
+ORDERS_FD = "MUSTER_ORDERS_FD"
 EVENTS_ADDRESS = "MUSTER_EVENTS_ADDRESS"
 EVENTS_TOKEN = "MUSTER_EVENTS_TOKEN"
 LARGE_VARIABLES = "MUSTER_LARGE_VARIABLES"
@@ -33,6 +33,8 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     EVENTS_FD: "File descriptor to which a training process writes its events. The supervisor sets it for each process.",
     MEMORY_FD: "File descriptor of the memory in which a training process keeps snapshots. The supervisor holds it between "
     "attempts. Set for a job with `checkpoint.memory`.",
+    ORDERS_FD: "File descriptor from which a training process reads the world of the next attempt, if it survives the loss of a peer. The "
+    "supervisor sets it for each process of the bundled trainer.",
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "
     "descriptor. Set for `script` and `command`.",
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",
@@ -78,8 +80,6 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 """A reference `$(NAME)` to a variable, or an escaped dollar sign."""
 RESCUE_SECONDS = 5.0
 """How long a process that has lost its peers may take to save its state."""
-PEERS_LOST_SIGNAL = signal.SIGUSR2
-"""What the supervisor sends to a process of the bundled trainer that may rescue, if its world is broken: it waits for no peer any more."""
 
 
 @document

@@ -33,6 +33,10 @@ class PeerLost(TrainerError):  # noqa: N818
     code = ExitCode.PEER_LOST
 
 
+class ConnectionLost(PeerLost):
+    """A collective failed, because the connection to another member of the world is gone."""
+
+
 class CheckpointDamaged(TrainerError):  # noqa: N818
     """A checkpoint that the user named does not verify."""
 

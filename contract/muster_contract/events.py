@@ -91,6 +91,8 @@ class ResumeSource(StrEnum):
     """A commit in the checkpoint storage."""
     MEMORY = "Memory"
     """A snapshot in the memory of the replicas."""
+    SURVIVORS = "Survivors"
+    """The state of processes that survived the attempt before."""
 
 
 _T = TypeVar("_T", bound="Event")
@@ -197,11 +199,31 @@ class Resumed(Event):
     path: str | None = _text(default=None, cut=LINE, doc="The checkpoint that was restored.")
     skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED, doc="Newer checkpoints that do not verify.")
     source: ResumeSource | None = wire_field(default=None, doc="What was restored. Absent at the beginning, and if a program resumed.")
+    survivors: int = wire_field(
+        default=0, minimum=0, maximum=MAX_RANK, doc="Number of processes that have trained since an earlier attempt, with the same ids."
+    )
 
 
 @event("wholeState")
 class WholeState(Event):
     """The rank holds the whole state after each step from now on, and saves it alone if it loses its peers. From every such rank."""
+
+    waits: bool = wire_field(default=False, doc="Whether it then waits for the next attempt, and goes on in the same process.")
+
+
+@event("waiting")
+class Waiting(Event):
+    """The rank has lost its peers, and waits for the world of the next attempt. Its process keeps the state."""
+
+    step: int = _step(doc="Steps done.")
+
+
+@event("survived")
+class Survived(Event):
+    """The rank trains on in the process of an earlier attempt. From every such rank, when it has joined the new world."""
+
+    step: int = _step(doc="Steps done before, in the state that the process has kept.")
+    pid: int | None = _step(default=None, doc="Id of the process.")
 
 
 @event("step")

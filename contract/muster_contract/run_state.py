@@ -46,6 +46,8 @@ class RunState:
     resumed: Resumed | None = None
     rescues: bool = False
     """Whether a process holds the whole state, and saves it alone if it loses its peers."""
+    waits: bool = False
+    """Whether a process that loses its peers waits for the next attempt."""
     evaluation: Evaluation | None = None
     fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict)
     ranks: Mapping[int, Pace] = field(default_factory=dict)
@@ -77,7 +79,7 @@ def apply(state: RunState, event: Event) -> RunState:
         case Resumed():
             return replace(state, resumed=event, marks=_marked(state.marks, "resumed", event))
         case WholeState():
-            return replace(state, rescues=True)
+            return replace(state, rescues=True, waits=state.waits or event.waits)
         case Evaluation():
             return replace(state, evaluation=event)
         case Fingerprint():

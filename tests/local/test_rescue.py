@@ -1,4 +1,4 @@
-"""The first rank is killed under `muster run`: a rank that survives saves what it holds, and no step is done twice."""
+"""The first rank is killed under `muster run`: a rank that cannot go on in place saves what it holds, and no step is done twice."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from tests.support.seeds import seeded_random
 
 CONFIG = {"epochs": 3, "seed": 7, "deterministic": True}
 STEP_SECONDS = 0.04
+OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics"
+"""A module that does not opt in to survive."""
+MODULE = {"module": "own"}
+TASK = {"task": "digits"}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "size", "options"),
+    ("strategy", "size", "options", "code"),
     [
-        pytest.param("DDP", 2, {}, marks=pytest.mark.torch),
-        pytest.param("DDP", 3, {}, marks=pytest.mark.torch),
-        pytest.param("MultiWorkerMirrored", 2, {"loop": "Fit"}, marks=pytest.mark.tensorflow),
+        pytest.param("DDP", 2, {}, MODULE, marks=pytest.mark.torch),
+        pytest.param("DDP", 3, {}, MODULE, marks=pytest.mark.torch),
+        pytest.param("MultiWorkerMirrored", 2, {"loop": "Fit"}, TASK, marks=pytest.mark.tensorflow),
     ],
 )
-def test_no_step_is_lost_when_the_first_rank_is_killed(strategy: str, size: int, options: dict[str, Any], tmp_path: Path) -> None:
+def test_no_step_is_lost_when_the_first_rank_is_killed(
+    strategy: str, size: int, options: dict[str, Any], code: dict[str, str], tmp_path: Path
+) -> None:
     random = seeded_random()
+    (tmp_path / "own.py").write_text(OWN)
     document = job(
         strategy=strategy,
         replicas=size,
         options=options,
-        trainer={"task": "digits", "config": {**CONFIG, "stepDelaySeconds": STEP_SECONDS}},
+        trainer={**code, "config": {**CONFIG, "model": "mlp", "hidden": [64], "stepDelaySeconds": STEP_SECONDS}},
         batch={"globalSize": 64},
         checkpoint={"everySteps": 1000},
     )
@@ -45,5 +52,6 @@ def test_no_step_is_lost_when_the_first_rank_is_killed(strategy: str, size: int,
     rescues = [event for event in run.events("commit") if event["reason"] == "PeerLost"]
     assert done in {event["step"] for event in rescues}, (done, rescues)
     assert 0 not in {event["rank"] for event in rescues}
+    assert run.events("survived") == []
     assert (run.resumed_step(1), run.attempts[1]["stepsLost"]) == (done, 0)
     run.check_restarts(infrastructure=1)

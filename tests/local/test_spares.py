@@ -41,6 +41,7 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
     with local_job.running(local_job.write(digits(strategy, spares=1))) as run:
         wait_until(lambda: local_job.status.get("readySpares") == 1, "the spare is ready", seconds=SECONDS)
         local_job.wait_for_step(15)
+        survivor = local_job.pid_of(f"worker-{1 - lost}")
         os.kill(local_job.supervisor_of(f"worker-{lost}"), signal.SIGKILL)
         members = ["worker-0", "worker-1"]
         members[lost] = "worker-2"
@@ -51,6 +52,8 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
     assert [record["reason"] for record in status["attempts"]] == ["ProcessKilled", "Completed"]
     assert labels(local_job) == members
     assert "readySpares" not in status
+    going_on = [survivor] if strategy == "DDP" else []
+    assert [event["pid"] for event in local_job.events("survived")] == going_on
     alone = LocalJob(tmp_path / "alone")
     alone.folder.mkdir()
     code, output = alone.muster_run(alone.write(digits(strategy, spares=0)), seconds=SECONDS)

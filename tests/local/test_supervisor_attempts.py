@@ -144,19 +144,6 @@ def test_one_that_has_the_whole_state_may_save_it_when_its_peers_are_gone(
     run.wait()
 
 
-def test_a_process_that_waits_for_a_lost_peer_hears_that_the_world_is_broken(run: SupervisorRun, coordinator: Coordinator) -> None:
-    set_reply(coordinator)
-    waits = RESCUES.replace("WHOLE", "True").replace("signal.SIGTERM", "signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGUSR2")
-    run.start(waits, MUSTER_COORDINATOR=coordinator.url)
-    wait_until(lambda: "ready" in run.out.read_text(), "the process")
-    set_reply(coordinator, attempt=4)
-    coordinator.wait_for_report(lambda report: report["attempt"] == 4)
-    events = [json.loads(line) for line in (run.state / "events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "commit"] == [7]
-    set_reply(coordinator, attempt=4, end=True)
-    run.wait()
-
-
 def test_the_siblings_of_a_killed_first_rank_may_save_as_well(run: SupervisorRun) -> None:
     source = f"""
 import os, pathlib, time

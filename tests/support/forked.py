@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, TextIO
 
 from muster.strategies.registry import strategy_of
+from muster_contract.environment import EVENTS_FD, MEMORY_FD
 from muster_trainer import warm
 from muster_trainer.supervisor.processes import die_with_parent
 
@@ -147,7 +148,8 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     output, events, *memory = descriptors
     os.chdir(request["folder"])
     sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    warm.become(request["env"], [output, os.dup(output), events, *memory], os.getppid())
+    passed = {EVENTS_FD: str(events), **({MEMORY_FD: str(memory[0])} if memory else {})}
+    warm.become({**request["env"], **passed}, [output, os.dup(output)], os.getppid())
 
 
 if __name__ == "__main__":

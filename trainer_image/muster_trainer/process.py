@@ -76,8 +76,6 @@ def _run(events: Events) -> NoReturn:
     task = load_task(spec)
     engine = named(role.evaluation or _engine(spec), framework)(task, spec)
     stop.listen()
-    if not role.evaluation:
-        stop.on_lost_peers = engine.part
     events.fingerprint(engine.fingerprint())
     life = Evaluator if role.evaluation else Training
     code = life(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()

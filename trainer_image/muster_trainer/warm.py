@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 
-from muster_contract.environment import EVENTS_FD, MEMORY_FD, ReplicaEnvironment
+from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_trainer import process
 from muster_trainer.host.framework import hook, named, set_quiet
@@ -26,8 +26,8 @@ from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
-DESCRIPTORS = 4
-"""stdout, stderr, the events and the memory for snapshots of the process, in this order. Not every process has the last one."""
+DESCRIPTORS = 5
+"""At most: stdout, stderr, and those that a variable names (`passed`)."""
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
         if not request:
             return
-        pid = _fork(json.loads(request), descriptors, connection, supervisor)
+        pid = _fork(**json.loads(request), descriptors=descriptors, connection=connection, supervisor=supervisor)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.sendall(json.dumps({"pid": pid}).encode())
@@ -81,8 +81,8 @@ def _open_files() -> list[str]:
     return paths
 
 
-def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.socket, supervisor: int) -> int:
-    """Forks a process and returns its pid."""
+def _fork(*, environ: dict[str, str], passed: list[str], descriptors: list[int], connection: socket.socket, supervisor: int) -> int:
+    """Forks a process and returns its pid. `passed` are the variables that name the descriptors after stdout and stderr."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
@@ -93,7 +93,7 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
             os.setsid()
             while os.getppid() == parent:  # it goes at once
                 time.sleep(0.001)
-            become(environ, descriptors, supervisor)
+            become({**environ, **dict(zip(passed, map(str, descriptors[2:]), strict=True))}, descriptors[:2], supervisor)
         os.write(writer, str(child).encode())
         os._exit(0)
     os.close(writer)
@@ -103,10 +103,11 @@ def _fork(environ: dict[str, str], descriptors: list[int], connection: socket.so
     return pid
 
 
-def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None:
-    """Turns this fork into the training process of that environment. It dies with `parent`. Does not return."""
+def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
+    """Turns this fork into the training process of that environment. `streams` are stdout and stderr. It dies with `parent`. Does not
+    return."""
     die_with(parent)
-    stdout, stderr, events, *memory = descriptors
+    stdout, stderr = streams
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
         os.dup2(source, target)
@@ -114,9 +115,7 @@ def become(environ: dict[str, str], descriptors: list[int], parent: int) -> None
         if descriptor > 2:
             os.close(descriptor)
     os.environ.clear()
-    os.environ.update(environ, **{EVENTS_FD: str(events)})
-    if memory:
-        os.environ[MEMORY_FD] = str(memory[0])
+    os.environ.update(environ)
     process.main()
 
 

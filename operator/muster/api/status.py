@@ -427,7 +427,10 @@ class AttemptRecord(StatusPart):
     step_resumed: Count | None = None
     """Step that the attempt resumed from."""
     resumed_from: ResumeSource | None = None
-    """Memory: a snapshot in the memory of the replicas. Storage: a commit. Absent at the beginning, and if a program resumed by itself."""
+    """Survivors: the state of processes that survived. Memory: a snapshot in the memory of the replicas. Storage: a commit. Absent at the
+    beginning, and if a program resumed by itself."""
+    survivors: Count | None = None
+    """Number of processes that have trained since an earlier attempt, with the same ids."""
     step_skipped: Count | None = None
     """Step of the newest commit, if the attempt should have resumed there and did not."""
     last_step: Count | None = None

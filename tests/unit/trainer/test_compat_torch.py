@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import distributed
 
 from muster_trainer.pytorch import compat
 
@@ -48,6 +49,46 @@ def test_a_sharded_tensor_has_its_box_in_the_whole_tensor(world_of_one: None) ->
     sharded = distribute_tensor(torch.ones(2, 3), init_device_mesh("cpu", (1,)), [Shard(0)])
     places = compat.local_box(sharded), compat.local_box(torch.ones(2, 3))
     assert places == (((0, 0), (2, 3)),) * 2, CHANGED.format("torch.distributed.checkpoint.planner_helpers._create_chunk_from_dtensor")
+
+
+def test_ddp_can_leave_the_state_of_each_rank_as_it_is(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(distributed, "_sync_module_states", lambda *_, **__: sent.append(1))
+    compat.ddp(torch.nn.Linear(2, 2))
+    assert sent, CHANGED.format("torch.nn.parallel.distributed._sync_module_states, which sends the state of rank 0")
+    sent.clear()
+    compat.ddp(torch.nn.Linear(2, 2), send_state=False)
+    assert not sent, CHANGED.format("the way to keep DDP from sending the state of rank 0")
+    compat.ddp(torch.nn.Linear(2, 2))
+    assert sent
+
+
+def test_a_model_of_ddp_can_go_on_in_another_world() -> None:
+    model, inputs = torch.nn.Linear(2, 1), torch.ones(1, 2)
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        parallel = compat.ddp(model, send_state=False)
+        calls: list[object] = []
+        parallel.register_comm_hook(calls, _counted)
+        for count in (1, 2):
+            model.zero_grad()
+            parallel(inputs).sum().backward()
+            assert model.weight.grad is not None
+            assert model.weight.grad.tolist() == [[1.0, 1.0]]
+            assert len(calls) == count, CHANGED.format("what DDP leaves behind when its reducer is removed")
+        compat.release_ddp(parallel)
+        compat.leave_groups()
+        assert not dist.is_initialized()
+    model.zero_grad()
+    model(inputs).sum().backward()
+    assert len(calls) == 2, CHANGED.format("the hooks of DDP, which stay when its reducer is removed")
+
+
+def _counted(calls, bucket):  # type: ignore[no-untyped-def]  # DDP compares annotations, which are text in this module
+    calls.append(bucket)
+    done = torch.futures.Future()  # type: ignore[var-annotated]
+    done.set_result(bucket.buffer())
+    return done
 
 
 def test_rpc_accepts_the_transport() -> None:

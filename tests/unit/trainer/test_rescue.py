@@ -53,6 +53,9 @@ class Left:
     def _notice(self, reason: NoticeReason, message: str) -> None:
         self.notices.append((reason, message))
 
+    def _wait_for_next_world(self, error: PeerLost) -> bool:
+        return False
+
     def _train(self) -> None:
         raise PeerLost("rank 0: connection closed")
 

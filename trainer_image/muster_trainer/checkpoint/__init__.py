@@ -6,7 +6,7 @@ that decides whether they count lives in this package.
 
 from muster_contract.checkpoint_layout import Fence
 from muster_trainer.checkpoint.manifest import Commit, Manifest, read_back
-from muster_trainer.checkpoint.selection import Selection, select
+from muster_trainer.checkpoint.selection import Selection, newest_step, select
 from muster_trainer.checkpoint.store import Store
 
-__all__ = ["Commit", "Fence", "Manifest", "Selection", "Store", "read_back", "select"]
+__all__ = ["Commit", "Fence", "Manifest", "Selection", "Store", "newest_step", "read_back", "select"]

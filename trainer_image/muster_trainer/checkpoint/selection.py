@@ -69,6 +69,15 @@ def valid_commits(directory: Location) -> list[Commit]:
     return [commit for commit in checkpoints(directory) if is_committed(commit.path) and not is_void(commit, resumed)]
 
 
+def newest_step(spec: CheckpointSpec, fence: Fence) -> int | None:
+    """The step of the newest commit that `select` would look at first. Reads no files of it."""
+    directory = location_of(spec.directory)
+    with files.storage(directory):
+        valid = valid_commits(directory)
+    own = valid if spec.resume == "Auto" else [commit for commit in valid if commit.fence.created == fence.created]
+    return own[-1].step if own else None
+
+
 def select(spec: CheckpointSpec, fence: Fence) -> Selection:
     """What the attempt with this fence resumes from.
 

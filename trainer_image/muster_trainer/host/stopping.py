@@ -1,4 +1,4 @@
-"""Requests to stop, and the loss of the supervisor or of peers. The process must notice them while Python waits inside a collective."""
+"""Requests to stop, and the loss of the supervisor. The process must notice both while Python waits inside a collective."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from muster_contract.codes import ExitCode
-from muster_contract.environment import PEERS_LOST_SIGNAL
 
 LOST_SUPERVISOR = "the supervisor is gone"
 
@@ -26,13 +25,12 @@ class StopRequest:
     def __init__(self, events_descriptor: int | None = None) -> None:
         self.requested = False
         self.training = False
-        self.on_lost_peers: Callable[[], object] = lambda: None
-        """Called, in another thread, when the supervisor says that the world is broken. A peer on a lost node closes no connection."""
+        self.on_request: Callable[[], None] = lambda: None
+        """Called in another thread when SIGTERM arrives."""
         self._events_descriptor = events_descriptor
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self.listen()
-        signal.signal(PEERS_LOST_SIGNAL, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
 
@@ -50,10 +48,7 @@ class StopRequest:
                 if descriptor == self._events_descriptor:
                     _say(LOST_SUPERVISOR)
                     os._exit(ExitCode.PEER_LOST)
-                signals = os.read(self._reader, 64)
-                if PEERS_LOST_SIGNAL in signals:
-                    self.on_lost_peers()
-                if signal.SIGTERM in signals:
+                if signal.SIGTERM in os.read(self._reader, 64):
                     self._requested()
 
     def _requested(self) -> None:
@@ -61,6 +56,7 @@ class StopRequest:
         if not self.training:
             _say("asked to stop before the first step: there is nothing to save")
             os._exit(ExitCode.PREEMPTED)
+        self.on_request()
 
 
 def _say(text: str) -> None:

@@ -34,11 +34,14 @@ def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:
     return outcome.result()
 
 
-def wait_for(addresses: Mapping[str, str], seconds: float) -> None:
-    """Waits until something listens at each address (name -> host:port). Raises PeerLost that names the one that does not listen."""
+def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callable[[], None] | None = None) -> None:
+    """Waits until something listens at each address (name -> host:port). Raises PeerLost that names the one that does not listen.
+    `meanwhile` is called again and again during the wait, and may raise to end it."""
     limit = time.monotonic() + seconds
     for name, address in addresses.items():
         while not listens(address):
+            if meanwhile is not None:
+                meanwhile()
             if time.monotonic() > limit:
                 raise PeerLost(f"waited {seconds:g} s for {name}, and nothing listens at {address}")
             time.sleep(BETWEEN_SECONDS)

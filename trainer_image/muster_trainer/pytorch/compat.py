@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_dten
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import ScheduleGPipe, schedules
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = ["tree_leaves", "tree_map", "tree_map_only"]
@@ -34,12 +34,43 @@ def wait_for_collectives(outputs: Any) -> Any:
     return outputs
 
 
-def ddp(model: nn.Module) -> DistributedDataParallel:
-    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that."""
-    options: Any = {"forward_sync_buffers": False}
-    if not options.keys() <= inspect.signature(DistributedDataParallel).parameters.keys():
-        options = {"broadcast_buffers": False}
-    return DistributedDataParallel(model, **options)
+def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel:
+    """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that. `send_state`: rank 0 first sends its parameters.
+    PyTorch 2.6 has no option for that, so the function that sends them is replaced meanwhile."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    options: Any = {"forward_sync_buffers": False} if "forward_sync_buffers" in known else {"broadcast_buffers": False}
+    if "init_sync" in known:
+        options["init_sync"] = send_state
+    if send_state or "init_sync" in known:
+        return DistributedDataParallel(model, **options)
+    patched: Any = distributed
+    send, patched._sync_module_states = patched._sync_module_states, lambda *_, **__: None
+    try:
+        return DistributedDataParallel(model, **options)
+    finally:
+        patched._sync_module_states = send
+
+
+_LEFT: list[Any] = []
+
+
+def leave_groups(*others: object) -> None:
+    """Forgets all process groups, so that another world can be joined. `others` may refer to them.
+
+    The groups stay in memory, because their destructor joins the threads of Gloo. PyTorch 2.6 holds the GIL meanwhile, which these threads
+    may wait for.
+    """
+    _LEFT.extend((list(dist.distributed_c10d._world.pg_map), others))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    world: Any = dist.distributed_c10d._world
+    world.group_count = 0  # a failed join has counted its group. The names of groups must be the same as in new processes
+
+
+def release_ddp(module: DistributedDataParallel) -> None:
+    """Removes the hooks of DDP from the parameters, so that the model can be given to another DDP."""
+    released: Any = module
+    released.reducer = released.logger = None  # the hooks end with the reducer, which the logger refers to
 
 
 def local_box(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -31,15 +31,25 @@ class DdpModel(ParallelModel):
     """One rank of a DDP world. DDP averages gradients during the backward pass. Buffers are sent at the end of a step and not at the
     start of the next one, so that every rank has the whole state in between."""
 
+    rejoins = True
+
     def __init__(self, context: Context, model: nn.Module) -> None:
         context.lower_precision(model)
-        self._ddp = compat.ddp(model)
+        self._ddp = compat.ddp(model, send_state=not context.has_survivors)
         world_size = context.world_size
         layout = Layout(world_size, context.rank, gradient_copies=world_size, holds_whole_model=True)
         super().__init__(context, layout, model, gradient_scale=world_size)
         self._is_primed = world_size <= 2  # a sum of two is the same in any order
         self._clock = _GradientClock(self._ddp)
         self._compress_gradients(context.spec.options.gradient_compression)
+
+    def rejoin(self) -> None:
+        compat.release_ddp(self._ddp)
+        self._clock.close()
+        self._ddp = compat.ddp(self.module, send_state=False)
+        self._is_primed = self.context.world_size <= 2
+        self._clock = _GradientClock(self._ddp)
+        self._compress_gradients(self.context.spec.options.gradient_compression)
 
     def start_step(self, batch: Batch) -> None:
         if not self._is_primed:
@@ -53,8 +63,10 @@ class DdpModel(ParallelModel):
         parts of the ranks are added up. After priming all steps have one order, also those after a resume.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        self.forward_backward(batch)
-        restore_buffers(self.module, buffers)
+        try:
+            self.forward_backward(batch)
+        finally:  # also if a peer is lost: the state is then that before the step
+            restore_buffers(self.module, buffers)
         self.optimizer.zero_grad(set_to_none=True)
         self.seed(batch.step)
 
@@ -107,6 +119,10 @@ class _GradientClock:
 
     def _note(self, parameter: nn.Parameter) -> None:
         self._at, self._last = time.monotonic(), parameter
+
+    def close(self) -> None:
+        for hook in self._hooks.values():
+            hook.remove()
 
     def read(self) -> float:
         for parameter in [one for one in self._hooks if one is not self._last]:

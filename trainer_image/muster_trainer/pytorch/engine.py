@@ -5,6 +5,8 @@ A strategy is a `ParallelModel`. The engine reads samples, runs the passes, lets
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,12 +18,15 @@ import torch.distributed as dist
 from torch import nn
 
 from muster_contract.batch import learning_rate_factor
-from muster_contract.errors import UserError
+from muster_contract.environment import NAMES
+from muster_contract.errors import ConnectionLost, UserError
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
-from muster_trainer.host import connections
+from muster_trainer.host.connections import Connections
+from muster_trainer.host.orders import descriptor_in
 from muster_trainer.pytorch import state
-from muster_trainer.pytorch.compat import tree_leaves
+from muster_trainer.pytorch.adoption import adopt
+from muster_trainer.pytorch.compat import leave_groups, tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
 from muster_trainer.pytorch.input import InputStream, Request, batches_of
 from muster_trainer.pytorch.parallel import Batch, Context, ParallelModel, broadcast_tensor, restore_buffers
@@ -30,7 +35,8 @@ from muster_trainer.pytorch.snapshots import Snapshots
 from muster_trainer.pytorch.world import World, backend_of, detect_peer_loss, join, refuse_together
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
-from muster_trainer.training.engine import Part, PeersMemory, StepOutcome
+from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
+from muster_trainer.training.survivor import Kept
 
 
 class TorchEngine:
@@ -40,22 +46,21 @@ class TorchEngine:
     """
 
     def __init__(self, task: Task, spec: TrainerSpec, parallelize: Callable[[Context, nn.Module], ParallelModel]) -> None:
-        backend = backend_of(spec.communication)
+        self._backend = backend = backend_of(spec.communication)
         self.task, self.spec, self.device = task, spec, device_of(backend)
         make_deterministic(task.config)
-        before = connections.sockets()
-        store = join(backend)
-        world = World(self.device)
+        world = self._join()
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
         self._snapshots = Snapshots.open(spec, world)
         self.memory: PeersMemory | None = self._snapshots
         max_samples = self._minimum(spec.batch.most_at_once or spec.batch.global_size)
-        with refuse_together(store):
+        with refuse_together(self._store):
             model = self._build_model()
             self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             with detect_peer_loss():
                 cut = self._snapshots.cut if self._snapshots else ()
-                self.parallel = parallelize(Context(task, spec, self.device, self.rank, self.world, max_samples, cut), model)
+                context = Context(task, spec, self.device, self.rank, self.world, max_samples, cut=cut, has_survivors=self._has_survivors)
+                self.parallel = parallelize(context, model)
         self.devices = self.parallel.layout.data_parallel_size
         self.refuses = self.parallel.refuses
         self.learning_rate = task.config.learningRate * learning_rate_factor(spec.batch.learning_rate_scaling, self.devices)
@@ -64,10 +69,27 @@ class TorchEngine:
         if self._snapshots:
             self._snapshots.bind(self.parallel, self.initial_numbers)
         # NCCL cannot rescue: a kernel whose peer is gone blocks the device
-        is_kept = spec.checkpoint is not None or self.memory is not None
-        self.rescues = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo" and is_kept
+        is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo"
+        may_wait = task.survives and self.device.type == "cpu" and Connections.can_be_closed and descriptor_in(os.environ) is not None
+        survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
+        self.survival: Survival | None = self if survives else None
+        self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
-        self._connections = connections.sockets() - before
+        self._connections.complete()
+
+    def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
+        """Joins the world. In later attempts with Gloo, all ranks exchange which step they have kept."""
+        self._connections = Connections()
+        self._store = join(self._backend, meanwhile=meanwhile)
+        world = World(self.device)
+        self.kept = None
+        if world.size > 1 and self._backend == "gloo" and os.environ.get(NAMES["attempt"], "0") != "0":
+            self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
+        return world
+
+    @property
+    def _has_survivors(self) -> bool:
+        return self.kept is not None and self.kept.survivors > 0
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -76,6 +98,8 @@ class TorchEngine:
         if not isinstance(model, nn.Module):
             raise UserError(f"{self.task.title}: build_model must give a torch.nn.Module; it gave {type(model).__name__}")
         model.to(self.device)
+        if self._has_survivors:  # they send theirs later
+            return model
         with detect_peer_loss():
             for tensor in model.state_dict().values():
                 broadcast_tensor(tensor, source=0)
@@ -87,6 +111,31 @@ class TorchEngine:
         with detect_peer_loss():
             dist.all_reduce(minimum, dist.ReduceOp.MIN)
         return int(minimum.item())
+
+    # after the loss of a peer
+
+    def disconnect(self) -> None:
+        self._connections.close()
+
+    def hang_up(self) -> None:
+        self.disconnect()
+        self._buffers.restore()
+        self._buffers.drop()
+        self.parallel.module.train()
+        self.input.batches = iter(())  # ends the processes that read ahead
+
+    def rejoin(self, done: int, meanwhile: Callable[[], None]) -> None:
+        leave_groups(self._store)
+        self._join(done, meanwhile=meanwhile)
+        if self._minimum(self.spec.batch.most_at_once or self.spec.batch.global_size) != self.parallel.context.max_samples:
+            raise ConnectionLost("another rank takes fewer samples at once than those of the world before")
+        with detect_peer_loss():
+            self.parallel.rejoin()
+        self._connections.complete()
+
+    def adopt(self) -> None:
+        if self.kept:
+            adopt(self.kept, self.parallel, self.initial_numbers, device=self.device)
 
     # what the loop asks for
 
@@ -191,9 +240,6 @@ class TorchEngine:
             return None
         self._buffers.restore()
         return self._snapshot(directory, room=0, alone=True)
-
-    def part(self) -> None:
-        connections.break_off(self._connections)
 
     def keep(self, step: int, event: str | None) -> bool:
         return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)

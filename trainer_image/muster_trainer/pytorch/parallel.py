@@ -38,6 +38,8 @@ class Context:
     max_samples: int
     cut: tuple[int, ...] = ()
     """Layers of each stage of a pipeline in an earlier attempt, if a snapshot in memory tells."""
+    has_survivors: bool = False
+    """Whether ranks of this world have kept their state, which no other rank may overwrite."""
 
     def lower_precision(self, model: nn.Module) -> None:
         """Makes `model` compute in the precision of the job."""
@@ -126,6 +128,8 @@ class ParallelModel:
     """The number of batches that workers compute at once, if they do not wait for one another."""
     is_emptied_between_steps: bool = False
     """Whether `finish_updates` changes the losses of later steps."""
+    rejoins: bool = False
+    """Whether `rejoin` is there."""
     optimizer: torch.optim.Optimizer
 
     def __init__(
@@ -154,6 +158,10 @@ class ParallelModel:
     def seed(self, step: int) -> None:
         """Seeds the random numbers of a step. They differ between shares of a batch."""
         seed_all(self.context.task.config.seed, step, self.layout.data_parallel_rank)
+
+    def rejoin(self) -> None:
+        """Prepares for another world of the same shape, which this process has joined with its model and optimizer."""
+        raise NotImplementedError
 
     # a step
 

@@ -6,18 +6,21 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from muster_contract.errors import BadConfiguration, PeerLost, UserError
-from muster_trainer.host.waiting import START_SECONDS, wait_for
+from muster_contract.errors import BadConfiguration, ConnectionLost, PeerLost, UserError
+from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for
 
 # Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
+CONNECT_TRY = timedelta(seconds=1)
+FIRST_TURN = 0.002
 TOGETHER_SECONDS = 10.0
 NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
@@ -41,9 +44,9 @@ def backend_of(communication: str) -> str:
     return BACKENDS[communication]
 
 
-def join(backend: str) -> dist.Store:
-    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the
-    port is taken."""
+def join(backend: str, *, meanwhile: Callable[[], None] | None = None) -> dist.Store:
+    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the port
+    is taken. `meanwhile` is called again and again during the wait, and may raise to end it: PyTorch's own waits cannot be ended."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("RANK", "0")
@@ -53,24 +56,62 @@ def join(backend: str) -> dist.Store:
     where = f"{address}:{os.environ.get('MASTER_PORT', '')}"
     try:
         if world == 1 and "MASTER_PORT" not in os.environ:
-            store, rank = dist.HashStore(), 0
+            store: dist.Store = dist.HashStore()
+            rank = 0
         else:
-            os.environ["MASTER_ADDR"] = _numeric(address)
+            os.environ["MASTER_ADDR"] = _numeric(address, meanwhile)
             if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
                 # PyTorch waits half a second or more after a refused connection, so the trainer polls the port first.
-                wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS)
-            store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+                wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS, meanwhile=meanwhile)
+            rank = int(os.environ["RANK"])
+            store = _store(rank, world, meanwhile)
         store.set_timeout(TIMEOUT)
+        _meet(store, world, meanwhile)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         return store
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise PeerLost(f"port {os.environ['MASTER_PORT']} of {address} is in use by another program") from error
-        raise PeerLost(f"the world at {where} did not come up: {text[:500]}") from error
+        raise ConnectionLost(f"the world at {where} did not come up: {text[:500]}") from error
 
 
-def _numeric(name: str) -> str:
+def _store(rank: int, world: int, meanwhile: Callable[[], None] | None) -> dist.Store:
+    """The store that rank 0 hosts. A process that survives connects in short tries, because rank 0 may be lost meanwhile. It shares no
+    server of an earlier world. Otherwise a server may be shared, because RPC connects to it by itself."""
+    if "MASTER_PORT" not in os.environ:
+        raise ValueError("MASTER_PORT is not set")
+    # nobody waits for all ranks here, because `_meet` and the process group do
+    options: dict[str, Any] = {"wait_for_workers": False, "use_libuv": os.environ["USE_LIBUV"] == "1", "multi_tenant": meanwhile is None}
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0 or meanwhile is None:
+        return dist.TCPStore(host, port, world, is_master=rank == 0, timeout=TIMEOUT, **options)
+    limit = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return dist.TCPStore(host, port, world, is_master=False, timeout=CONNECT_TRY, **options)
+        except RuntimeError:
+            meanwhile()
+            if time.monotonic() > limit:
+                raise
+
+
+def _meet(store: dist.Store, world: int, meanwhile: Callable[[], None] | None) -> None:
+    """Counts this rank. A process that survives waits here until all ranks are there."""
+    here = store.add("muster/here", 1)
+    if meanwhile is None:
+        return
+    limit, turn = time.monotonic() + START_SECONDS, FIRST_TURN
+    while here < world:
+        meanwhile()
+        if time.monotonic() > limit:
+            raise PeerLost(f"waited {START_SECONDS:g} s, and {here} of {world} ranks are there")
+        time.sleep(turn)
+        turn = min(2 * turn, BETWEEN_SECONDS)
+        here = store.add("muster/here", 0)
+
+
+def _numeric(name: str, meanwhile: Callable[[], None] | None) -> str:
     """An address of that name, or the name itself if it has none in time.
 
     PyTorch asks for IPv6 addresses first. In a cluster without them a name server asks other servers, which may take seconds.
@@ -80,6 +121,8 @@ def _numeric(name: str) -> str:
         try:
             return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError:
+            if meanwhile is not None:
+                meanwhile()
             if time.monotonic() > limit:
                 return name
         time.sleep(0.1)
@@ -131,5 +174,5 @@ def detect_peer_loss() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error))):
-            raise PeerLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
+            raise ConnectionLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
         raise

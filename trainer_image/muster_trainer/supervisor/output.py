@@ -10,6 +10,7 @@ import select
 import selectors
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from muster_trainer.supervisor.processes import Process
@@ -51,6 +52,7 @@ class Output:
         self._tails: dict[int, Tail] = {}
         self._all = Tail()
         self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def follow(self, processes: list[Process]) -> None:
@@ -61,7 +63,15 @@ class Output:
             prefix = b"[rank %d] " % process.rank if len(processes) > 1 else None
             for source, sink in ((process.stdout, sinks[1]), (process.stderr, sinks[2])):
                 self._selector.register(source, selectors.EVENT_READ, _Stream(sink, (tail, self._all), prefix))
+        self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread.start()
+
+    def let_go(self, process: Process) -> None:
+        """Leaves the output of a process that still runs to the next attempt."""
+        for source in (process.stdout, process.stderr):
+            with suppress(KeyError):  # it has closed the stream
+                self._selector.unregister(source)
+        os.write(self._waker, b"\n")
 
     def tail(self, rank: int, *, seconds: float = 0.0) -> list[str]:
         """The last lines of a process. Waits at most `seconds` for it to close its streams."""
@@ -76,16 +86,19 @@ class Output:
         self._thread.join(seconds)
 
     def _pump(self) -> None:
-        while self._selector.get_map():
+        while len(self._selector.get_map()) > 1:
             for key, _ in self._selector.select():
-                stream: _Stream = key.data
+                stream: _Stream | None = key.data
                 chunk = os.read(key.fd, CHUNK)
+                if stream is None:
+                    continue
                 if chunk:
                     stream.feed(chunk)
                 else:
                     self._selector.unregister(key.fd)
                     os.close(key.fd)
                     stream.end()
+        os.close(self._wake)
 
 
 class _Sink:

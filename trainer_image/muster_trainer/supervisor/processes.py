@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from muster_contract.environment import EVENTS_FD, MEMORY_FD
+from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_contract.errors import BadConfiguration, UserError
 from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
@@ -28,14 +28,17 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 @dataclass
 class Process:
     """A started process. `wait_status` is as waitpid gives it, None while it runs; `stdout`, `stderr` and `events`
-    are the reading ends of its pipes. It leads a session and process group of its own, numbered `pid`."""
+    are the reading ends of its pipes; `orders` is the writing end of the pipe from which it reads the next world, if it can wait for
+    one. `waiting`: it does so. It leads a session and process group of its own, numbered `pid`."""
 
     rank: int
     pid: int
     stdout: int
     stderr: int
     events: int
+    orders: int | None = None
     wait_status: int | None = None
+    waiting: bool = False
 
     @property
     def running(self) -> bool:
@@ -88,33 +91,39 @@ def become_subreaper() -> None:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(launch: Launch) -> Process:
+def start(launch: Launch, *, takes_orders: bool = False) -> Process:
     """Start one process. What runs between fork and exec takes no lock that a thread of ours could hold.
 
     Raises BadConfiguration where the program cannot be executed, UserError where the machine has no room for it.
     """
     events, events_of_child = os.pipe()
-    memory = {} if launch.memory is None else {MEMORY_FD: str(launch.memory)}
+    orders_of_child, orders = os.pipe() if takes_orders else (None, None)
+    passed = {EVENTS_FD: events_of_child, MEMORY_FD: launch.memory, ORDERS_FD: orders_of_child}
+    descriptors = {name: each for name, each in passed.items() if each is not None}
     try:
         popen = subprocess.Popen(
             launch.argv,
-            env={**launch.env, EVENTS_FD: str(events_of_child), **memory},
+            env={**launch.env, **{name: str(each) for name, each in descriptors.items()}},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[events_of_child, *([] if launch.memory is None else [launch.memory])],
+            pass_fds=list(descriptors.values()),
             start_new_session=True,
             preexec_fn=die_with_parent(os.getpid()),
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         os.close(events)
+        if orders is not None:
+            os.close(orders)
         short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
         raise (UserError if short else BadConfiguration)(f"{launch.argv[0]} cannot be started: {error}") from None
     finally:
         os.close(events_of_child)
+        if orders_of_child is not None:
+            os.close(orders_of_child)
     assert popen.stdout is not None
     assert popen.stderr is not None
-    process = Process(launch.rank, popen.pid, os.dup(popen.stdout.fileno()), os.dup(popen.stderr.fileno()), events)
+    process = Process(launch.rank, popen.pid, os.dup(popen.stdout.fileno()), os.dup(popen.stderr.fileno()), events, orders)
     popen.stdout.close()
     popen.stderr.close()
     popen.returncode = 0  # reap() waits for it; without a code Popen's finalizer would wait as well

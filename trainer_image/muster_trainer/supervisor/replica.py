@@ -12,9 +12,9 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from muster_contract.codes import ExitCode, signal_name
-from muster_contract.environment import PEERS_LOST_SIGNAL, RESCUE_SECONDS, ReplicaEnvironment, path_in
+from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
-from muster_contract.events import Activity, Commit, CommitReason, Evaluation, Event, Pace, Save, Step
+from muster_contract.events import Activity, Commit, CommitReason, Evaluation, Event, Pace, Save, Step, Waiting
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
@@ -36,10 +36,12 @@ from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.status_posts import status_variables
 from muster_trainer.supervisor.succession import Succession
+from muster_trainer.supervisor.survivors import Survivors, order
 from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
+LEAVE_SECONDS = 2.0  # how long processes that can wait for the next attempt may take to leave a broken world
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
 DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
@@ -63,13 +65,13 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
         _write(words, environ)
         return words.code
     reporter, starter, history = Reporter(replica, say, inbox.wake), Starter(inbox), HistoryWriter(say)
-    memories = Memories(say)
+    memories, survivors = Memories(say), Survivors()
     standby = replica.standby
     while True:
         words, report = (
             _stand_by(environ, replica, starter)
             if standby
-            else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories)
+            else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories, survivors=survivors)
         )
         succession = Succession(reporter, inbox, words, report, standby=standby)
         world = succession.await_world()
@@ -77,6 +79,7 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
             words = succession.words
             break
         environ, standby = with_world(environ, world), False
+    survivors.end()
     starter.close()
     _write(words, environ)
     reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
@@ -96,7 +99,14 @@ def _is_bundled(spec: TrainerSpec) -> bool:
 
 
 def _live(
-    environ: Mapping[str, str], inbox: SignalInbox, reporter: Reporter, *, starter: Starter, history: HistoryWriter, memories: Memories
+    environ: Mapping[str, str],
+    inbox: SignalInbox,
+    reporter: Reporter,
+    *,
+    starter: Starter,
+    history: HistoryWriter,
+    memories: Memories,
+    survivors: Survivors,
 ) -> tuple[LastWords, Report]:
     """Runs one attempt. Its last words and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
@@ -119,6 +129,7 @@ def _live(
                 starter=starter,
                 listener=listener,
                 history=history,
+                survivors=survivors,
             )
             words = life.run()
             history.write(replica, life.history(words), environ)
@@ -212,6 +223,7 @@ class Replica:
         starter: Starter,
         listener: Listener | None,
         history: HistoryWriter,
+        survivors: Survivors,
     ) -> None:
         self._replica = replica
         self._spec = spec
@@ -224,6 +236,7 @@ class Replica:
         self._starter = starter
         self._listener = listener
         self._history = history
+        self._survivors = survivors
         self._state = RunState(first_rank=launches[0].rank)
         self._commit_reasons: set[CommitReason] = set()
         """Of commits since the stop request, and of all with reason Stop or Final."""
@@ -235,6 +248,7 @@ class Replica:
         self._stops_seen = 0
         self._stacks: tuple[Stack, ...] = ()
         self._held_until = 0.0
+        self._is_broken = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
@@ -243,12 +257,13 @@ class Replica:
         become_subreaper()
         try:
             self._start()
-            while any(process.running for process in self._processes):
+            while any(process.running and not process.waiting for process in self._processes):
                 ended = self._turn(self._ending.wait(time.monotonic()))
                 self._handle_stop_requests()
                 self._handle_reply()
                 self._handle_ends(ended)
                 self._carry_out_ending()
+            self._leave_survivors()
         finally:
             self._clear_descendants()
         self._drain_events()
@@ -281,7 +296,9 @@ class Replica:
         if self._listener:
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._publish()
-        for process in self._starter.start(self._launches, bundled=_is_bundled(self._spec)):
+        survivors = self._survivors.taken(self._launches)
+        new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=_is_bundled(self._spec))
+        for process in [*survivors.values(), *new]:
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
             self._readers.append(reader)
@@ -331,6 +348,8 @@ class Replica:
                 self._moved = time.monotonic()
                 if self._listener and not (isinstance(reader, Connection) and reader.is_post):
                     self._listener.posts.superseded = True
+            if isinstance(line.event, Waiting) and _is_bundled(self._spec):
+                self._process_of(reader.rank).waiting = True
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_seen > 0)
         self._record_of_attempt.add(lines)
         if lines and (problem := self._log.append(lines)):
@@ -338,6 +357,32 @@ class Replica:
         if reader.malformed:
             message = f"rank {reader.rank} wrote lines to MUSTER_EVENTS_FD that are not events; they are ignored"
             self._notice(NoticeReason.EVENTS_MALFORMED, message)
+
+    def _process_of(self, rank: int) -> Process:
+        return next(process for process in self._processes if process.rank == rank)
+
+    def _leave_survivors(self) -> None:
+        """Processes that wait for the next attempt go on, and count as ended here."""
+        launches = {launch.rank: launch for launch in self._launches}
+        for process in self._processes:
+            if process.running and process.waiting:
+                self._output.let_go(process)
+                self._survivors.add(process, launches[process.rank])
+
+    def _break_world(self) -> float:
+        """Makes processes that can wait for the next attempt leave a world that has lost a member. The seconds that they get for that."""
+        if not self._state.waits:
+            return 0.0
+        self._order_to_leave()
+        return LEAVE_SECONDS
+
+    def _order_to_leave(self) -> None:
+        """A collective that waits for a peer on a lost node fails then, because such a peer closes no connection."""
+        if not self._is_broken:
+            self._is_broken = True
+            for process in self._processes:
+                if process.running and not process.waiting:
+                    order(process, leave=self._replica.attempt)
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         before, self._state = self._state, with_notice(self._state, Notice(message, reason))
@@ -365,16 +410,13 @@ class Replica:
             if reply.dump and not self._held_until:
                 self._dump()
             now = max(time.monotonic(), self._held_until)
-            rescue = 0.0 if reply.dump else self._rescue_seconds
-            if rescue and not reply.grace_seconds and not self._ending.termed:
-                self._tell_of_lost_peers()
+            is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, who hold the steps of the attempt before
+            rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
+            if not (reply.end or reply.dump or reply.grace_seconds):
+                now += self._break_world()
+            if rescue and not (reply.grace_seconds or self._ending.termed):
+                self._order_to_leave()
             self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))
-
-    def _tell_of_lost_peers(self) -> None:
-        """The world is broken. A collective that waits for a peer on a lost node fails then, and the process can save."""
-        for process in self._processes:
-            if process.handles(PEERS_LOST_SIGNAL):
-                process.send(PEERS_LOST_SIGNAL)
 
     @property
     def _rescue_seconds(self) -> float:
@@ -399,9 +441,11 @@ class Replica:
             if code in STOPPED:
                 self._ending.by(now, now + self._spec.grace_seconds)
             elif code == ExitCode.PEER_LOST:
-                self._ending.by(now + ECHO_SECONDS, now + ECHO_SECONDS + grace)
+                later = now + max(ECHO_SECONDS, self._break_world())
+                self._ending.by(later, later + grace)
             elif code != ExitCode.COMPLETED:
-                self._ending.by(now, now + grace)
+                later = now + self._break_world()
+                self._ending.by(later, later + grace)
 
     def _carry_out_ending(self) -> None:
         now = time.monotonic()
@@ -435,7 +479,7 @@ class Replica:
     @property
     def _spare(self) -> frozenset[int]:
         """The pids of descendants that are no processes of an attempt."""
-        return self._history.uploads | ({self._starter.spare} if self._starter.spare else set())
+        return self._history.uploads | self._survivors.pids | ({self._starter.spare} if self._starter.spare else set())
 
     def _drain_events(self) -> None:
         self._accept()
@@ -456,6 +500,24 @@ class Replica:
             peer_lost=self._peer_lost,
         )
 
+    def _ends_of_survivors(self) -> list[End]:
+        """Of processes that have lost their peers, and wait for the next attempt."""
+        return [
+            End(
+                rank=process.rank,
+                exit_code=ExitCode.PEER_LOST,
+                signal=None,
+                requested=False,
+                tail=[],
+                error=self._state.errors.get(process.rank),
+                starting=False,
+                uses_contract=True,
+                peer_lost=self._peer_lost,
+            )
+            for process in self._processes
+            if process.running and process.waiting
+        ]
+
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. Later attempts do not count: it may have run
         before, perhaps on another node."""
@@ -463,7 +525,7 @@ class Replica:
         return self._replica.attempt == 0 and silent and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
 
     def _last_words(self) -> LastWords:
-        ends = [self._end(ended) for ended in self._ends]
+        ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
         outcome = judge(
             ends,
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.

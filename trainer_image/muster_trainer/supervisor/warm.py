@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process, die_with_parent, start
@@ -38,10 +39,10 @@ class Starter:
 
     def start(self, launches: list[Launch], *, bundled: bool) -> Iterator[Process]:
         """One process after the other. Raises as `processes.start` does."""
-        self.warm_up(launches[0].env, bundled=bundled)
         for launch in launches:
+            self.warm_up(launch.env, bundled=bundled)
             warm = self._parent.start(launch) if self._parent and self._parent.ready else None
-            yield warm or start(launch)
+            yield warm or start(launch, takes_orders=bundled)
 
     def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
         """Imports what the processes are forked with, once, and waits for it."""
@@ -93,9 +94,13 @@ class WarmParent:
     def start(self, launch: Launch) -> Process | None:
         """A process forked for this launch; None if that fails, and the process must be started cold."""
         pipes = [os.pipe() for _ in range(3)]
+        orders_of_child, orders = os.pipe()
         try:
-            descriptors = [writer for _, writer in pipes] + ([] if launch.memory is None else [launch.memory])
-            socket.send_fds(self._socket, [json.dumps(dict(launch.env)).encode()], descriptors)
+            stdout_of_child, stderr_of_child, events_of_child = (writer for _, writer in pipes)
+            passed = {EVENTS_FD: events_of_child, ORDERS_FD: orders_of_child}
+            passed |= {} if launch.memory is None else {MEMORY_FD: launch.memory}
+            request = json.dumps({"environ": dict(launch.env), "passed": list(passed)})
+            socket.send_fds(self._socket, [request.encode()], [stdout_of_child, stderr_of_child, *passed.values()])
             self._socket.settimeout(ANSWER_SECONDS)
             answer = self._answer()
         except OSError:
@@ -103,13 +108,14 @@ class WarmParent:
         finally:
             for _, writer in pipes:
                 os.close(writer)
+            os.close(orders_of_child)
         stdout, stderr, events = (reader for reader, _ in pipes)
         if answer is None or not isinstance(answer.get("pid"), int):
-            for reader in (stdout, stderr, events):
-                os.close(reader)
+            for each in (stdout, stderr, events, orders):
+                os.close(each)
             self.close()
             return None
-        return Process(launch.rank, answer["pid"], stdout, stderr, events)
+        return Process(launch.rank, answer["pid"], stdout, stderr, events, orders)
 
     def close(self) -> None:
         """Ends it; what it has forked goes on."""

@@ -28,6 +28,9 @@ has these functions, the same for all frameworks:
     tensor_parallel_plan(model)       PyTorch, for tensor parallelism: {layer name or pattern: how it is cut up}, as
                                       Colwise, Rowwise, ColwiseGathered or a torch ParallelStyle
 
+    SURVIVES = True                   optional, PyTorch with DDP: the process may go on after the loss of a peer, in a new process
+                                      group. So the module holds no group of its own, and all state is in model and optimizer
+
 The Pipeline strategy needs a torch.nn.Sequential of build_model, each of whose layers takes and gives one tensor.
 `config` is the job's: `config.learningRate` or `config["learningRate"]`; keys of your own are passed on as they are.
 Samples are chosen by Muster, a pure function of (seed, step); random numbers are seeded in each step.
@@ -78,6 +81,8 @@ class Task:
     identity: Mapping[str, Any]
     tensor_parallel_plan: Callable[[Any], Mapping[str, Any]] | None = None
     schedule: Callable[[int, Config], float] | None = None
+    survives: bool = False
+    """Whether its process may go on in another world."""
 
     def scheduled(self, step: int) -> float:
         """The factor of the learning rate at `step` (from 0), by the task's schedule. Raises UserError."""
@@ -112,7 +117,7 @@ def load_task(spec: TrainerSpec) -> Task:
         module = module_of(framework, spec.task)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
-        return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache)
+        return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
     if spec.module is None:
         raise BadConfiguration(f"spec.trainer.{spec.entry_point} is run by the supervisor and not by a bundled strategy")
     config = read_config(spec.config, COMMON_KEYS, others_allowed=True)
@@ -146,6 +151,7 @@ def _task(
     identity: Mapping[str, Any],
     cache: Path | None,
     dataset: Callable[..., Any] | None = None,
+    survives: bool = False,
 ) -> Task:
     """`dataset` replaces the function of the module."""
     take = partial(_function, module, title)
@@ -164,6 +170,7 @@ def _task(
         identity={**identity, "spec.trainer.config.seed": config.seed, "samples in the data set": len(train)},
         tensor_parallel_plan=take("tensor_parallel_plan", 1) if hasattr(module, "tensor_parallel_plan") else None,
         schedule=take("schedule", 2) if hasattr(module, "schedule") else None,
+        survives=survives or getattr(module, "SURVIVES", False) is True,
     )
 
 

@@ -14,6 +14,7 @@ from muster_trainer.snapshots.choice import Found
 from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import Ranks
+from muster_trainer.training.survivor import Kept
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,20 @@ class PeersMemory(Protocol):
         """Waits until the snapshot under way is complete."""
 
 
+class Survival(Protocol):
+    """How a process goes on in another world after the loss of a peer. The new world has the same shape."""
+
+    def hang_up(self) -> None:
+        """Leaves the world that has lost a member, without a collective. The state is then that after the last step."""
+
+    def rejoin(self, done: int, meanwhile: Callable[[], None]) -> None:
+        """Joins the world that the environment names, with the state after step `done`. `meanwhile` is called again and again while other
+        ranks are waited for, and may raise to end that."""
+
+    def adopt(self) -> None:
+        """Gives all ranks the newest state that one has kept. Every rank calls it, also new processes."""
+
+
 class EvaluationEngine(Protocol):
     """Reads checkpoints and measures the model. The evaluator needs nothing else."""
 
@@ -110,6 +125,10 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     learning_rate: float
     rescues: bool = False
     """Whether `rescue` of this rank may return a part."""
+    survival: Survival | None = None
+    """Absent: this process ends after the loss of a peer."""
+    kept: Kept | None = None
+    """What the ranks of this world have kept of the one before."""
     memory: PeersMemory | None = None
     """Absent: no snapshots are kept in memory."""
     refuses: frozenset[str] = frozenset()
@@ -132,8 +151,8 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         all of it, or has begun to change it."""
         return None
 
-    def part(self) -> None:
-        """Breaks the connections to the peers, so that a collective that waits for them fails. Called in another thread."""
+    def disconnect(self) -> None:
+        """Makes the collective under way fail, on this rank and on others. Any thread may call it."""
         return
 
     def keep(self, step: int, event: str | None) -> bool:

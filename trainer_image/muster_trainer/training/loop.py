@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from muster_contract.codes import ExitCode
-from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
-from muster_contract.errors import PeerLost, StorageUnavailable, TrainerError, UserError
+from muster_contract.environment import NAMES, RESCUE_SECONDS, ReplicaEnvironment
+from muster_contract.errors import ConnectionLost, PeerLost, StorageUnavailable, TrainerError, UserError
 from muster_contract.events import (
     Activity,
     CommitReason,
@@ -27,7 +28,7 @@ from muster_contract.events import (
 )
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
-from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, read_back, select
+from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, newest_step, read_back, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.checkpoint.objects import location_of
 from muster_trainer.data import Order, batches_in_order
@@ -39,12 +40,13 @@ from muster_trainer.host.stopping import StopRequest
 from muster_trainer.snapshots.choice import Found
 from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
-from muster_trainer.training.engine import Engine, StepOutcome, rate_share
+from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
+from muster_trainer.training.survivor import Kept, Survivor
 
 _SAMPLES_NAMED = 8
 _GOING_ON = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
@@ -74,6 +76,9 @@ class Training:
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.memory = self.engine.memory
+        self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self.engine.disconnect)
+        self.is_stopping = False
+        self.is_new = True
         self.unregistered = False
         self.export = Export.of(self.task, self.spec)
         self.done: int | None = None
@@ -86,13 +91,52 @@ class Training:
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
-        try:
-            return self._train()
-        except PeerLost:
-            self._rescue()
-            raise
+        while True:
+            try:
+                return self._train()
+            except PeerLost as error:
+                if not self._wait_for_next_world(error):
+                    self._rescue()
+                    raise
+
+    def _wait_for_next_world(self, error: PeerLost) -> bool:
+        """Whether this process goes on in the next attempt, with the state after step `done`."""
+        lost = isinstance(error, ConnectionLost)
+        survival = self.engine.survival
+        if not lost or survival is None or self.done is None or self.is_stopping or not self.survivor.may_wait:
+            return False
+        survival.hang_up()
+        if not self.survivor.wait(done=self.done, last=self.last, message=str(error), rescue=self._rescue):
+            return False
+        self.summaries.close()
+        self.is_new = False
+        return True
+
+    def _rejoin(self, survival: Survival, done: int) -> None:
+        """Joins the next world, and reports as a new process does."""
+        self.events.phase(Activity.STARTING)
+        self._report_whole_state()
+        with self.survivor.joining(self._rescue_in_advance) as meanwhile:
+            try:
+                survival.rejoin(done, meanwhile)
+            except PeerLost:
+                raise
+            except Exception as error:  # whatever it is, a new process can do it
+                raise PeerLost(f"this process cannot go on in attempt {os.environ[NAMES['attempt']]}: {describe(error)}") from error
+        self.env = ReplicaEnvironment.from_environment(os.environ)
+        if self.saver and self.spec.checkpoint:  # until now this process has saved as a member of the world before
+            self.saver.break_off()
+            self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
+        self.events.fingerprint(self.engine.fingerprint())
+        self.survivor.survived(done)
+
+    def _rescue_in_advance(self) -> None:
+        self._rescue()
+        self.events.phase(Activity.STARTING)
 
     def _train(self) -> ExitCode:
+        if not self.is_new and self.engine.survival and self.done is not None:
+            self._rejoin(self.engine.survival, self.done)
         if self.export:
             agree(self.engine, self.export.claim)
         self.first = first = self._resume()
@@ -135,10 +179,12 @@ class Training:
         """Agrees on the checkpoint or the snapshot with all ranks, restores it, and gives the steps done."""
         self.events.phase(Activity.RESTORING)
         found = self.memory.newest() if self.memory else None
-        point = agree_on_resume_point(self.engine, lambda: self._choose(found))
+        kept = self.engine.kept
+        point = agree_on_resume_point(self.engine, lambda: self._choose(kept, found))
         is_from_memory = point.source is ResumeSource.MEMORY
+        is_kept = point.source is ResumeSource.SURVIVORS
         # A save at a stop leaves out the evaluation that is due after the step, and so may a snapshot.
-        self.unmeasured = is_from_memory or (point.reason is not None and point.reason.is_urgent)
+        self.unmeasured = is_from_memory or is_kept or (point.reason is not None and point.reason.is_urgent)
         self.unregistered = point.storage_error is not None
         if self.engine.rank == 0:
             self._tell_of_memory(point, found)
@@ -148,31 +194,48 @@ class Training:
         if point.location is not None:
             assert self.saver is not None
             self.saver.step, self.saver.path = point.step, point.location
+            self.done = None  # what this process has kept is overwritten
             with read_back(point.location) as folder:
                 self.engine.load(folder)
+        if is_kept and self.engine.survival:
+            if self.done != point.step:
+                self.done = None  # the same
+            self.engine.survival.adopt()
         if self.memory:
             if is_from_memory and found:
                 self.memory.restore(found)
                 self.last = _step_of(found)
             self.memory.start(point.step)
         if self.engine.rank == 0:
-            self.events.emit(point.event())
+            self.events.emit(replace(point.event(), survivors=kept.survivors if kept else 0))
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
+            if is_kept and kept:
+                start = f"{kept.survivors} of {len(kept.steps)} processes go on at step {point.step}"
             if is_from_memory and found:
                 start = f"resumed at step {point.step} from the memory of the replicas"
                 if self.last is not None:
                     self.events.emit(self.last)  # the attempt that did the step may have ended before it could
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
-        if self.engine.rescues:
-            self.events.emit(WholeState())
+        if self.is_new:
+            self._report_whole_state()
         return point.step
 
-    def _choose(self, found: Found | None) -> ResumePoint:
-        """The newest checkpoint, or the snapshot in memory that was `found` if it is newer. It is also used while the storage is away."""
+    def _report_whole_state(self) -> None:
+        if self.engine.rescues:
+            self.events.emit(WholeState(waits=self.engine.survival is not None and self.survivor.may_wait))
+
+    def _choose(self, kept: Kept | None, found: Found | None) -> ResumePoint:
+        """The newest checkpoint, or what survivors have `kept`, or the snapshot in memory that was `found`, if that is newer. It is also
+        used while the storage is away."""
         from_memory = ResumePoint(step=found.step, source=ResumeSource.MEMORY) if found else None
+        if kept is not None and kept.newest is not None:
+            from_memory = ResumePoint(step=kept.newest, source=ResumeSource.SURVIVORS)
         if self.saver is None or self.spec.checkpoint is None:
             return from_memory or ResumePoint()
         try:
+            if kept and from_memory and (committed := newest_step(self.spec.checkpoint, self.saver.store.fence) or 0) <= from_memory.step:
+                self.saver.store.register(Selection(None, None, None, ()), step=from_memory.step)
+                return replace(from_memory, committed_step=committed or None)
             selection = select(self.spec.checkpoint, self.saver.store.fence)
             if selection.manifest and selection.commit:
                 check_identity(selection.manifest, self._identity, selection.commit.path)
@@ -251,6 +314,7 @@ class Training:
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
             message = f"{problem}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
+            self.done = None  # the state has these numbers, and nothing goes on from it
             raise of_all(self.engine, UserError(message))
         if self.engine.rank == 0 and not self.lost_numbers:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
@@ -371,6 +435,7 @@ class Training:
         )
 
     def _stop(self, done: int) -> ExitCode:
+        self.is_stopping = True
         self.events.phase(Activity.STOPPING)
         self.summaries.close()
         if self.memory is not None and self.memory.between.newest != done:
@@ -423,10 +488,13 @@ class Training:
         self.events.error(code, message)
         self.events.complain(message)
 
-    def _saver(self, checkpoint: CheckpointSpec) -> Saver:
+    def _saver(self, checkpoint: CheckpointSpec, *, seconds: float = 0.0) -> Saver:
+        """`seconds`: what one rank needs to write all parts, as far as this process has measured it."""
         store = Store(location_of(checkpoint.directory), Fence(self.env.job_created, self.env.attempt), checkpoint.keep)
         interval = SaveInterval(checkpoint, job_created=self.env.job_created, failures=self.env.attempt)
-        return Saver(store, self.engine, self.events, interval)
+        saver = Saver(store, self.engine, self.events, interval)
+        saver.seconds = seconds
+        return saver
 
     # evaluation
 

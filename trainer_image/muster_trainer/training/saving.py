@@ -117,6 +117,12 @@ class Saver:
             if claimed and self.path != directory:
                 self.store.abandon(directory)
 
+    def break_off(self) -> None:
+        """Leaves the save in flight to its thread, because the world is gone. What it has written is removed when it ends."""
+        if self._flight is not None:
+            flight, self._flight = self._flight, None
+            flight.work.add_done_callback(lambda _: files.remove_staging(flight.staging, flight.directory))
+
     def advance(self) -> None:
         """Continues the save in flight, if there is one. Call it at a step at which no rank is busy."""
         if self._flight is not None:

@@ -53,6 +53,7 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
         record,
         step_resumed=resumed.step,
         resumed_from=resumed.source,
+        survivors=resumed.survivors or None,
         step_committed=record.step_committed if resumed.committed_step is None else resumed.committed_step,
         step_skipped=_skipped_step(status, facts, resumed),
         steps_lost=max(0, done - resumed.step),
@@ -83,7 +84,7 @@ def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> 
 def _verified(newest_commit: CheckpointStatus | None, facts: Facts, resumed: Resumed) -> CheckpointStatus | None:
     """The newest commit after an attempt resumed: the one that it read. The fence makes later commits void. A commit that was not reported,
     such as one of a world that saved when it was asked to stop, became valid by now, or by the time of the later one."""
-    if resumed.source is ResumeSource.MEMORY:
+    if resumed.source in (ResumeSource.MEMORY, ResumeSource.SURVIVORS):
         return newest_commit
     if resumed.step == 0:
         return None

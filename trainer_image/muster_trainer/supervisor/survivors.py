@@ -1,0 +1,105 @@
+"""The training processes that wait for the world of the next attempt (`muster_trainer.training.survivor`), between two attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from muster_contract.environment import NAMES, RESCUE_SECONDS
+from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.process_table import descendants
+from muster_trainer.supervisor.processes import Process, reap
+
+LEAVING_SECONDS = 2 * RESCUE_SECONDS
+"""For a process without a next world: it saves what it holds, and ends."""
+KILLED_SECONDS = 5.0
+"""After SIGKILL, until a process that is stuck in the kernel is left alone."""
+_TURN = 0.02
+MOVING = frozenset(
+    {
+        *(NAMES["attempt"], NAMES["world_address"], "TORCHELASTIC_RESTART_COUNT"),
+        *("MASTER_ADDR", "MASTER_PORT", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    }
+)
+"""Variables that may differ between the worlds of a process: which attempt it is, and where its ranks meet."""
+
+
+class Survivors:
+    """The processes of the attempt that has ended, each with the launch that it was started with."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Process, Launch]] = {}
+
+    @property
+    def pids(self) -> set[int]:
+        """Their ids, and those of the processes that read their samples."""
+        own = {process.pid for process, _ in self._waiting.values()}
+        return own.union(*map(descendants, own))
+
+    def add(self, process: Process, launch: Launch) -> None:
+        self._waiting[process.rank] = process, launch
+
+    def taken(self, launches: list[Launch]) -> dict[int, Process]:
+        """Those that go on in the processes of the next attempt, by rank. The others save and end first, so that the next attempt reads
+        what they save."""
+        going_on: dict[int, Process] = {}
+        reap([process for process, _ in self._waiting.values()])
+        for launch in launches:
+            process, before = self._waiting.get(launch.rank, (None, None))
+            if process and before and process.running and goes_on(before.env, launch.env) and order(process, world=moved(launch.env)):
+                del self._waiting[launch.rank]
+                going_on[launch.rank] = replace(process, waiting=False)
+        self.end()
+        return going_on
+
+    def end(self) -> None:
+        """Ends those that wait. They save what they hold, unless they have done so."""
+        left = [process for process, _ in self._waiting.values()]
+        self._waiting = {}
+        for process in left:
+            dismiss(process)
+        limit = time.monotonic() + LEAVING_SECONDS
+        while any(process.running for process in left) and time.monotonic() < limit + KILLED_SECONDS:
+            reap(left)
+            if time.monotonic() > limit:
+                for process in left:
+                    process.kill_group()
+            time.sleep(_TURN)
+        for process in left:
+            for descriptor in (process.events, process.stdout, process.stderr):
+                os.close(descriptor)
+
+
+def goes_on(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a process with the variables `before` may go on with those `after`: the world has the same shape, and the job is the same."""
+    return {name for name, _ in before.items() ^ after.items()} <= MOVING
+
+
+def moved(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a survivor takes over. All of them, because the process may have changed them (an address for a name)."""
+    return {name: env[name] for name in sorted(MOVING) if name in env}
+
+
+def order(process: Process, **content: object) -> bool:
+    """Sends an order to a process. False if it takes none, or has ended."""
+    if process.orders is None:
+        return False
+    try:
+        os.write(process.orders, json.dumps(content).encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def dismiss(process: Process) -> None:
+    """There is no next world for this process."""
+    if process.orders is not None:
+        with suppress(OSError):
+            os.close(process.orders)
+        process.orders = None
+    process.send(signal.SIGTERM)
