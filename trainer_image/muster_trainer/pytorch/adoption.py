@@ -16,7 +16,8 @@ from muster_trainer.training.survivor import Kept
 
 
 def adopt(kept: Kept, parallel: ParallelModel, initial_numbers: Groups, *, device: torch.device) -> None:
-    """Sends the state to the ranks that need it, or receives it. Every rank calls it. Each rank holds the whole model."""
+    """Sends the state to the ranks that need it, or receives it. Every rank calls it. Each rank holds the whole model. `device` is that
+    of messages."""
     rank, receivers = dist.get_rank(), kept.receivers
     if not receivers:
         return
@@ -26,21 +27,20 @@ def adopt(kept: Kept, parallel: ParallelModel, initial_numbers: Groups, *, devic
     with detect_peer_loss():
         dist.broadcast_object_list(listed, src=kept.source, device=device)
         if rank in receivers:
-            table = {box: torch.empty(box.sizes, dtype=DTYPES[box.dtype]) for box in listed[0]}
-        _exchange(kept, [tensor for tensor in table.values() if tensor.numel()])
+            table = {box: torch.empty(box.sizes, dtype=DTYPES[box.dtype], device=device) for box in listed[0]}
+        _exchange(kept, [tensor.to(device).contiguous() for tensor in table.values() if tensor.numel()])
         broadcast_together(module.buffers(), source=kept.source)  # also those that are in no checkpoint
     if rank in receivers:
         state.restore(module, optimizer, table)
 
 
 def _exchange(kept: Kept, tensors: list[torch.Tensor]) -> None:
-    """All messages are under way at once; Gloo needs the tensors until they have gone."""
+    """All messages are under way at once."""
     rank = dist.get_rank()
-    messages: list[tuple[torch.Tensor, Any]] = []
+    messages: list[dist.P2POp] = []
     if rank == kept.source:
-        numbers = [tensor.cpu().contiguous() for tensor in tensors]
-        messages = [(tensor, dist.isend(tensor, receiver)) for receiver in kept.receivers for tensor in numbers]
+        messages = [dist.P2POp(dist.isend, tensor, receiver) for receiver in kept.receivers for tensor in tensors]
     elif rank in kept.receivers:
-        messages = [(tensor, dist.irecv(tensor, kept.source)) for tensor in tensors]
-    for _, message in messages:
+        messages = [dist.P2POp(dist.irecv, tensor, kept.source) for tensor in tensors]
+    for message in dist.batch_isend_irecv(messages) if messages else ():
         message.wait()

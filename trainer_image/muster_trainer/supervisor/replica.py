@@ -370,11 +370,11 @@ class Replica:
                 self._survivors.add(process, launches[process.rank])
 
     def _break_world(self) -> float:
-        """Makes processes that can wait for the next attempt leave a world that has lost a member. The seconds that they get for that."""
-        if not self._state.waits:
-            return 0.0
-        self._order_to_leave()
-        return LEAVE_SECONDS
+        """Makes processes that can save, or wait for the next attempt, leave a world that has lost a member. Returns the seconds that they
+        get to report that they wait."""
+        if self._state.rescues:
+            self._order_to_leave()
+        return LEAVE_SECONDS if self._state.waits else 0.0
 
     def _order_to_leave(self) -> None:
         """A collective that waits for a peer on a lost node fails then, because such a peer closes no connection."""

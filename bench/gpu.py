@@ -1,0 +1,221 @@
+"""Training and recovery on a machine with an NVIDIA GPU: `python -m bench.gpu`, or `make bench-gpu`. Prints JSON lines.
+
+All processes share the GPUs that are there. More than one process on a GPU needs NCCL 2.30 or later. Every job runs under `muster run`.
+Its losses are compared bit by bit with those of the same job without a failure. The figures of `recovery` are seconds from a kill to the
+first new step; no other job runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.support.local_jobs import LocalJob, job
+from tests.support.waiting import wait_until
+
+STARTS = Path(__file__).with_name("plain") / "cuda_starts.py"
+CONFIG: dict[str, Any] = {"epochs": 12, "seed": 7, "deterministic": True}
+DELAY = 0.02
+FORKED = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics\n"
+LARGE = """
+import torch
+from torch import nn, optim
+from muster_trainer.pytorch.digits import dataset, loss, metrics
+
+SURVIVES = True
+
+def build_model(config):
+    return nn.Sequential(nn.Linear(64, 6400), nn.ReLU(), nn.Linear(6400, 6400), nn.ReLU(), nn.Linear(6400, 10))
+
+def optimizer(model, config):
+    return optim.AdamW(model.parameters(), lr=1e-5)
+"""
+"""165 MB of weights, and 330 MB of the optimizer."""
+
+Losses = dict[int, str]
+
+
+def document(
+    strategy: str, *, size: int = 2, delay: float = 0.0, module: str = "", config: Mapping[str, Any] | None = None, **spec: Any
+) -> Any:
+    settings = {**CONFIG, "stepDelaySeconds": delay, **(config or {})}
+    entry = {"module": module, "config": settings} if module else {"task": "digits", "config": settings}
+    fields = {"batch": {"globalSize": 64}, "checkpoint": {"everySteps": 1000}, "recovery": {"infrastructure": {"limit": -1}}}
+    return job(replicas=size, strategy=strategy, trainer=entry, **{**fields, **spec})
+
+
+def run(folder: Path, written: Any, **env: str) -> LocalJob:
+    """Runs a job to its end."""
+    folder.mkdir(parents=True)
+    (folder / "forked.py").write_text(FORKED)
+    (folder / "large.py").write_text(LARGE)
+    local_job = LocalJob(folder)
+    process = local_job.start(local_job.write(written), env=env)
+    output = process.communicate(timeout=240)[0]
+    if process.returncode:
+        raise RuntimeError(f"exit code {process.returncode}: {output[-3000:]}")
+    return local_job
+
+
+def losses_of(local_job: LocalJob) -> Losses:
+    return {event["step"]: event["lossHex"] for event in local_job.events("step")}
+
+
+def farthest(ours: Losses, theirs: Losses) -> float:
+    """The largest difference of two curves."""
+    assert ours.keys() == theirs.keys(), f"{len(ours)} and {len(theirs)} steps"
+    return max(abs(float.fromhex(ours[step]) - float.fromhex(theirs[step])) for step in ours)
+
+
+def with_kills(folder: Path, written: Any, *, kills: int, like: Losses, every: int = 30, **env: str) -> dict[str, Any]:
+    """Kills the ranks in turn while the job trains, and compares all losses. `seconds`: from each kill to the first new step."""
+    folder.mkdir(parents=True)
+    (folder / "forked.py").write_text(FORKED)
+    (folder / "large.py").write_text(LARGE)
+    local_job = LocalJob(folder)
+    seconds: list[float] = []
+    with local_job.running(local_job.write(written), env=env):
+        local_job.wait_for_step(20)
+        for number in range(kills):
+            local_job.wait_for_step(20 + every * number)
+            victim = (number + 1) % 2
+            at = time.time()
+            os.kill(local_job.pid_of(f"worker-{victim}", attempt=number), signal.SIGKILL)
+            attempt = number + 1
+            wait_until(lambda attempt=attempt: _steps(local_job, attempt), f"a step of attempt {attempt}", 60)
+            seconds.append(_steps(local_job, attempt)[0] - at)
+        code = local_job.process.wait(timeout=240) if local_job.process else 1
+        story = local_job.story()
+    if code:
+        raise RuntimeError(f"exit code {code}: {story[-3000:]}")
+    records = [record for record in local_job.attempts if record["attempt"]]
+    return {
+        "equal": losses_of(local_job) == like,
+        "seconds": [round(each, 2) for each in seconds],
+        "median": round(statistics.median(seconds), 2),
+        "resumedFrom": [record.get("resumedFrom") for record in records],
+        "stepsLost": [record.get("stepsLost") for record in records],
+        "survived": len(local_job.events("survived")),
+        "reasons": sorted({record["reason"] for record in local_job.attempts}),
+    }
+
+
+def _steps(local_job: LocalJob, attempt: int) -> list[float]:
+    return sorted(event["time"] for event in local_job.events("step") if event["attempt"] == attempt)
+
+
+# the parts
+
+
+def machine(folder: Path, options: argparse.Namespace) -> Any:
+    """Seconds of the parts of a start, in two bare processes."""
+    done = subprocess.run([sys.executable, str(STARTS)], capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-3000:]
+
+
+def strategies(folder: Path, options: argparse.Namespace) -> Any:
+    """Every strategy of PyTorch without a failure, and with two kills. `fromCPU`: the largest difference from the same job on the CPU."""
+    memory = {"checkpoint": {"everySteps": 1000, "memory": {"everySteps": 1}}}
+    kinds: dict[str, dict[str, Any]] = {
+        "single": {"strategy": "DDP", "size": 1, "checkpoint": {"everySteps": 10}},
+        "DDP": {"strategy": "DDP"},
+        "DDP, four processes": {"strategy": "DDP", "size": 4},
+        "DDP, Gloo": {"strategy": "DDP", "options": {"communication": "Gloo"}},
+        "DDP, not in place": {"strategy": "DDP", "module": "forked", "config": {"model": "mlp", "hidden": [64]}},
+        "DDP, bfloat16": {"strategy": "DDP", "config": {"precision": "BFloat16"}},
+        "DDP, memory": {"strategy": "DDP", **memory},
+        "FSDP": {"strategy": "FSDP", **memory},
+        "TensorParallel": {"strategy": "TensorParallel", **memory},
+        "Pipeline": {"strategy": "Pipeline", **memory},
+    }
+
+    def one(item: tuple[str, dict[str, Any]]) -> tuple[str, Any]:
+        name, kind = item
+        place = folder / name.replace(" ", "-").replace(",", "")
+        try:
+            like = losses_of(run(place / "like", document(**kind)))
+            cpu = losses_of(run(place / "cpu", document(**kind), CUDA_VISIBLE_DEVICES=""))
+            found = {"fromCPU": farthest(like, cpu)}
+            if kind.get("size", 2) > 1:
+                found |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
+            return name, found
+        except Exception as error:  # noqa: BLE001 (the other parts go on)
+            return name, f"{type(error).__name__}: {error}"[-1500:]
+
+    wanted = [item for item in kinds.items() if not options.only or item[0] in options.only]
+    with ThreadPoolExecutor(options.at_once) as pool:
+        return dict(pool.map(one, wanted))
+
+
+def across(folder: Path, options: argparse.Namespace) -> Any:
+    """A job trains one part on the GPU and the rest on the CPU, and the other way round. The differences from the GPU alone."""
+    whole = losses_of(run(folder / "whole", document("DDP", size=1)))
+    found = {}
+    for name, first, second in (("GPU to CPU", {}, {"CUDA_VISIBLE_DEVICES": ""}), ("CPU to GPU", {"CUDA_VISIBLE_DEVICES": ""}, {})):
+        place = folder / name.replace(" ", "-")
+        place.mkdir()
+        local_job = LocalJob(place)
+        written = local_job.write(document("DDP", size=1, delay=DELAY))
+        with local_job.running(written, env=first) as process:
+            local_job.wait_for_step(60)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        with local_job.running(written, "--resume", env=second) as process:
+            if process.wait(timeout=120):
+                raise RuntimeError(local_job.story()[-3000:])
+        found[name] = {"difference": farthest(losses_of(local_job), whole), "resumedAt": local_job.events("resumed")[-1]["step"]}
+    return found
+
+
+def recovery(folder: Path, options: argparse.Namespace) -> Any:
+    """Medians over many kills, one job at a time."""
+    found = {}
+    kinds: dict[str, dict[str, Any]] = {
+        "in place": {"strategy": "DDP"},
+        "forked": {"strategy": "DDP", "module": "forked", "config": {"model": "mlp", "hidden": [64]}},
+        "in place, 500 MB": {"strategy": "DDP", "module": "large"},
+    }
+    for name, kind in kinds.items():
+        epochs = 2 + options.times * 30 // 22
+        config = {**kind.get("config", {}), "epochs": epochs}
+        kind = {**kind, "config": config}
+        place = folder / name.replace(" ", "-").replace(",", "")
+        like = losses_of(run(place / "like", document(**kind)))
+        found[name] = with_kills(place / "kills", document(**kind, delay=DELAY), kills=options.times, like=like)
+    return found
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {each.__name__: each for each in (machine, strategies, across, recovery)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="*", help="strategies of the part `strategies`")
+    parser.add_argument("--times", type=int, default=10, help="kills for each figure of `recovery`")
+    parser.add_argument("--at-once", type=int, default=1, help="jobs of `strategies` at a time")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-gpu-") as name:
+        for part in options.parts:
+            began = time.monotonic()
+            try:
+                figures = PARTS[part](Path(name) / part, options)
+            except Exception:  # noqa: BLE001 (the other parts go on)
+                figures = traceback.format_exc()[-3000:]
+            print(json.dumps({part: figures, "took": round(time.monotonic() - began, 1)}, indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()
