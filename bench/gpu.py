@@ -108,8 +108,19 @@ def with_kills(folder: Path, written: Any, *, kills: int, like: Losses, every: i
         "resumedFrom": [record.get("resumedFrom") for record in records],
         "stepsLost": [record.get("stepsLost") for record in records],
         "survived": len(local_job.events("survived")),
+        "phases": [_phases(record) for record in records],
+        "ready": [_ready(event) for event in local_job.events("fingerprint") if event["attempt"]],
         "reasons": sorted({record["reason"] for record in local_job.attempts}),
     }
+
+
+def _phases(record: Mapping[str, Any]) -> dict[str, float]:
+    return {name.removesuffix("Seconds"): round(seconds, 2) for name, seconds in record.get("phases", {}).items()}
+
+
+def _ready(event: Mapping[str, Any]) -> tuple[int, float, float]:
+    """The rank, and the seconds until its GPU and NCCL were ready."""
+    return event["rank"], round(event.get("deviceSeconds", 0.0), 2), round(event.get("collectivesSeconds", 0.0), 2)
 
 
 def _steps(local_job: LocalJob, attempt: int) -> list[float]:
@@ -127,12 +138,12 @@ def machine(folder: Path, options: argparse.Namespace) -> Any:
 
 def strategies(folder: Path, options: argparse.Namespace) -> Any:
     """Every strategy of PyTorch without a failure, and with two kills. `fromCPU`: the largest difference from the same job on the CPU."""
-    memory = {"checkpoint": {"everySteps": 1000, "memory": {"everySteps": 1}}}
+    memory = {"checkpoint": {"everySteps": 1000, "memory": {"everySteps": 1, "sizeMib": 64}}}
     kinds: dict[str, dict[str, Any]] = {
         "single": {"strategy": "DDP", "size": 1, "checkpoint": {"everySteps": 10}},
         "DDP": {"strategy": "DDP"},
         "DDP, four processes": {"strategy": "DDP", "size": 4},
-        "DDP, Gloo": {"strategy": "DDP", "options": {"communication": "Gloo"}},
+        "DDP, Gloo": {"strategy": "DDP", "communication": "Gloo"},
         "DDP, not in place": {"strategy": "DDP", "module": "forked", "config": {"model": "mlp", "hidden": [64]}},
         "DDP, bfloat16": {"strategy": "DDP", "config": {"precision": "BFloat16"}},
         "DDP, memory": {"strategy": "DDP", **memory},
@@ -179,6 +190,25 @@ def across(folder: Path, options: argparse.Namespace) -> Any:
     return found
 
 
+def refusals(folder: Path, options: argparse.Namespace) -> Any:
+    """The messages for processes without a GPU of their own, where NCCL may not share one."""
+    found = {}
+    for name, roles in (("same GPU", {"replicas": 2}), ("no GPU", {"replicas": 1, "processesPerReplica": 2})):
+        try:
+            run(folder / name.replace(" ", "-"), _refused(roles), NCCL_MULTI_RANK_GPU_ENABLE="0")
+            found[name] = "was not refused"
+        except RuntimeError as error:
+            found[name] = " ".join(str(error).split())[-600:]
+    return found
+
+
+def _refused(roles: Mapping[str, Any]) -> dict[str, Any]:
+    written = document("DDP")
+    written["spec"]["roles"]["worker"] = dict(roles)
+    written["spec"]["recovery"] = {"infrastructure": {"limit": 1}}
+    return dict(written)
+
+
 def recovery(folder: Path, options: argparse.Namespace) -> Any:
     """Medians over many kills, one job at a time."""
     found = {}
@@ -197,7 +227,9 @@ def recovery(folder: Path, options: argparse.Namespace) -> Any:
     return found
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {each.__name__: each for each in (machine, strategies, across, recovery)}
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
+    each.__name__: each for each in (machine, strategies, across, refusals, recovery)
+}
 
 
 def main() -> None:

@@ -162,6 +162,8 @@ class Fingerprint(Event):
         default_factory=dict, max_items=MAX_ENTRIES, cut=PROPERTY, convert=_shown_values, doc="Versions of other libraries by name."
     )
     host: str | None = _text(default=None, cut=PROPERTY, doc="Name of the host.")
+    device_seconds: float | None = _seconds(default=None, doc="Seconds until the GPU was ready. Absent on a CPU.")
+    collectives_seconds: float | None = _seconds(default=None, doc="Seconds until NCCL had done the first collective. Absent without it.")
 
     @property
     def properties(self) -> dict[str, str]:

@@ -22,16 +22,18 @@ def visible(environ: Mapping[str, str], devices: Path = Path("/dev")) -> tuple[s
     return tuple(str(index) for index, _ in enumerate(filter(None, numbers)))
 
 
-def share(gpus: Sequence[str], plan: WorldPlan, role: str, index: int) -> dict[str, str]:
+def share(gpus: Sequence[str], plan: WorldPlan, role: str, index: int, *, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that give a replica its GPUs: one for each of its processes, and no other replica's, as long as there are enough.
-    Otherwise processes share GPUs in turn. Replicas outside the world, such as evaluators, share the last one."""
+    Otherwise processes share GPUs in turn. Replicas outside the world, such as evaluators, share the last one. The
+    user's `environ` may override what is set for sharing."""
     if not gpus:
         return {}
     wanted = sum(replica.processes for replica in plan.replicas)
+    shared = {name: value for name, value in SHARED.items() if name not in environ}
     position = plan.positions.get((role, index))
     if position is None:
-        return {VISIBLE: gpus[-1], **SHARED}
+        return {VISIBLE: gpus[-1], **shared}
     start = sum(replica.processes for replica in plan.replicas[:position])
     turns = range(start, start + plan.replicas[position].processes)
     own = dict.fromkeys(gpus[turn % len(gpus)] for turn in turns)
-    return {VISIBLE: ",".join(own), **(SHARED if wanted > len(gpus) else {})}
+    return {VISIBLE: ",".join(own), **(shared if wanted > len(gpus) else {})}

@@ -245,7 +245,7 @@ class Runner:
             **input_variables((each.name for each in inputs_of(self._job.spec, identity.role)), str(self._inputs)),
         }
         size = self._job.status.world.size if self._job.status.world else 1
-        share = gpus.share(self._gpus, world_plan(self._current()), identity.role, identity.index)
+        share = gpus.share(self._gpus, world_plan(self._current()), identity.role, identity.index, environ=os.environ)
         launch = launch_of(pod, self._host, local=local, processes=size, gpus=share)
         for sentence in launch.ignored:
             if (text := f"{identity.role}: {sentence}") not in self._ignored:

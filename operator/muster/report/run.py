@@ -231,7 +231,7 @@ def end_of(record: AttemptRecord | None, *, state: str) -> str:
 def _processes(history: History) -> Table:
     newest = {(item.role, item.index, item.rank): item for item in history.fingerprints}
     return Table(
-        ["replica", "rank", "framework", "Python", "devices", "host"],
+        ["replica", "rank", "framework", "Python", "devices", "host", "GPU ready, s", "NCCL ready, s"],
         [
             [
                 f"{role}-{index}",
@@ -240,6 +240,8 @@ def _processes(history: History) -> Table:
                 item.python or "",
                 ", ".join(item.devices),
                 item.host or "",
+                item.device_seconds,
+                item.collectives_seconds,
             ]
             for (role, index, rank), item in sorted(newest.items())
         ],

@@ -30,6 +30,7 @@ def device_of(backend: str) -> torch.device:
             )
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
+        torch.cuda.synchronize()  # sets the device up
         return device
     return torch.device("cpu")
 

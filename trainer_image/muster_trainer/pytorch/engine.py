@@ -51,7 +51,9 @@ class TorchEngine:
         if backend == "nccl" and takes_orders:
             # The supervisor ends collectives whose peer is lost. PyTorch's own watch would end the process, with its state.
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        began = time.monotonic()
         self.task, self.spec, self.device = task, spec, device_of(backend)
+        self._ready_seconds: dict[str, float] = {} if self.device.type == "cpu" else {"deviceSeconds": time.monotonic() - began}
         make_deterministic(task.config)
         world = self._join()
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
@@ -86,6 +88,10 @@ class TorchEngine:
         self._connections = Connections()
         self._store = join(self._backend, meanwhile=meanwhile)
         world = World(self.device)
+        if self._backend == "nccl":
+            began = time.monotonic()
+            self._minimum(0)
+            self._ready_seconds["collectivesSeconds"] = time.monotonic() - began
         self.kept = None
         if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":
             self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
@@ -147,7 +153,7 @@ class TorchEngine:
     # what the loop asks for
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return fingerprint(self.device)
+        return {**fingerprint(self.device), **self._ready_seconds}
 
     def weigh(self) -> tuple[int, int]:
         module, optimizer = self.parallel.module, self.parallel.optimizer

@@ -211,8 +211,7 @@ def detect_peer_loss() -> Iterator[None]:
             text = " ".join(str(error).split())
             if isinstance(error, dist.DistError) and _SAME_GPU.search(text):
                 raise BadConfiguration(
-                    "two processes use the same GPU, which NCCL refuses; give each process its own GPU, or write "
-                    "options.communication: Gloo"
+                    "two processes use the same GPU, which NCCL refuses; give each process its own GPU, or write spec.communication: Gloo"
                 ) from error
             if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(text)):
                 raise ConnectionLost(_lost(text)) from error
