@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,13 @@ def optimizer(model, config):
 """
 """165 MB of weights, and 330 MB of the optimizer."""
 
+NOT_IN_PLACE: dict[str, Any] = {"module": "forked", "config": {"model": "mlp", "hidden": [64]}}
+"""A task that does not opt in to processes that survive."""
+BETWEEN_KILLS = 30
+"""Steps."""
+
 Losses = dict[int, str]
+Figures = Iterator[tuple[str, Callable[[], Any]]]
 
 
 def document(
@@ -79,17 +86,16 @@ def farthest(ours: Losses, theirs: Losses) -> float:
     return max(abs(float.fromhex(ours[step]) - float.fromhex(theirs[step])) for step in ours)
 
 
-def with_kills(folder: Path, written: Any, *, kills: int, like: Losses, every: int = 30, **env: str) -> dict[str, Any]:
+def with_kills(folder: Path, written: Any, *, kills: int, like: Losses) -> dict[str, Any]:
     """Kills the ranks in turn while the job trains, and compares all losses. `seconds`: from each kill to the first new step."""
     folder.mkdir(parents=True)
     (folder / "forked.py").write_text(FORKED)
     (folder / "large.py").write_text(LARGE)
     local_job = LocalJob(folder)
     seconds: list[float] = []
-    with local_job.running(local_job.write(written), env=env):
-        local_job.wait_for_step(20)
+    with local_job.running(local_job.write(written)):
         for number in range(kills):
-            local_job.wait_for_step(20 + every * number)
+            local_job.wait_for_step(20 + BETWEEN_KILLS * number)
             victim = (number + 1) % 2
             at = time.time()
             os.kill(local_job.pid_of(f"worker-{victim}", attempt=number), signal.SIGKILL)
@@ -127,24 +133,28 @@ def _steps(local_job: LocalJob, attempt: int) -> list[float]:
     return sorted(event["time"] for event in local_job.events("step") if event["attempt"] == attempt)
 
 
-# the parts
+# the parts: each yields the names of its figures with what computes them
 
 
-def machine(folder: Path, options: argparse.Namespace) -> Any:
+def machine(folder: Path, options: argparse.Namespace) -> Figures:
     """Seconds of the parts of a start, in two bare processes."""
-    done = subprocess.run([sys.executable, str(STARTS)], capture_output=True, text=True, timeout=120)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-3000:]
+
+    def starts() -> Any:
+        done = subprocess.run([sys.executable, str(STARTS)], capture_output=True, text=True, timeout=120)
+        return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-3000:]
+
+    yield "starts", starts
 
 
-def strategies(folder: Path, options: argparse.Namespace) -> Any:
+def strategies(folder: Path, options: argparse.Namespace) -> Figures:
     """Every strategy of PyTorch without a failure, and with two kills. `fromCPU`: the largest difference from the same job on the CPU."""
     memory = {"checkpoint": {"everySteps": 1000, "memory": {"everySteps": 1, "sizeMib": 64}}}
     kinds: dict[str, dict[str, Any]] = {
-        "single": {"strategy": "DDP", "size": 1, "checkpoint": {"everySteps": 10}},
+        "one process": {"strategy": "DDP", "size": 1, "checkpoint": {"everySteps": 10}},
         "DDP": {"strategy": "DDP"},
         "DDP, four processes": {"strategy": "DDP", "size": 4},
         "DDP, Gloo": {"strategy": "DDP", "communication": "Gloo"},
-        "DDP, not in place": {"strategy": "DDP", "module": "forked", "config": {"model": "mlp", "hidden": [64]}},
+        "DDP, not in place": {"strategy": "DDP", **NOT_IN_PLACE},
         "DDP, bfloat16": {"strategy": "DDP", "config": {"precision": "BFloat16"}},
         "DDP, memory": {"strategy": "DDP", **memory},
         "FSDP": {"strategy": "FSDP", **memory},
@@ -152,31 +162,25 @@ def strategies(folder: Path, options: argparse.Namespace) -> Any:
         "Pipeline": {"strategy": "Pipeline", **memory},
     }
 
-    def one(item: tuple[str, dict[str, Any]]) -> tuple[str, Any]:
-        name, kind = item
-        place = folder / name.replace(" ", "-").replace(",", "")
-        try:
+    def one(place: Path, kind: dict[str, Any]) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            on_cpu = pool.submit(run, place / "cpu", document(**kind), CUDA_VISIBLE_DEVICES="")
             like = losses_of(run(place / "like", document(**kind)))
-            cpu = losses_of(run(place / "cpu", document(**kind), CUDA_VISIBLE_DEVICES=""))
-            found = {"fromCPU": farthest(like, cpu)}
-            if kind.get("size", 2) > 1:
-                found |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
-            return name, found
-        except Exception as error:  # noqa: BLE001 (the other parts go on)
-            return name, f"{type(error).__name__}: {error}"[-1500:]
+            found = {"fromCPU": farthest(like, losses_of(on_cpu.result()))}
+        if kind.get("size", 2) > 1:
+            found |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
+        return found
 
-    wanted = [item for item in kinds.items() if not options.only or item[0] in options.only]
-    with ThreadPoolExecutor(options.at_once) as pool:
-        return dict(pool.map(one, wanted))
+    for name, kind in kinds.items():
+        yield name, partial(one, folder / _folded(name), kind)
 
 
-def across(folder: Path, options: argparse.Namespace) -> Any:
-    """A job trains one part on the GPU and the rest on the CPU, and the other way round. The differences from the GPU alone."""
-    whole = losses_of(run(folder / "whole", document("DDP", size=1)))
-    found = {}
-    for name, first, second in (("GPU to CPU", {}, {"CUDA_VISIBLE_DEVICES": ""}), ("CPU to GPU", {"CUDA_VISIBLE_DEVICES": ""}, {})):
-        place = folder / name.replace(" ", "-")
-        place.mkdir()
+def across(folder: Path, options: argparse.Namespace) -> Figures:
+    """A job trains one part on the GPU and the rest on the CPU, or the other way round. The difference from the GPU alone."""
+    cpu = {"CUDA_VISIBLE_DEVICES": ""}
+
+    def one(place: Path, first: Mapping[str, str], second: Mapping[str, str]) -> Any:
+        whole = losses_of(run(place / "whole", document("DDP", size=1)))
         local_job = LocalJob(place)
         written = local_job.write(document("DDP", size=1, delay=DELAY))
         with local_job.running(written, env=first) as process:
@@ -184,50 +188,47 @@ def across(folder: Path, options: argparse.Namespace) -> Any:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
         with local_job.running(written, "--resume", env=second) as process:
-            if process.wait(timeout=120):
-                raise RuntimeError(local_job.story()[-3000:])
-        found[name] = {"difference": farthest(losses_of(local_job), whole), "resumedAt": local_job.events("resumed")[-1]["step"]}
-    return found
+            output = process.communicate(timeout=120)[0]
+        if process.returncode:
+            raise RuntimeError(output[-3000:])
+        return {"difference": farthest(losses_of(local_job), whole), "resumedAt": local_job.events("resumed")[-1]["step"]}
+
+    yield "GPU to CPU", partial(one, folder / "to-cpu", {}, cpu)
+    yield "CPU to GPU", partial(one, folder / "to-gpu", cpu, {})
 
 
-def refusals(folder: Path, options: argparse.Namespace) -> Any:
+def refusals(folder: Path, options: argparse.Namespace) -> Figures:
     """The messages for processes without a GPU of their own, where NCCL may not share one."""
-    found = {}
-    for name, roles in (("same GPU", {"replicas": 2}), ("no GPU", {"replicas": 1, "processesPerReplica": 2})):
+
+    def one(place: Path, roles: Mapping[str, Any]) -> str:
+        written = document("DDP", recovery={"infrastructure": {"limit": 1}})
+        written["spec"]["roles"]["worker"] = dict(roles)
         try:
-            run(folder / name.replace(" ", "-"), _refused(roles), NCCL_MULTI_RANK_GPU_ENABLE="0")
-            found[name] = "was not refused"
+            run(place, written, NCCL_MULTI_RANK_GPU_ENABLE="0")
         except RuntimeError as error:
-            found[name] = " ".join(str(error).split())[-600:]
-    return found
+            return " ".join(str(error).split())[-600:]
+        return "was not refused"
+
+    yield "same GPU", partial(one, folder / "same", {"replicas": 2})
+    yield "no GPU", partial(one, folder / "none", {"replicas": 1, "processesPerReplica": 2})
 
 
-def _refused(roles: Mapping[str, Any]) -> dict[str, Any]:
-    written = document("DDP")
-    written["spec"]["roles"]["worker"] = dict(roles)
-    written["spec"]["recovery"] = {"infrastructure": {"limit": 1}}
-    return dict(written)
-
-
-def recovery(folder: Path, options: argparse.Namespace) -> Any:
+def recovery(folder: Path, options: argparse.Namespace) -> Figures:
     """Medians over many kills, one job at a time."""
-    found = {}
-    kinds: dict[str, dict[str, Any]] = {
-        "in place": {"strategy": "DDP"},
-        "forked": {"strategy": "DDP", "module": "forked", "config": {"model": "mlp", "hidden": [64]}},
-        "in place, 500 MB": {"strategy": "DDP", "module": "large"},
-    }
-    for name, kind in kinds.items():
-        epochs = 2 + options.times * 30 // 22
-        config = {**kind.get("config", {}), "epochs": epochs}
+
+    def one(place: Path, kind: dict[str, Any]) -> Any:
+        config = {**kind.get("config", {}), "epochs": 2 + options.times * BETWEEN_KILLS // 22}
         kind = {**kind, "config": config}
-        place = folder / name.replace(" ", "-").replace(",", "")
         like = losses_of(run(place / "like", document(**kind)))
-        found[name] = with_kills(place / "kills", document(**kind, delay=DELAY), kills=options.times, like=like)
-    return found
+        return with_kills(place / "kills", document(**kind, delay=DELAY), kills=options.times, like=like)
+
+    yield "in place", partial(one, folder / "in-place", {"strategy": "DDP"})
+    yield "forked", partial(one, folder / "forked", {"strategy": "DDP", **NOT_IN_PLACE})
+    yield "in place, 500 MB", partial(one, folder / "large", {"strategy": "DDP", "module": "large"})
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
+ONE_AT_A_TIME = (machine, recovery)
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Figures]] = {
     each.__name__: each for each in (machine, strategies, across, refusals, recovery)
 }
 
@@ -235,18 +236,33 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--only", nargs="*", help="strategies of the part `strategies`")
+    parser.add_argument("--only", nargs="*", help="names of figures")
     parser.add_argument("--times", type=int, default=10, help="kills for each figure of `recovery`")
-    parser.add_argument("--at-once", type=int, default=1, help="jobs of `strategies` at a time")
+    parser.add_argument("--at-once", type=int, default=1, help="jobs at a time, of parts that measure no time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-gpu-") as name:
+        failed = False
         for part in options.parts:
-            began = time.monotonic()
-            try:
-                figures = PARTS[part](Path(name) / part, options)
-            except Exception:  # noqa: BLE001 (the other parts go on)
-                figures = traceback.format_exc()[-3000:]
-            print(json.dumps({part: figures, "took": round(time.monotonic() - began, 1)}, indent=2), flush=True)
+            wanted = [each for each in PARTS[part](Path(name) / part, options) if not options.only or each[0] in options.only]
+            with ThreadPoolExecutor(1 if PARTS[part] in ONE_AT_A_TIME else options.at_once) as pool:
+                failed |= any(pool.map(partial(_show, part), wanted))
+    sys.exit(1 if failed else 0)
+
+
+def _show(part: str, figure: tuple[str, Callable[[], Any]]) -> bool:
+    """Prints one figure as soon as it is there. Returns whether it failed."""
+    name, compute = figure
+    began, failed = time.monotonic(), False
+    try:
+        figures = compute()
+    except Exception:  # noqa: BLE001 (the other figures are still measured)
+        figures, failed = traceback.format_exc()[-3000:], True
+    print(json.dumps({"part": part, "name": name, "took": round(time.monotonic() - began, 1), "figures": figures}), flush=True)
+    return failed
+
+
+def _folded(name: str) -> str:
+    return name.replace(",", "").replace(" ", "-")
 
 
 if __name__ == "__main__":
