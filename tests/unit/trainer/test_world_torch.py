@@ -39,8 +39,8 @@ def test_a_world_is_broken_once(aborted: list[int]) -> None:
 @pytest.mark.parametrize("error", [ValueError("no number"), MemoryError(), RuntimeError("device-side assert")])
 def test_an_error_in_a_broken_world_is_the_loss_of_a_peer(error: Exception, aborted: list[int]) -> None:
     """An aborted collective leaves any numbers, and the user's code may fail with them."""
+    world.break_world()
     with pytest.raises(ConnectionLost), world.check_world():
-        world.break_world()
         raise error
 
 
@@ -50,8 +50,8 @@ def test_an_error_of_the_user_stays_what_it_is_otherwise() -> None:
 
 
 def test_a_loss_keeps_its_own_message(aborted: list[int]) -> None:
+    world.break_world()
     with pytest.raises(PeerLost, match="a port is in use"), world.check_world():
-        world.break_world()
         raise PeerLost("a port is in use")
 
 
@@ -64,10 +64,8 @@ def test_a_loss_keeps_its_own_message(aborted: list[int]) -> None:
     ids=["2.28", "2.30"],
 )
 def test_a_gpu_that_two_processes_use_is_a_mistake_of_the_user(text: str) -> None:
-    with (
-        pytest.raises(BadConfiguration, match=r"give each process its own GPU, or write spec\.communication: Gloo"),
-        world.detect_peer_loss(),
-    ):
+    remedy = r"give each process its own GPU, or write spec\.communication: Gloo"
+    with pytest.raises(BadConfiguration, match=remedy), world.detect_peer_loss():
         raise dist.DistBackendError(text)
 
 
@@ -92,9 +90,8 @@ def test_a_process_computes_on_the_device_of_its_local_rank(
 
 def test_a_process_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     two_gpus(monkeypatch, local_rank="2", shared="0")
-    with pytest.raises(
-        BadConfiguration, match="process 2 of this replica has no GPU, because the replica sees 2; write processesPerReplica: 2"
-    ):
+    message = "process 2 of this replica has no GPU, because the replica sees 2; write processesPerReplica: 2"
+    with pytest.raises(BadConfiguration, match=message):
         device.device_of("nccl")
 
 
