@@ -55,6 +55,7 @@ from tests.support.waiting import wait_until
 START_MILLISECONDS = 500
 PATIENCE = 1800.0
 LARGE = "large"
+FEWEST_HELD = 4  # the losses of the leader need a job each
 
 
 @dataclass
@@ -325,6 +326,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--keep", type=Path, help="keep logs in this folder")
     options = parser.parse_args()
+    if options.held < FEWEST_HELD:
+        parser.error(f"--held {options.held}: write {FEWEST_HELD} or more")
     results, loads = Results(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as name:
         folder = options.keep or Path(name)

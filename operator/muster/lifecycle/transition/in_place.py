@@ -45,7 +45,8 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     # A member without a report may have ended long ago: a new leader does not know.
     uids = {view.uid for view in facts.replicas_of(status.attempt) if _is_well(view)}
     well = [member for member in world.members if member.uid in uids and not member.awaited and member.label != record.replica]
-    broken = {member.role for member in world.members if member not in well}
+    are_well = {member.replica for member in well}  # to compare whole members would take quadratic time
+    broken = {member.role for member in world.members if member.replica not in are_well}
     scopes = [facts.strategy.restarts_with(role) for role in broken]
     if None in scopes:
         return {}
