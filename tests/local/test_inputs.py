@@ -150,12 +150,12 @@ def test_a_revision_that_is_in_the_cache_needs_no_hub(hub: hubs.Hub, tmp_path: P
     hub.requests.clear()
     for source, revision in (("hf://org/tiny/tokenizer", commit), (f"hf://org/tiny@{commit}/tokenizer", "")):
         one, _ = input_job(tmp_path, source, revision=revision)
-        known = one.known()
+        known = one.cached_as_named()
         assert known is not None
         assert known[1].revision == commit
     assert hub.requests == []
     (folder / "tokenizer" / "words").write_text("damaged")
-    assert one.known() is None
+    assert one.cached_as_named() is None
     assert (fetched(tmp_path, "hf://org/tiny/tokenizer") / "tokenizer" / "words").read_text() == "a b"
 
 
