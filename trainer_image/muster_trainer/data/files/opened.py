@@ -1,4 +1,4 @@
-"""Open data files. They are read at an offset and not mapped into memory, because a truncated file would then end the process by a signal."""
+"""Open data files. They are read at an offset. They are not mapped, because a truncated mapped file ends the process by a signal."""
 
 from __future__ import annotations
 
