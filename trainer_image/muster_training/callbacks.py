@@ -15,7 +15,7 @@ def lightning_callback(*, every_steps: int, shared: bool = False) -> Callback:
     """Returns a callback for `lightning.pytorch.Trainer`.
 
     It reports each step. It saves after every `every_steps` steps, at the end, and when the job is asked to stop. A stop also ends
-    the training. To resume, call `trainer.fit(model, ckpt_path=resume / "lightning.ckpt")`, where `resume` is the result of
+    the training. To resume, call `trainer.fit(model, ckpt_path=newest / "lightning.ckpt")`, where `newest` is the result of
     `latest()`. `shared` has the meaning that it has in `checkpoint()`: set it for FSDP and DeepSpeed, because all ranks write there.
 
     Raises ImportError if Lightning is not installed.
@@ -30,7 +30,7 @@ def transformers_callback() -> TrainerCallback:
 
     It reports each step, and makes each `checkpoint-N` of Trainer a checkpoint of the job. When the job is asked to stop, Trainer
     saves on all ranks after the same step and ends the training. To resume, call
-    `trainer.train(resume_from_checkpoint=str(resume.folder))`, where `resume` is the result of `latest()`.
+    `trainer.train(resume_from_checkpoint=str(newest.folder))`, where `newest` is the result of `latest()`.
 
     Raises ImportError if transformers is not installed.
     """
