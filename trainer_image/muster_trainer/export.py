@@ -104,7 +104,7 @@ class Export:
         with files.storage(self.target):
             self.target.parent.mkdir(parents=True, exist_ok=True)
             if self.target.exists() and not (self.target / RECORD).exists():
-                raise BadConfiguration(f"spec.trainer.config.export: {self.target} is there, and is no export; name another folder")
+                raise BadConfiguration(f"spec.trainer.config.export: {self.target} exists and is not an export; name another folder")
             files.make_directory(self._staging)
             files.remove_tree(self._staging)
 
@@ -175,7 +175,7 @@ def check(directory: Path) -> str:
     try:
         record = json.loads((directory / RECORD).read_bytes())
     except (OSError, ValueError) as error:
-        raise BadConfiguration(f"{directory} is no export: its {RECORD} cannot be read ({error})") from error
+        raise BadConfiguration(f"{directory} is not an export: its {RECORD} cannot be read ({error})") from error
     for name, digest in record["files"].items():
         if not (directory / name).is_file() or files.sha256(directory / name) != digest:
             raise CheckpointDamaged(f"export {directory}: {name} is not as it was written (its SHA-256 differs, or it is missing)")
@@ -193,12 +193,12 @@ def _check(directory: Path, record: Mapping[str, Any], task: Task, *, framework:
         both_broken = math.isnan(metrics["loss"]) and math.isnan(wanted)  # nanLoss: Continue
         if not both_broken and not math.isclose(metrics["loss"], wanted, rel_tol=tolerance, abs_tol=tolerance):
             raise UserError(
-                f"export {directory}: {name} has the loss {metrics['loss']} on {record['samples']} samples, where the trained model "
+                f"export {directory}: {name} has the loss {metrics['loss']} on {record['samples']} samples, but the trained model "
                 f"has {wanted}; does build_model depend on more than its config, or does the model change while it predicts?"
             )
     shown = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(measured.values())).items())
     alike = " as the trained model does" if record["compared"] else ""
-    return f"read anew it predicts{alike}: {shown} on {record['samples']} samples ({', '.join(measured)})"
+    return f"read again, it predicts{alike}: {shown} on {record['samples']} samples ({', '.join(measured)})"
 
 
 def _hashes(directory: Path) -> dict[str, str]:

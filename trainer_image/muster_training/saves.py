@@ -207,8 +207,8 @@ class Saves:
             for name, digest in sums.items():
                 if listing[name]["sha256"] != digest:
                     raise UserError(
-                        f"rank {rank} wrote another {name} than a lower rank: write a file of all ranks on rank 0 alone, and put the rank "
-                        "into the names of the others"
+                        f"rank {rank} wrote a {name} that differs from that of a lower rank: write a file that is the same on all ranks on "
+                        "rank 0 only, and put the rank into the names of other files"
                     )
         if not listing:
             raise UserError(f"checkpoint of step {manifest.step}: no rank has written a file")
@@ -262,5 +262,5 @@ def _names(folder: Path) -> list[str]:
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
             names.append(path.relative_to(folder).as_posix())
     if taken := sorted({MANIFEST, MARKER}.intersection(names)):
-        raise UserError(f"checkpoint: {taken[0]} is a name of Muster's own; write another name")
+        raise UserError(f"checkpoint: {taken[0]} is a reserved name; use another name")
     return sorted(names)

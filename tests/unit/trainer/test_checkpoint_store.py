@@ -79,7 +79,7 @@ def test_a_checkpoint_without_its_marker_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "reason"),
     [
-        ("weights", lambda content: content[:-1], "bytes in place of"),
+        ("weights", lambda content: content[:-1], "bytes instead of"),
         ("weights", lambda content: bytes([content[0] ^ 1]) + content[1:], "SHA-256 differs"),
         ("weights", None, "weights is missing"),
         ("manifest.json", lambda content: content[:-9], "cannot be read"),

@@ -28,9 +28,9 @@ _REMEDIES = {
     errno.EACCES: "permission is denied: give the user of the training container write access",
     errno.EPERM: "permission is denied: give the user of the training container write access",
     errno.ENOENT: "it is missing: is the volume mounted?",
-    errno.ENOTDIR: "a part of the path is no directory: name another checkpoint directory",
-    errno.EEXIST: "a file stands where a directory is needed: name another checkpoint directory",
-    errno.ELOOP: "a symbolic link stands where a file is needed: remove it",
+    errno.ENOTDIR: "a part of the path is not a directory: name another checkpoint directory",
+    errno.EEXIST: "there is a file instead of a directory: name another checkpoint directory",
+    errno.ELOOP: "there is a symbolic link instead of a file: remove it",
 }
 
 _NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

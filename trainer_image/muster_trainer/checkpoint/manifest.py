@@ -223,7 +223,7 @@ def _verify(path: Location, name: str, expected: Mapping[str, Any], *, sums: boo
             raise ValueError(f"{name} is not below the checkpoint")
         size = files.size(path / name)
         if size != expected["bytes"]:
-            raise ValueError(f"{name} has {size} bytes in place of {expected['bytes']}")
+            raise ValueError(f"{name} has {size} bytes instead of {expected['bytes']}")
         if sums and files.sha256(path / name) != expected["sha256"]:
             raise ValueError(f"{name} is damaged: its SHA-256 differs")
     except (FileNotFoundError, NotADirectoryError):

@@ -124,7 +124,7 @@ def _named(path: Location, own: Selection) -> Selection:
     commit = parse_directory(path.resolve())
     if commit is None or not is_committed(path):
         raise BadConfiguration(
-            f"spec.checkpoint.resume: {path} is no committed checkpoint; name a directory step-<step>-<fence> that holds "
+            f"spec.checkpoint.resume: {path} is not a committed checkpoint; name a directory step-<step>-<fence> that holds "
             f"a file {MARKER}, or write Auto"
         )
     try:

@@ -172,21 +172,21 @@ def parse_index(content: bytes, sizes: Mapping[str, int], *, dtypes: Container[s
     for name, stored in index.tensors.items():
         _check_stored(documents.shown(name), stored, sizes)
         if stored.dtype not in dtypes:
-            raise ValueError(f"the type {stored.dtype} of {documents.shown(name)} is none that {framework} has here")
+            raise ValueError(f"the type {stored.dtype} of {documents.shown(name)} is not supported by {framework} here")
     return dict(index.tensors)
 
 
 def _check_stored(name: str, stored: Stored, sizes: Mapping[str, int]) -> None:
     """Raises ValueError unless the chunks lie in their files and make up the tensor."""
     if stored.dtype not in ITEM_BYTES:
-        raise ValueError(f"the type {documents.shown(stored.dtype)} of {name} is none of a checkpoint")
+        raise ValueError(f"the type {documents.shown(stored.dtype)} of {name} is not a type of a checkpoint")
     for chunk in stored.chunks:
         if not len(chunk.offsets) == len(chunk.shape) == len(stored.shape):
             raise ValueError(f"a chunk of {name} has another number of dimensions")
         inside = all(offset + length <= whole for offset, length, whole in zip(chunk.offsets, chunk.shape, stored.shape, strict=True))
         end = chunk.start + math.prod(chunk.shape) * ITEM_BYTES[stored.dtype]
         if not inside or end > sizes.get(chunk.file, -1):
-            raise ValueError(f"a chunk of {name} lies outside of it or of its file")
+            raise ValueError(f"a chunk of {name} is outside of it or of its file")
     corners = {chunk.offsets for chunk in stored.chunks}
     if len(corners) < len(stored.chunks) or sum(math.prod(chunk.shape) for chunk in stored.chunks) != math.prod(stored.shape):
-        raise ValueError(f"the chunks of {name} do not make it whole")
+        raise ValueError(f"the chunks of {name} do not cover it exactly")

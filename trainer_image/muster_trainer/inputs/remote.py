@@ -77,7 +77,7 @@ def checked(name: str, listing: Listing) -> Listing:
         if any(str(parent) in paths for parent in Path(file.path).parents):
             raise InputRefused(f"input {name}: {file.path!r:.120} is below a name that is a file, too")
         if file.size < 0:
-            raise InputRefused(f"input {name}: the size of {file.path!r:.120} is not known")
+            raise InputRefused(f"input {name}: the listing has no size of {file.path!r:.120}")
     return listing
 
 

@@ -111,7 +111,7 @@ class DataParallel(ModelOnDevices, Engine):
         optimizer = (self.task.optimizer or default_optimizer)(self._model.model, config)
         if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
             kind = type(optimizer).__name__
-            raise UserError(f"{self.task.title}: optimizer must give an optax.GradientTransformation; it gave {kind}")
+            raise UserError(f"{self.task.title}: optimizer must return an optax.GradientTransformation; it returned {kind}")
         return optimizer
 
     def _first_state(self) -> State:

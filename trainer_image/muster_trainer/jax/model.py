@@ -26,8 +26,8 @@ class Model:
         for name in ("init", "apply"):
             if not callable(getattr(self.model, name, None)):
                 raise UserError(
-                    f"{task.title}: build_model must give an object with init(key, inputs) and apply(parameters, inputs); "
-                    f"it gave {type(self.model).__name__}"
+                    f"{task.title}: build_model must return an object with init(key, inputs) and apply(parameters, inputs); "
+                    f"it returned {type(self.model).__name__}"
                 )
         self._takes_key = "key" in inspect.signature(self.model.apply).parameters
         self._lowers = task.config.precision == "BFloat16"

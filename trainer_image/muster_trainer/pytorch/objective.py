@@ -40,10 +40,10 @@ class Objective:
         try:
             tensor: torch.Tensor = torch.as_tensor(values, device=self.device)
         except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"{self.task.title}: {name} must give a tensor; it gave a {type(values).__name__}") from None
+            raise UserError(f"{self.task.title}: {name} must return a tensor; it returned a {type(values).__name__}") from None
         if name == "loss" and torch.is_grad_enabled() and not tensor.requires_grad:
             raise UserError(
-                f"{self.task.title}: no gradient flows back from what loss gives; it must come of the outputs, without detach() or item()"
+                f"{self.task.title}: no gradient flows back from the result of loss; compute it from outputs, without detach() or item()"
             )
         if tensor.dim() == 0:
             return tensor * float(weights.sum())

@@ -53,7 +53,7 @@ def set_rates(optimizer: torch.optim.Optimizer, share: float) -> None:
         is_scheduled = "initial_lr" in group if _SET not in group else group["lr"] != group[_SET]
         if is_scheduled:
             raise BadConfiguration(
-                "the optimizer's learning rate is set by a scheduler, which no checkpoint holds; leave it out and define "
-                "schedule(step, config), which gives the share of the learning rate that a step is done with"
+                "the optimizer's learning rate is set by a scheduler, whose state is in no checkpoint; leave it out and define "
+                "schedule(step, config), which returns the factor of the learning rate for a step"
             )
         group["lr"] = group[_SET] = group.setdefault("initial_lr", group["lr"]) * share

@@ -62,7 +62,7 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
         _one_tensor(values, label, title=title)
         layers.append(cost)
         rows = len(values) if values.dim() else 0
-        regrouped = "" if rows == samples else regrouped or f"{label} gives {rows} rows for {samples} samples"
+        regrouped = "" if rows == samples else regrouped or f"{label} returns {rows} rows for {samples} samples"
         trained |= cost.trains
         if trained and not values.requires_grad:
             raise BadConfiguration(
@@ -71,8 +71,8 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
             )
     if regrouped:
         raise BadConfiguration(
-            f"{title}: {regrouped}, and Pipeline, which tells by its row which sample counts, needs a row for each of them in the end; "
-            "regroup in loss, or use another strategy"
+            f"{title}: {regrouped}, but Pipeline needs outputs with one row for each sample; regroup the rows in loss, or use another "
+            "strategy"
         )
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
@@ -83,7 +83,7 @@ def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
     """The layers of a Sequential with their names. Raises BadConfiguration if the model is not a Sequential."""
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise BadConfiguration(
-            f"{title}: Pipeline cuts a list of layers, and build_model gave a {type(model).__name__}; give a torch.nn.Sequential of "
+            f"{title}: Pipeline cuts a list of layers, but build_model returned a {type(model).__name__}; return a torch.nn.Sequential of "
             "its layers"
         )
     return named_layers(model)
@@ -96,7 +96,7 @@ def named_layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 def _one_tensor(values: Any, giver: str, *, title: str) -> None:
     if not isinstance(values, torch.Tensor):
-        message = f"Pipeline passes one tensor from layer to layer, and {giver} gives a {type(values).__name__}; let it give one tensor"
+        message = f"Pipeline passes one tensor from layer to layer, but {giver} returns a {type(values).__name__}; let it return one tensor"
         raise BadConfiguration(f"{title}: {message}")
 
 

@@ -101,7 +101,7 @@ def _refuse_buffers(model: nn.Module, *, title: str) -> None:
     others = sorted(model.state_dict().keys() - parameters)
     if others:
         raise BadConfiguration(
-            f"{title}: parameter servers hold parameters alone, and the model has the buffer {others[0]}; use LayerNorm or "
+            f"{title}: parameter servers hold only parameters, but the model has the buffer {others[0]}; use LayerNorm or "
             "GroupNorm in place of BatchNorm, or register it with persistent=False"
         )
 

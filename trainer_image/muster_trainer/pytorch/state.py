@@ -166,8 +166,8 @@ def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_nu
             elif value is not None:
                 kind = type(value).__name__
                 raise BadConfiguration(
-                    f"the optimizer {type(optimizer).__name__} keeps a {kind} as {name}.{slot}, and a checkpoint holds tensors and "
-                    "numbers; take another optimizer"
+                    f"the optimizer {type(optimizer).__name__} has a {kind} in {name}.{slot}, but a checkpoint can hold only tensors and "
+                    "numbers; use another optimizer"
                 )
     for index, (numbers, before) in enumerate(zip(numbers_of(optimizer), initial_numbers, strict=False)):
         counted = {name: value for name, value in numbers.items() if before.get(name) != value}
@@ -179,10 +179,10 @@ def _refuse_strangers(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     own = set(model.parameters())
     strangers = [key for key, slots in optimizer.state.items() if slots and key not in own]
     if strangers:
-        what = "a parameter that the model has not" if isinstance(strangers[0], torch.Tensor) else repr(strangers[0])
+        what = "a parameter that the model does not have" if isinstance(strangers[0], torch.Tensor) else repr(strangers[0])
         raise BadConfiguration(
-            f"the optimizer {type(optimizer).__name__} keeps state for {what}, and a checkpoint holds that of the model's parameters; "
-            "take another optimizer"
+            f"the optimizer {type(optimizer).__name__} has state for {what}, but a checkpoint holds only state of the model's parameters; "
+            "use another optimizer"
         )
 
 
@@ -193,7 +193,8 @@ def _as_tensor(number: float) -> torch.Tensor:
 
 def _cut_up(name: str, slot: str) -> str:
     return (
-        f"the optimizer's {name}.{slot} has not the shape of its parameter, which is cut up over the ranks; take another optimizer, or DDP"
+        f"the optimizer's {name}.{slot} does not have the shape of its parameter, which is divided among the ranks; use another optimizer, "
+        "or DDP"
     )
 
 
@@ -215,9 +216,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, slots: d
     for name, value in _below(slots, "group.").items():
         index, _, counted = name.partition(".")
         if int(index) >= len(optimizer.param_groups):
-            raise ValueError(f"it has a parameter group {index}, which the optimizer has not")
+            raise ValueError(f"it has a parameter group {index}, which the optimizer does not have")
         if counted == "params" or counted in RATES:
-            raise ValueError(f"it has {counted} of a parameter group, which no optimizer counts with")
+            raise ValueError(f"it has {counted} of a parameter group, which is not a counter of an optimizer")
         optimizer.param_groups[int(index)][counted] = value.item()
 
 

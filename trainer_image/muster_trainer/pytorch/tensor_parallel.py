@@ -55,7 +55,7 @@ def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:
     for pattern, style in plan.items():
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
-            raise BadConfiguration(f"{task.title}: tensor_parallel_plan names {pattern!r}, which is no layer of the model")
+            raise BadConfiguration(f"{task.title}: tensor_parallel_plan names {pattern!r}, which is not a layer of the model")
         for name in matches:
             styles[name] = _style(style, pattern, task)
             _check_sizes(model.get_submodule(name), name, styles[name], mesh.size())
@@ -67,7 +67,7 @@ def _style(style: Any, pattern: str, task: Task) -> ParallelStyle:
         return style
     if style not in STYLES:
         raise BadConfiguration(
-            f"{task.title}: tensor_parallel_plan gives {style!r} for {pattern!r}; write {', '.join(STYLES)} or a ParallelStyle"
+            f"{task.title}: tensor_parallel_plan returns {style!r} for {pattern!r}; write {', '.join(STYLES)} or a ParallelStyle"
         )
     made: ParallelStyle = STYLES[style]()
     return made

@@ -132,7 +132,7 @@ def _stopped(
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
     return Outcome(
         ExitCode.PREEMPTED_NOT_SAVED,
-        "asked to stop, and ended with 0 without a commit event: whether it finished or saved is not known",
+        "asked to stop, and ended with 0 without a commit event, so it may not have finished or saved",
         ends[0] if ends else None,
     )
 

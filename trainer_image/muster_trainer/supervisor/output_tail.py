@@ -76,7 +76,7 @@ def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise BadConfiguration(f"{field}: {pattern!r} is no regular expression: {error}") from None
+            raise BadConfiguration(f"{field}: {pattern!r} is not a regular expression: {error}") from None
     return re.compile("|".join(f"(?:{pattern})" for pattern in (*patterns, _LIBRARY_PEER_LOST)))
 
 

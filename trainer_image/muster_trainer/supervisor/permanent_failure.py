@@ -27,7 +27,7 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
         re.compile(r"\S*python[\w.]*: can't open file '(.+)': \[Errno \d+\] (.+)"),
         lambda match: f"Python cannot open the program {match[1]}: {match[2]}",
     ),
-    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is no Python program"),
+    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is not a Python program"),
     (
         1,
         re.compile(r"\S*python[\w.]*: No module named ([\w.]+)(.*)"),

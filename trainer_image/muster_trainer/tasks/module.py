@@ -95,13 +95,15 @@ class Task:
             return 1.0
         share = self.schedule(step, self.config)
         if not isinstance(share, numbers.Real) or not 0 <= share < math.inf:
-            raise UserError(f"{self.title}: schedule must give a share of the learning rate, 0 or more; for step {step} it gave {share!r}")
+            raise UserError(
+                f"{self.title}: schedule must return a factor of the learning rate, 0 or more; for step {step} it returned {share!r}"
+            )
         return float(share)
 
     def weights_for(self, values: Any, batch: Any) -> Any:
         """The weights of the samples of `batch`, shape (n,), for multiplication with the losses `values`. Raises UserError."""
         if len(getattr(values, "shape", ())) != 1:
-            raise UserError(f"{self.title}: the data set gives weights of samples, so loss must give a value per sample, shape (n,)")
+            raise UserError(f"{self.title}: the data set has weights of samples, so loss must return a value per sample, shape (n,)")
         if values.shape != batch[2].shape:
             raise UserError(f"{self.title}: the weight of a sample must be one number; a batch of {values.shape} has {batch[2].shape}")
         return batch[2]
@@ -133,7 +135,7 @@ def load_task(spec: TrainerSpec) -> Task:
 def _import(name: str) -> ModuleType:
     parent = name.partition(".")[0]
     if not all(part.isidentifier() for part in name.split(".")):
-        raise BadConfiguration(f"spec.trainer.module: {name!r} is no module name; write it as in an import: package.module")
+        raise BadConfiguration(f"spec.trainer.module: {name!r} is not a module name; write it as in an import: package.module")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -222,9 +224,9 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
 
 def _dataset(title: str, cache: Path | None, data: Any) -> DataSet:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise BadConfiguration(f"{title}: dataset must give an object with __len__ and __getitem__; it gave {type(data).__name__}")
+        raise BadConfiguration(f"{title}: dataset must return an object with __len__ and __getitem__; it returned {type(data).__name__}")
     if len(data) < 1:
-        raise BadConfiguration(f"{title}: dataset gave no samples")
+        raise BadConfiguration(f"{title}: dataset returned no samples")
     return data if cache is None else cached(data, cache, title=title)
 
 

@@ -42,7 +42,7 @@ def _write_keras(model: keras.Model, path: Path) -> list[str]:
         raise
     except Exception as error:  # noqa: BLE001 (the user's classes can raise anything)
         path.unlink(missing_ok=True)
-        return [f"{path.name} is left out of the export, since Keras cannot make the model again from it: {describe(error)[:300]}"]
+        return [f"{path.name} is left out of the export, because Keras cannot create the model again from it: {describe(error)[:300]}"]
     return []
 
 

@@ -25,7 +25,7 @@ def build(task: Task) -> keras.Model:
     finally:
         keras.config.set_dtype_policy(policy)
     if not isinstance(model, keras.Model):
-        raise UserError(f"{task.title}: build_model must give a keras.Model; it gave {type(model).__name__}")
+        raise UserError(f"{task.title}: build_model must return a keras.Model; it returned {type(model).__name__}")
     if not model.built:
         batch = read_batch(task, task.train, np.arange(1))
         model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))

@@ -65,7 +65,7 @@ def hosts() -> list[str]:
     addresses = [address.removeprefix("grpc://") for address in os.environ.get(ENDPOINTS, "").split(",") if address]
     for address in addresses:
         if not address.rpartition(":")[2].isdecimal():
-            raise BadConfiguration(f"{ENDPOINTS}: {address!r} is no host:port")
+            raise BadConfiguration(f"{ENDPOINTS}: {address!r} is not host:port")
     return addresses
 
 

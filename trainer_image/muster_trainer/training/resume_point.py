@@ -35,7 +35,7 @@ class ResumePoint:
     @property
     def warnings(self) -> list[str]:
         """A message for each checkpoint that is skipped."""
-        return [f"checkpoint {each.path} is passed over: {each.reason}" for each in self.skipped]
+        return [f"checkpoint {each.path} is skipped: {each.reason}" for each in self.skipped]
 
     def event(self) -> Resumed:
         return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped, source=self.source)

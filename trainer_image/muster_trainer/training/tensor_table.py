@@ -100,7 +100,7 @@ def check_names_and_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, Nu
     """Raises ValueError if the checkpoint has other tensors than the job."""
     for name in sorted(stored.keys() | shapes.keys()):
         if name not in shapes:
-            raise ValueError(f"it has {name}, which the job has not")
+            raise ValueError(f"it has {name}, which the job does not have")
         if name not in stored:
             raise ValueError(f"it has no {name}, which the job has")
         if stored[name].shape != shapes[name]:

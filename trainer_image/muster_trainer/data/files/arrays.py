@@ -94,7 +94,9 @@ def _member(file: OpenFile, name: str) -> int:
         there = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
         raise BadConfiguration(f"data file {file.path} has no array {name!r}; it has {there}") from None
     except (zipfile.BadZipFile, OSError) as error:
-        raise BadConfiguration(f"data file {file.path} is no whole .npz file ({error}); it may be truncated: write it again") from error
+        raise BadConfiguration(
+            f"data file {file.path} is not a complete .npz file ({error}); it may be truncated: write it again"
+        ) from error
     if entry.compress_type != zipfile.ZIP_STORED:
         raise BadConfiguration(f"data file {file.path} is compressed, and rows are read at random; write it with np.savez")
     header = file.read(entry.header_offset, _ZIP_HEADER)
@@ -109,7 +111,7 @@ def _rows(file: OpenFile, begin: int) -> Rows:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(head)]
         shape, fortran, dtype = read(head)
     except (KeyError, ValueError, EOFError) as error:
-        raise BadConfiguration(f"data file {file.path} is no array of numpy ({error}); write it with np.save or np.savez") from error
+        raise BadConfiguration(f"data file {file.path} is not an array of numpy ({error}); write it with np.save or np.savez") from error
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise BadConfiguration(
             f"data file {file.path}: an array of numbers with a row per sample, in C order, is needed; it has {dtype} {shape}"

@@ -24,8 +24,8 @@ class _Reader(Reader):
         length = min(file.size, len(_MAGIC))
         if file.read(0, length) != _MAGIC:
             raise BadConfiguration(
-                f"data file {file.path} is no Arrow file; write it with pyarrow.ipc.new_file, which is not the format of a stream, "
-                "or with pyarrow.feather.write_feather"
+                f"data file {file.path} is not an Arrow file; write it with pyarrow.ipc.new_file (not new_stream) or "
+                "pyarrow.feather.write_feather"
             )
         if file.read(file.size - length, length) != _MAGIC:
             raise BadConfiguration(f"data file {file.path} is not a complete Arrow file: its end is missing; write it again")

@@ -51,7 +51,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         entries = _Example.FromString(data).features.feature
     except DecodeError:
-        raise DamagedExample("it is no tf.train.Example") from None
+        raise DamagedExample("it is not a tf.train.Example") from None
     return {entry.key.decode("utf-8", "replace"): entry.value for entry in entries}
 
 

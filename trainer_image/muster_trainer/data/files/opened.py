@@ -37,7 +37,7 @@ class OpenFile:
         except OSError as error:
             raise BadConfiguration(f"data file {path} cannot be opened: {error.strerror}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise BadConfiguration(f"data file {path} is no file; write a pattern that names files, such as {path}/*")
+            raise BadConfiguration(f"data file {path} is not a file; write a pattern that names files, such as {path}/*")
         self.size, self.changed = status.st_size, status.st_mtime_ns
 
     def read(self, offset: int, length: int) -> bytes:

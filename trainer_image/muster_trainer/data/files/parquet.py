@@ -24,7 +24,7 @@ class _Reader(Reader):
     def __init__(self, file: OpenFile) -> None:
         end = file.read(max(file.size - _END, 0), min(file.size, _END))
         if end[4:] != b"PAR1":
-            raise BadConfiguration(f"data file {file.path} is no whole Parquet file: it does not end as one; write it again")
+            raise BadConfiguration(f"data file {file.path} is not a complete Parquet file: its end is missing; write it again")
         if int.from_bytes(end[:4], "little") > MOST_FOOTER:
             raise BadConfiguration(
                 f"data file {file.path} has a footer of {int.from_bytes(end[:4], 'little')} bytes, and at most {MOST_FOOTER} are read; "

@@ -93,7 +93,7 @@ def _damaged(file: OpenFile, offset: int, record: int) -> BadConfiguration:
     if file.read(0, 2) == b"\x1f\x8b":
         return BadConfiguration(f"data file {file.path} is compressed, and records are read at random; write it uncompressed")
     if offset == 0:
-        return BadConfiguration(f"data file {file.path} is no TFRecord file; check config.data.format")
+        return BadConfiguration(f"data file {file.path} is not a TFRecord file; check config.data.format")
     return BadConfiguration(f"data file {file.path} is damaged at byte {offset}, behind record {record}; write it again")
 
 
