@@ -22,7 +22,7 @@ from muster_trainer.host.large_variables import unpack_here
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.measure import collectives
 from muster_trainer.measure.meeting import Meeting
-from muster_trainer.measure.rehearsal import Rehearsal, part_from_the_world
+from muster_trainer.measure.rehearsal import Rehearsal, remove_world_variables
 from muster_trainer.tasks.module import describe, load_task
 from muster_trainer.training.evaluator import Evaluator
 from muster_trainer.training.loop import Training
@@ -102,7 +102,7 @@ def _rehearse(spec: TrainerSpec, events: Events) -> ExitCode:
     framework = spec.strategy.framework
     rehearsal = Rehearsal.of(spec)
     with Meeting(os.environ) as meeting:
-        part_from_the_world(framework)
+        remove_world_variables(framework)
         task = load_task(rehearsal.spec)
         engine = named(_engine(rehearsal.spec), framework)(task, rehearsal.spec)
         events.fingerprint(engine.fingerprint())

@@ -10,7 +10,7 @@ from muster_trainer.checkpoint import files
 from muster_trainer.training.agreement import gather
 from muster_training.ranks import Ranks
 
-Seen = dict[str, list[int]]
+FileIdentities = dict[str, list[int]]
 """Name of each file -> numbers that differ between two files of the same name."""
 
 
@@ -20,7 +20,7 @@ def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
     It copies instead of linking, because a library that saves the same step again changes its files. Raises StorageUnavailable.
     """
 
-    def look() -> Seen:
+    def look() -> FileIdentities:
         with files.storage(source):
             return _seen(source)
 
@@ -30,7 +30,7 @@ def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def share_of(rank: int, seen: list[Seen]) -> list[str]:
+def share_of(rank: int, seen: list[FileIdentities]) -> list[str]:
     """The names of the files that `rank` copies. `seen` has the files that each rank sees.
 
     Ranks on one machine see the same file, and one of them copies it. Ranks on machines without a common folder may see different files
@@ -45,7 +45,7 @@ def share_of(rank: int, seen: list[Seen]) -> list[str]:
     return share
 
 
-def _seen(folder: Path) -> Seen:
+def _seen(folder: Path) -> FileIdentities:
     seen = {}
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -180,7 +180,7 @@ class Lines:
         self.connection.close()
 
 
-class First:
+class RankZero:
     """Rank 0. It listens, and has a thread for the connection of each other rank."""
 
     rank = 0
@@ -281,7 +281,7 @@ class First:
             lines.send(lost=str(error))
 
 
-class Other:
+class OtherRank:
     """Every rank but the first. It has one connection to rank 0."""
 
     def __init__(self, address: Address, greeting: dict[str, Any], rank: int) -> None:
@@ -412,7 +412,7 @@ def meet(replica: ReplicaEnvironment, *, rank: int, world: int, generation: str)
     address = address_of(replica, generation)
     greeting = {"job": replica.job_uid, "attempt": replica.attempt, "generation": generation, "world": world}
     try:
-        return First(address, greeting, world) if rank == 0 else Other(address, greeting, rank)
+        return RankZero(address, greeting, world) if rank == 0 else OtherRank(address, greeting, rank)
     except OSError as error:
         message = f"rank 0 cannot listen at {address}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:  # a child of an earlier process may hold the port for a moment

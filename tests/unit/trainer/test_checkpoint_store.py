@@ -155,7 +155,7 @@ def test_a_named_checkpoint_must_exist_and_verify(tmp_path: Path) -> None:
     named = save(begin_attempt(tmp_path / "other", 0), 40)
     with pytest.raises(BadConfiguration, match="checkpoint directory"):
         chosen(tmp_path, resume=str(tmp_path / "nothing"))
-    with pytest.raises(BadConfiguration, match="no committed checkpoint"):
+    with pytest.raises(BadConfiguration, match="is not a committed checkpoint"):
         chosen(tmp_path, resume=str(tmp_path))
     (named / "weights").write_bytes(b"short")
     with pytest.raises(CheckpointDamaged, match="name another checkpoint"):

@@ -220,7 +220,7 @@ def test_hostile_files_are_refused_with_their_path(form: str, content: bytes, me
 def test_an_arrow_stream_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pa.ipc.new_stream(tmp_path / "train", table_of(2).schema) as writer:
         writer.write_table(table_of(2))
-    with pytest.raises(BadConfiguration, match=r"no Arrow file; .*pyarrow\.ipc\.new_file"):
+    with pytest.raises(BadConfiguration, match=r"is not an Arrow file; .*pyarrow\.ipc\.new_file"):
         opened(tmp_path / "train", "Arrow")
 
 

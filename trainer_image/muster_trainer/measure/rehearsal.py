@@ -107,7 +107,7 @@ class Rehearsal:
         return Timing.of([max(of_all) for of_all in zip(*meeting.share(own), strict=True)])
 
 
-def part_from_the_world(framework: Framework) -> None:
+def remove_world_variables(framework: Framework) -> None:
     """Removes the variables that make this process join a world."""
     for name in framework.world_variables:
         os.environ.pop(name, None)
