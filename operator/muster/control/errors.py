@@ -33,4 +33,4 @@ class RefusedError(ClusterError):
 
 
 class UnavailableError(ClusterError):
-    """The server did not answer, or said to retry later."""
+    """The server did not answer, or its answer asks for a retry later."""

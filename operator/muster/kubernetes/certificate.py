@@ -22,7 +22,8 @@ from muster.kubernetes.election import Requests
 
 LIFE = timedelta(days=3650)
 LEAST_LEFT = timedelta(days=365)
-"""If less than this is left at a start, the operator creates a new one. Pods with the old one cannot report until they are replaced."""
+"""The least validity that is left at a start. Below it, the operator creates a new certificate. Pods with the old one cannot report until
+they are replaced."""
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
@@ -48,7 +49,7 @@ class Certificate:
             parsed = x509.load_pem_x509_certificate(self.certificate.encode())
             names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
             self.context()
-        except (ValueError, x509.ExtensionNotFound, OSError):  # somebody else has written other data
+        except (ValueError, x509.ExtensionNotFound, OSError):  # another client has written other data
             return False
         return host in names and parsed.not_valid_after_utc - now > LEAST_LEFT
 
