@@ -86,7 +86,7 @@ class Follower:
         self._show, self._note = show, note
         self._held: list[tuple[Line, int, float]] = []
         self._count = 0
-        self._said = ""
+        self._shown = ""
 
     async def run(self) -> None:
         """Follows until the job has ended or is deleted, and all its lines are shown. Raises NoJobError if there is no such job."""
@@ -177,8 +177,8 @@ class Follower:
             self._show(shown(heapq.heappop(self._held)[0]))
 
     def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        if text != self._shown:
+            self._shown = text
             self._note(printable(text))
 
 

@@ -140,7 +140,7 @@ class Queues:
             return
         if is_open(status):
             if existing is not None and observed.quota.admitted:
-                await self._tell(admitted.job, existing, status, observed)
+                await self._update(admitted.job, existing, status, observed)
             return
         is_empty = observed.live and not observed.replicas
         if job.spec.suspend:
@@ -157,7 +157,7 @@ class Queues:
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
                 await self._cluster.replace_status(released(existing, self._time()))
 
-    async def _tell(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
+    async def _update(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
         """Reports to Kueue whether all pods of the world run, and gives back the quota of workers that the spec no longer asks for.
 
         Workers that are lost keep their quota, because they come back when there are nodes.
@@ -223,5 +223,5 @@ def view_of(existing: Object | None, queue: str, worker: str | None = None) -> Q
     if is_true(existing, "Admitted") and evicted is None:
         return QuotaView(admitted=True, workers=admitted_count(existing, worker) if worker else None)
     words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
-    said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
-    return QuotaView(admitted=False, message=f"queue {queue}: {said}")
+    message = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
+    return QuotaView(admitted=False, message=f"queue {queue}: {message}")

@@ -50,8 +50,8 @@ class GangScheduler:
 
 
 def _native(job: TrainingJob, priority_class: str) -> dict[str, Any]:
-    """Whether a pod may be preempted alone. An elastic job goes on without the pod. Other jobs restart, so preempting a part would free too
-    little."""
+    """The fields of the PodGroup of Kubernetes. An elastic job goes on without a preempted pod, so pods may be preempted one by one. Other
+    jobs restart, so the preemption of only a part would free too little."""
     mode = "single" if job.spec.elastic else "all"
     return {"disruptionMode": {mode: {}}, **_priority(priority_class)}
 
