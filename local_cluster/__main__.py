@@ -1,4 +1,4 @@
-"""python -m local_cluster: a kind cluster from a shell. What it prints to standard output is for `eval`."""
+"""python -m local_cluster: manages a kind cluster from a shell. Standard output is for `eval`."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from .progress import say, step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 1 and a message where it cannot be done."""
+    """Runs one command. Returns 1, after a message, if the command fails."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.command(options, Places.default())
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_exports(cluster: Cluster) -> None:
-    """The lines that lead a shell's kubectl, helm and docker to a cluster."""
+    """The lines that point a shell's kubectl, helm and docker at a cluster."""
     print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     if cluster.engine is not None:
         for name, value in cluster.engine.environment.items():
