@@ -165,7 +165,7 @@ class Cluster:
         """Disconnects a node from all others. Its processes go on."""
         address = self._address(name)
         if not address:
-            raise ClusterError(f"{name} is cut off already, or does not run")
+            raise ClusterError(f"{name} is disconnected already, or does not run")
         self._cut_off(name).parent.mkdir(parents=True, exist_ok=True)
         self._cut_off(name).write_text(address)
         self._docker("network", "disconnect", NETWORK, name)

@@ -58,7 +58,7 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
             return cluster
         if cluster.nodes():
             with places.in_use():
-                say("a cluster is there, but not as wanted: it is replaced")
+                say("the existing cluster does not match, so it is replaced")
                 _delete(cluster)
         image = _image(places, engine, own_image=own_image)
         places.work.mkdir(parents=True, exist_ok=True)

@@ -126,7 +126,7 @@ def _start(places: Places) -> Engine:
     require_linux_root("running a Docker engine of our own")
     install(PACKAGES)
     if RUN.exists():
-        say("an earlier engine did not end cleanly: clearing up after it")
+        say("an earlier engine did not end cleanly; removing what it left")
         stop(places)
     RUN.mkdir(mode=0o700)
     places.logs.mkdir(parents=True, exist_ok=True)

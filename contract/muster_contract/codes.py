@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
     )
     CHECKPOINT_DAMAGED = 30, "A checkpoint that the user named does not verify.", "", FailureClass.APPLICATION
     STORAGE_UNAVAILABLE = 31, "The checkpoint storage is full or cannot be reached.", "", FailureClass.INFRASTRUCTURE
-    INPUT_UNAVAILABLE = 32, "An input cannot be fetched now. Muster tries again.", "An input cannot be fetched.", FailureClass.INFRASTRUCTURE
+    INPUT_UNAVAILABLE = 32, "An input cannot be fetched now. Muster retries.", "An input cannot be fetched.", FailureClass.INFRASTRUCTURE
     INPUT_REFUSED = (
         33,
         "An input does not exist, may not be read, or has another form than expected. It is never retried.",
@@ -62,7 +62,7 @@ class ExitCode(IntEnum):
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGKILL; `signal N` for a number that has no name."""
+    """The name of a signal, such as SIGKILL. `signal N` if the number has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -46,7 +46,7 @@ class ProcessState(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """Stopped by SIGSTOP."""
+    """A signal SIGSTOP stopped the process."""
     EXITED = "Exited"
 
 

@@ -18,7 +18,7 @@ class Framework:
     """
 
     name: str
-    """As its makers write it: "PyTorch". An installation's trainer images are listed by this name."""
+    """The name in its official spelling, such as "PyTorch". An installation's trainer images are listed by this name."""
     package: str
     """The package with the trainer's code for it, such as "muster_trainer.pytorch". Its modules are the bundled tasks, `export`, and
     optionally `host`."""
@@ -52,7 +52,7 @@ class RoleRuntime:
 
 @dataclass(frozen=True)
 class StrategyRuntime:
-    """A strategy, as a replica knows it. Paths have the form "package.module:name"."""
+    """The part of a strategy that a replica needs. Paths have the form "package.module:name"."""
 
     name: str
     framework: Framework

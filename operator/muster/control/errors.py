@@ -29,7 +29,7 @@ class GoneError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """Quota, admission, validation or RBAC refused the request. A retry helps only after somebody has changed something."""
+    """Quota, admission, validation or RBAC refused the request. A retry helps only after a change of the object or of the rules."""
 
 
 class UnavailableError(ClusterError):

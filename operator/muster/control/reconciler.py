@@ -40,7 +40,7 @@ CALM_SECONDS = 0.5
 """Seconds in which the operator gathers changes that no recovery waits for, so that a world of many pods does not cost one write per
 pod."""
 STARTING_SECONDS = 5.0
-"""The same time while replicas start. All replicas that start in this time share one status write."""
+"""The time for this while replicas start. All replicas that start in this time share one status write."""
 
 log = logging.getLogger("muster.reconciler")
 

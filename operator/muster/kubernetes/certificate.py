@@ -44,7 +44,7 @@ class Certificate:
         return context
 
     def serves(self, host: str, now: datetime) -> bool:
-        """Whether it is valid for this host, and for at least LEAST_LEFT."""
+        """Whether the certificate is valid for this host, and for at least LEAST_LEFT."""
         try:
             parsed = x509.load_pem_x509_certificate(self.certificate.encode())
             names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
@@ -80,7 +80,7 @@ def new_certificate(host: str, now: datetime) -> Certificate:
 async def load_or_create(requests: Requests, namespace: str, *, secret: str, host: str, now: datetime) -> Certificate:
     """The certificate in the Secret. If that is not valid, creates a new one and writes it to the Secret.
 
-    Raises ClusterError, for example if the Secret is missing, and ConflictError if somebody else has just written it.
+    Raises ClusterError, for example if the Secret is missing, and ConflictError if another client has just written it.
     """
     path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
     stored = await requests.request("GET", path)

@@ -210,7 +210,7 @@ def _placement_time(status: Mapping[str, Any]) -> datetime | None:
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:
-    """Whether its scheduler has found no node. A nominated node says that it has one since, or that it makes room there."""
+    """Whether the scheduler found no node for the pod. A nominated node means that it has found one since, or that it makes room there."""
     unscheduled = _condition(status, "PodScheduled", holds="False") or {}
     return unscheduled.get("reason") == "Unschedulable" and not status.get("nominatedNodeName")
 

@@ -42,7 +42,7 @@ class ReplicaView:
     """The number at the end of the pod's name. Present if an earlier pod of this replica does not answer, so that this one has a new
     name."""
     finished: datetime | None = None
-    """When its trainer container ended."""
+    """When the trainer container of the replica ended."""
     deleting: datetime | None = None
     """When the deletion of the pod was requested: its deletionTimestamp less its grace period."""
     due: datetime | None = None

@@ -30,7 +30,7 @@ class RoleRule:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Ports on which each replica listens, by name."""
     in_world: bool = True
-    """Whether its processes have ranks. A replica outside the world starts and ends without an effect on the training."""
+    """Whether the processes of the role have ranks. A replica outside the world starts and ends without an effect on the training."""
     decides_success: bool = False
     """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides."""
     restarts_with: frozenset[RoleName] | None = None
