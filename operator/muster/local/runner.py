@@ -330,7 +330,7 @@ class Runner:
         return self._directory.log(record.attempt, record.replica) if record and record.replica else None
 
     async def _wait(self, wake: datetime | None) -> None:
-        """Waits until something happens, or until the time at which the lifecycle core wants to look again."""
+        """Waits until something happens, or until the time of the next decision."""
         seconds = None if wake is None else max(0.0, (wake - _now()).total_seconds())
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
