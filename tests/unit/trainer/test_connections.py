@@ -21,10 +21,10 @@ import os, socket, sys
 from muster_trainer.host.connections import Connections
 from muster_trainer.host.orders import Orders
 
-orders, connections = Orders.from_environment(os.environ), Connections()
+connections = Connections()
 peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 connections.complete()
-orders.on_leave = lambda attempt: connections.close()
+orders = Orders.from_environment(os.environ, lambda attempt: connections.close())
 peer.sendall(b"!")
 peer.setblocking(True)
 print("the peer is gone" if peer.recv(1) == b"" else "the peer has answered")

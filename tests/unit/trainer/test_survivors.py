@@ -61,15 +61,19 @@ def test_an_order_has_all_addresses_because_the_process_may_have_changed_them() 
 
 
 @pytest.fixture
-def pipe() -> tuple[Orders, int]:
+def left() -> list[int]:
+    """The attempts whose worlds are to be left."""
+    return []
+
+
+@pytest.fixture
+def pipe(left: list[int]) -> tuple[Orders, int]:
     reader, writer = os.pipe()
-    return Orders(reader), writer
+    return Orders(reader, left.append), writer
 
 
-def test_an_order_names_the_next_world_once(pipe: tuple[Orders, int]) -> None:
+def test_an_order_names_the_next_world_once(pipe: tuple[Orders, int], left: list[int]) -> None:
     orders, writer = pipe
-    left: list[int] = []
-    orders.on_leave = left.append
     for order in ({"leave": 3}, {"world": {"MUSTER_ATTEMPT": "4"}}):
         os.write(writer, json.dumps(order).encode() + b"\n")
     assert orders.next_world(seconds=10, until=lambda: False) == {"MUSTER_ATTEMPT": "4"}
@@ -96,7 +100,7 @@ def test_a_request_to_stop_ends_the_wait(pipe: tuple[Orders, int]) -> None:
 
 
 def test_a_process_without_a_supervisor_gets_no_orders() -> None:
-    assert not Orders.from_environment({}).may_come
+    assert not Orders.from_environment({}, lambda attempt: None).may_come
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of a process")

@@ -23,18 +23,18 @@ _TURN = 0.1  # seconds between two looks at what ends the wait
 class Orders:
     """The orders to this process. `on_leave` is called in another thread, with the attempt whose world is broken."""
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None, on_leave: Callable[[int], None]) -> None:
         self._descriptor = descriptor
         self._news = threading.Condition()
         self._world: dict[str, str] | None = None
         self._is_open = descriptor is not None
-        self.on_leave: Callable[[int], None] = lambda attempt: None
+        self._on_leave = on_leave
         if descriptor is not None:
             threading.Thread(target=self._read, args=(descriptor,), name="orders", daemon=True).start()
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Orders:
-        return cls(descriptor_in(environment))
+    def from_environment(cls, environment: Mapping[str, str], on_leave: Callable[[int], None]) -> Orders:
+        return cls(descriptor_in(environment), on_leave)
 
     @property
     def may_come(self) -> bool:
@@ -59,7 +59,7 @@ class Orders:
                         self._world = order["world"]
                         self._news.notify()
                 else:
-                    self.on_leave(order["leave"])
+                    self._on_leave(order["leave"])
         with self._news:
             self._is_open = False
             self._news.notify()

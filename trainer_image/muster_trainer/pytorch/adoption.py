@@ -10,14 +10,15 @@ import torch.distributed as dist
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.parallel import ParallelModel, broadcast_together
 from muster_trainer.pytorch.state import Groups
-from muster_trainer.pytorch.tensor_files import DTYPES
 from muster_trainer.pytorch.world import detect_peer_loss
 from muster_trainer.training.survivor import Kept
 
 
 def adopt(kept: Kept, parallel: ParallelModel, initial_numbers: Groups, *, device: torch.device) -> None:
     """Sends the state to the ranks that need it, or receives it. Every rank calls it. Each rank holds the whole model. `device` is that
-    of messages."""
+    of messages.
+
+    A receiver needs no memory besides that of its model and optimizer. It drops its own state first."""
     rank, receivers = dist.get_rank(), kept.receivers
     if not receivers:
         return
@@ -26,21 +27,38 @@ def adopt(kept: Kept, parallel: ParallelModel, initial_numbers: Groups, *, devic
     listed: list[Any] = [list(table)]
     with detect_peer_loss():
         dist.broadcast_object_list(listed, src=kept.source, device=device)
-        if rank in receivers:
-            table = {box: torch.empty(box.sizes, dtype=DTYPES[box.dtype], device=device) for box in listed[0]}
-        _exchange(kept, [tensor.to(device).contiguous() for tensor in table.values() if tensor.numel()])
+    if rank in receivers:
+        if optimizer:
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.state.clear()
+        tensors, complete = state.room(module, optimizer, listed[0])
+        table = {box: tensors[box] for box in listed[0]}  # in the order of the messages
+    with detect_peer_loss():
+        _exchange(kept, [tensor for tensor in table.values() if tensor.numel()], device)
         broadcast_together(module.buffers(), source=kept.source)  # also those that are in no checkpoint
     if rank in receivers:
-        state.restore(module, optimizer, table)
+        complete()
 
 
-def _exchange(kept: Kept, tensors: list[torch.Tensor]) -> None:
-    """All messages are under way at once."""
+@torch.no_grad()
+def _exchange(kept: Kept, tensors: list[torch.Tensor], device: torch.device) -> None:
+    """All messages are under way at once. Those of a tensor that is elsewhere, or not contiguous, have their own memory."""
     rank = dist.get_rank()
+    numbers: list[torch.Tensor] = []
     messages: list[dist.P2POp] = []
     if rank == kept.source:
-        messages = [dist.P2POp(dist.isend, tensor, receiver) for receiver in kept.receivers for tensor in tensors]
+        numbers = [tensor.to(device).contiguous() for tensor in tensors]
+        messages = [dist.P2POp(dist.isend, one, receiver) for receiver in kept.receivers for one in numbers]
     elif rank in kept.receivers:
-        messages = [dist.P2POp(dist.irecv, tensor, kept.source) for tensor in tensors]
+        numbers = [one if _is_plain(one, device) else torch.empty(one.shape, dtype=one.dtype, device=device) for one in tensors]
+        messages = [dist.P2POp(dist.irecv, one, kept.source) for one in numbers]
     for message in dist.batch_isend_irecv(messages) if messages else ():
         message.wait()
+    if rank in kept.receivers:
+        for tensor, received in zip(tensors, numbers, strict=True):
+            if received is not tensor:
+                tensor.copy_(received)
+
+
+def _is_plain(tensor: torch.Tensor, device: torch.device) -> bool:
+    return tensor.is_contiguous() and tensor.device.type == device.type

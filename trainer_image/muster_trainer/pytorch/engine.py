@@ -19,7 +19,7 @@ from torch import nn
 
 from muster_contract.batch import learning_rate_factor
 from muster_contract.environment import NAMES
-from muster_contract.errors import ConnectionLost, UserError
+from muster_contract.errors import PeerLost, UserError
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.host.connections import Connections
@@ -140,7 +140,7 @@ class TorchEngine:
         leave_groups(self._store)
         self._join(done, meanwhile=meanwhile)
         if self._minimum(self.spec.batch.most_at_once or self.spec.batch.global_size) != self.parallel.context.max_samples:
-            raise ConnectionLost("another rank takes fewer samples at once than those of the world before")
+            raise PeerLost("another rank takes fewer samples at once than those of the world before")  # a new process can follow it
         with detect_peer_loss():
             self.parallel.rejoin()
         self._connections.complete()

@@ -8,7 +8,7 @@ and reads the parts that it holds: a shard of a DTensor, the tensors of its stag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,19 +71,35 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Map
 
     Raises ValueError if it does not fit.
     """
+    tensors, complete = room(model, optimizer, held)
+    for box, tensor in tensors.items():
+        tensor.copy_(held[box])
+    complete()
+
+
+def room(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, boxes: Iterable[Box]
+) -> tuple[dict[Box, torch.Tensor], Callable[[], None]]:
+    """The tensors to write a table with these boxes to, and what to call then. They are those of the model and of the optimizer, so nothing
+    is held twice. Raises ValueError if the table does not fit."""
     own = model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    stored = {box.name: Stored(box.dtype, box.shape, ()) for box in held}
+    by_name = {box.name: box for box in boxes}
+    stored = {name: Stored(box.dtype, box.shape, ()) for name, box in by_name.items()}
     tensor_table.check_names_and_shapes(_below(stored, "model."), shapes)
     slots = _empty_slots(model, stored, shapes) | _empty_numbers(model, stored)
-    by_name = {box.name: (box, tensor) for box, tensor in held.items()}
+    tensors = {}
     for name, tensor in ({f"model.{name}": tensor for name, tensor in own.items()} | slots).items():
-        box, numbers = by_name[name]
+        box = by_name[name]
         if local_box(tensor) != (box.offsets, box.sizes):
             raise ValueError(f"{name} is another part of its tensor")
-        local(tensor).copy_(numbers)
-    if optimizer:
-        _load_optimizer(optimizer, model, slots)
+        tensors[box] = local(tensor)
+
+    def complete() -> None:
+        if optimizer:
+            _load_optimizer(optimizer, model, slots)
+
+    return tensors, complete
 
 
 def _box(name: str, tensor: torch.Tensor) -> Box:

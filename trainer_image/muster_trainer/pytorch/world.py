@@ -110,6 +110,7 @@ def _meet(store: dist.Store, world: int, meanwhile: Callable[[], None] | None) -
     here = store.add("muster/here", 1)
     if meanwhile is None:
         return
+    meanwhile()  # also if all are there: the waits of the process group cannot be ended before they begin
     limit, turn = time.monotonic() + START_SECONDS, FIRST_TURN
     while here < world:
         meanwhile()

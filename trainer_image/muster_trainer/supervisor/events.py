@@ -113,6 +113,9 @@ class EventLog:
                 f"MUSTER_STATE_DIR: {replica.state_dir} cannot be written ({error.strerror}); name a writable folder"
             ) from None
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
     def append(self, lines: list[Line]) -> str | None:
         """Appends the lines. Returns the message of an error or None. It does not raise, because a full disk must not end the training."""
         data = b"".join(json.dumps({**line.document, **self._origin}).encode() + b"\n" for line in lines)

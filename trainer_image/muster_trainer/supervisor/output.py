@@ -52,26 +52,37 @@ class Output:
         self._tails: dict[int, Tail] = {}
         self._all = Tail()
         self._selector = selectors.DefaultSelector()
-        self._wake, self._waker = os.pipe()
+        self._lock = threading.Lock()
+        """Held for a look at what the selector has, and for a read. A read never waits then, because nobody else reads the pipe."""
+        self._let_go: list[_Stream] = []
+        self._wake: tuple[int, int] | None = None
+        """A pipe that ends the wait of the thread, as long as this runs."""
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def follow(self, processes: list[Process]) -> None:
         """Begins to copy the output of these processes. Called once, when all are started."""
+        self._wake = os.pipe()
         sinks = {1: _Sink(1), 2: _Sink(2)}
         for process in processes:
             tail = self._tails[process.rank] = Tail()
             prefix = b"[rank %d] " % process.rank if len(processes) > 1 else None
             for source, sink in ((process.stdout, sinks[1]), (process.stderr, sinks[2])):
-                self._selector.register(source, selectors.EVENT_READ, _Stream(sink, (tail, self._all), prefix))
-        self._selector.register(self._wake, selectors.EVENT_READ)
+                stream = _Stream(process, sink, (tail, self._all), prefix)
+                if source in process.closed:  # by a survivor, in an earlier attempt
+                    stream.end()
+                else:
+                    self._selector.register(source, selectors.EVENT_READ, stream)
+        self._selector.register(self._wake[0], selectors.EVENT_READ)
         self._thread.start()
 
     def let_go(self, process: Process) -> None:
         """Stops the copying of the output of a process that still runs, because the next attempt takes it over."""
-        for source in (process.stdout, process.stderr):
-            with suppress(KeyError):  # the process has closed the stream
-                self._selector.unregister(source)
-        os.write(self._waker, b"\n")
+        with self._lock:
+            for source in (process.stdout, process.stderr):
+                with suppress(KeyError):  # it has closed the stream
+                    self._let_go.append(self._selector.unregister(source).data)
+            if self._wake:
+                os.write(self._wake[1], b"\n")
 
     def tail(self, rank: int, *, seconds: float = 0.0) -> list[str]:
         """The last lines of a process. Waits at most `seconds` for it to close its streams."""
@@ -89,16 +100,36 @@ class Output:
         while len(self._selector.get_map()) > 1:
             for key, _ in self._selector.select():
                 stream: _Stream | None = key.data
-                chunk = os.read(key.fd, CHUNK)
-                if stream is None:
-                    continue
-                if chunk:
+                chunk = self._read(key.fd, stream)
+                if stream and chunk:
                     stream.feed(chunk)
-                else:
-                    self._selector.unregister(key.fd)
-                    os.close(key.fd)
+                elif stream and chunk is not None:
                     stream.end()
-        os.close(self._wake)
+            self._end_let_go()
+        with self._lock:
+            self._selector.close()
+            for descriptor in self._wake or ():
+                os.close(descriptor)
+            self._wake = None
+        self._end_let_go()
+
+    def _read(self, descriptor: int, stream: _Stream | None) -> bytes | None:
+        """What has come. Nothing at the end of the stream, which is closed then. None: another attempt reads it."""
+        with self._lock:
+            if descriptor not in self._selector.get_map():
+                return None
+            chunk = os.read(descriptor, CHUNK)
+            if not chunk:
+                self._selector.unregister(descriptor)
+                if stream is not None:
+                    stream.process.close(descriptor)
+            return chunk
+
+    def _end_let_go(self) -> None:
+        with self._lock:
+            streams, self._let_go = self._let_go, []
+        for stream in streams:
+            stream.end()
 
 
 class _Sink:
@@ -121,7 +152,8 @@ class _Sink:
 class _Stream:
     """Copies one pipe to one sink. With a prefix it copies whole lines, otherwise each piece as it arrives."""
 
-    def __init__(self, sink: _Sink, tails: tuple[Tail, Tail], prefix: bytes | None) -> None:
+    def __init__(self, process: Process, sink: _Sink, tails: tuple[Tail, Tail], prefix: bytes | None) -> None:
+        self.process = process
         self._sink = sink
         self._tail, self._all = tails
         self._prefix = prefix

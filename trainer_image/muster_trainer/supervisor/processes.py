@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,15 @@ class Process:
     orders: int | None = None
     wait_status: int | None = None
     waiting: bool = False
+    closed: set[int] = field(default_factory=set)
+    """Those of its descriptors that are closed."""
+
+    def close(self, *descriptors: int | None) -> None:
+        """Closes descriptors of this process, each once."""
+        for descriptor in descriptors:
+            if descriptor is not None and descriptor not in self.closed:
+                self.closed.add(descriptor)
+                os.close(descriptor)
 
     @property
     def running(self) -> bool:

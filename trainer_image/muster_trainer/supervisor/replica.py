@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
@@ -262,12 +263,14 @@ class Replica:
                 self._handle_stop_requests()
                 self._handle_reply()
                 self._handle_ends(ended)
+                self._handle_losses()
                 self._carry_out_ending()
             self._leave_survivors()
         finally:
             self._clear_descendants()
         self._drain_events()
         self._output.finish(OUTPUT_SECONDS)
+        self._close()
         return self._last_words()
 
     def report(self) -> Report:
@@ -298,7 +301,7 @@ class Replica:
         self._publish()
         survivors = self._survivors.taken(self._launches)
         new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=_is_bundled(self._spec))
-        for process in [*survivors.values(), *new]:
+        for process in chain(survivors.values(), new):  # one that cannot be started ends those before it
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
             self._readers.append(reader)
@@ -368,6 +371,14 @@ class Replica:
             if process.running and process.waiting:
                 self._output.let_go(process)
                 self._survivors.add(process, launches[process.rank])
+
+    def _close(self) -> None:
+        """Closes what only this attempt has used. `Output` closes the streams of the processes."""
+        for process in self._processes:
+            if process not in self._survivors:
+                process.close(process.events, process.orders)
+        self._selector.close()
+        self._log.close()
 
     def _break_world(self) -> float:
         """Makes processes that can save, or wait for the next attempt, leave a world that has lost a member. Returns the seconds that they
@@ -447,17 +458,30 @@ class Replica:
                 later = now + self._break_world()
                 self._ending.by(later, later + grace)
 
+    def _handle_losses(self) -> None:
+        """Ends the siblings of a process that has lost a peer, and waits for the next attempt."""
+        if not self._is_broken and any(process.running and process.waiting for process in self._processes):
+            later = time.monotonic() + max(ECHO_SECONDS, self._break_world())
+            self._ending.by(later, later + max(SIBLING_GRACE, self._rescue_seconds))
+
     def _carry_out_ending(self) -> None:
         now = time.monotonic()
         ending = self._ending
         if now >= ending.term_at and not ending.termed:
             ending.termed = True
-            for process in self._processes:
+            for process in self._to_end:
                 process.send(signal.SIGTERM)
         if now >= ending.kill_at and not ending.killed:
             ending.killed = True
-            for process in self._processes:
+            for process in self._to_end:
                 process.kill_group()
+
+    @property
+    def _to_end(self) -> list[Process]:
+        """The processes that end with this attempt. Those that wait for the next one end only if there is none."""
+        reply = self._reporter.reply
+        is_last = self._stops_seen > 0 or (reply is not None and reply.end)
+        return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
         """Ends what the processes left behind. This may include the training of a shell that SIGTERM has ended. So after a request to

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from muster_contract.environment import NAMES, RESCUE_SECONDS
@@ -41,6 +40,9 @@ class Survivors:
         own = {process.pid for process, _ in self._waiting.values()}
         return own.union(*map(descendants, own))
 
+    def __contains__(self, process: Process) -> bool:
+        return process.rank in self._waiting
+
     def add(self, process: Process, launch: Launch) -> None:
         self._waiting[process.rank] = process, launch
 
@@ -71,8 +73,7 @@ class Survivors:
                     process.kill_group()
             time.sleep(_TURN)
         for process in left:
-            for descriptor in (process.events, process.stdout, process.stderr):
-                os.close(descriptor)
+            process.close(process.events, process.stdout, process.stderr)
 
 
 def goes_on(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
@@ -87,7 +88,7 @@ def moved(env: Mapping[str, str]) -> dict[str, str]:
 
 def order(process: Process, **content: object) -> bool:
     """Sends an order to a process. False if it takes none, or has ended."""
-    if process.orders is None:
+    if process.orders is None or process.orders in process.closed:
         return False
     try:
         os.write(process.orders, json.dumps(content).encode() + b"\n")
@@ -98,8 +99,5 @@ def order(process: Process, **content: object) -> bool:
 
 def dismiss(process: Process) -> None:
     """There is no next world for this process."""
-    if process.orders is not None:
-        with suppress(OSError):
-            os.close(process.orders)
-        process.orders = None
+    process.close(process.orders)
     process.send(signal.SIGTERM)

@@ -206,6 +206,8 @@ class Training:
                 self.memory.restore(found)
                 self.last = _step_of(found)
             self.memory.start(point.step)
+        if self.last is not None and self.last.step != point.step:
+            self.last = None  # of another step than this process has now
         if self.engine.rank == 0:
             self.events.emit(replace(point.event(), survivors=kept.survivors if kept else 0))
             start = f"resumed from {point.path}" if point.path else "starting at step 0"

@@ -70,9 +70,8 @@ class Survivor:
     def __init__(self, events: Events, stop: StopRequest, *, attempt: int, disconnect: Callable[[], None]) -> None:
         self._events, self._stop, self._disconnect = events, stop, disconnect
         self._attempt, self._broken = attempt, -1
-        self._orders = Orders.from_environment(os.environ)
-        self._orders.on_leave = self._leave
         self._survivals = 0
+        self._orders = Orders.from_environment(os.environ, self._leave)
 
     @property
     def may_wait(self) -> bool:
