@@ -98,4 +98,4 @@ def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: Repl
     if facts.strategy.restarts_with(view.role) is not None:
         return False
     has_reported = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
-    return has_reported and any(member.uid == view.uid for member in status.world.members)
+    return has_reported and view.uid in status.world.member_of
