@@ -107,7 +107,7 @@ def test_what_is_received_is_not_held_twice() -> None:
     assert {box.name: tensor.data_ptr() for box, tensor in tensors.items()} == {box.name: tensor.data_ptr() for box, tensor in own.items()}
 
 
-def test_nobody_sends_if_all_ranks_have_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_if_all_ranks_have_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = Messages(monkeypatch, rank=1)
     adoption.adopt(Kept((3, 3)), trained("adam", 3, seed=1), [{}], device=CPU)
     assert messages.sent == []
@@ -121,7 +121,7 @@ def test_a_stop_ends_the_wait_for_a_world_also_when_all_ranks_are_there() -> Non
         world._meet(dist.HashStore(), 1, meanwhile)
 
 
-def test_a_survivor_that_takes_more_samples_than_another_rank_makes_room_for_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survivor_that_takes_more_samples_than_another_rank_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new process can take fewer samples. A survivor would try again in each further world."""
     engine: Any = SimpleNamespace(
         _store=None,
