@@ -96,6 +96,9 @@ bench: $(READY) ## operator, channel, recovery, checkpoints, snapshots in memory
 bench-scale: $(READY) ## many jobs, a large job that loses half of its replicas, operators that are killed: OPTIONS="--replicas 4096 --jobs 1000"
 	$(BIN)/python -m bench.scale $(OPTIONS)
 
+bench-gpu: $(READY) ## training and recovery on a machine with an NVIDIA GPU, which all processes share
+	$(BIN)/python -m bench.gpu $(OPTIONS)
+
 checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch, read under another: downloads 10 GB, takes minutes
 	$(BIN)/python -m tests.checkpoints_across.run
 
@@ -138,4 +141,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane control-plane-oldest bench bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean

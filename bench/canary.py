@@ -1,4 +1,4 @@
-"""Small jobs that show whether the operator and the scheduler still serve new jobs, and how long that takes now."""
+"""Small jobs that show whether the operator and the scheduler still serve new jobs, and how long that currently takes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PATIENCE_SECONDS = 900.0
 
 
 class Canary:
-    """Runs one small job after the other, on a node of its own. On a busy machine nothing may happen to a job for long, although nothing
-    holds it up. It is held up if jobs that came later have run in the meantime."""
+    """Runs one small job after another, on a node of its own. On a busy machine, a job may wait for a long time although nothing blocks it.
+    It is blocked only if jobs that were submitted later have run in the meantime."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._api, self.namespace = cluster.admin, cluster.namespace("canary")
@@ -29,10 +29,10 @@ class Canary:
         self._thread = threading.Thread(target=self._work, name="canary", daemon=True)
         self._begins: deque[float] = deque(maxlen=100)
         self.seconds: list[float] = []
-        """How long each job took from its submission until its pod ran."""
+        """The seconds from the submission of each job until its pod ran."""
 
     def runs_since(self, moment: float) -> int:
-        """How many jobs have run that were submitted after this moment (of the monotonic clock)."""
+        """The number of jobs that were submitted after this moment (of the monotonic clock) and have run."""
         assert self._thread.is_alive(), "no canary has come back"
         return sum(began > moment for began in list(self._begins))
 

@@ -40,7 +40,7 @@ class Tally:
     """The results of the clients."""
 
     seconds: list[float] = field(default_factory=list)
-    """From the connection's first packet to the whole answer."""
+    """Seconds from the connection's first packet to the whole answer."""
     failures: int = 0
     shed: int = 0
     """Reports that were answered with 429."""
@@ -49,7 +49,7 @@ class Tally:
 async def supervisor(
     number: int, pod: Object, bearer: str, *, port: int, trusted: ssl.SSLContext, tally: Tally, until: float, many: int
 ) -> None:
-    """Posts until the end."""
+    """Posts reports until the end of the bench."""
     await asyncio.sleep(START_SECONDS * number / many)
     sequence, line = 0, Line(port, trusted)
     while time.monotonic() < until:
@@ -106,7 +106,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
 
 
 def supervised(cluster: Cluster, count: int) -> list[tuple[Object, str]]:
-    """Pods with their tokens, once the operator has created them."""
+    """The pods with their tokens, after the operator has created them."""
     namespace = cluster.namespace("many")
     jobs = Jobs(cluster.admin, namespace)
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(count // PODS_PER_JOB)])

@@ -1,7 +1,7 @@
 """The cost of saves for the training: `python -m bench.checkpoints`. Prints JSON.
 
 One process trains a language model whose state takes more than a second to save. Both sides of a ratio run in turns, in one run on one
-machine. The median of the pairs counts, because other programs may run on the machine too.
+machine. The result is the median of the pairs, because other programs may run on the machine too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 
 
 class Training:
-    """The engine and the saver of the loop, stepped by hand."""
+    """The engine and the saver of the loop, called step by step."""
 
     def __init__(self, directory: Path, steps: int) -> None:
         from muster_trainer.pytorch.ddp import engine
@@ -91,7 +91,7 @@ class Training:
             self.saver.advance()
 
     def window(self, steps: int, *, saves: bool) -> float:
-        """Seconds of so many steps, with or without a save and a report of each step."""
+        """The seconds of so many steps, with or without a save, and with a report of each step."""
         begun = time.monotonic()
         if saves:
             self.saver.begin(self.manifest(CommitReason.PERIODIC))
@@ -123,7 +123,7 @@ class Training:
 
 @contextmanager
 def heartbeats(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor in another process that reports as often as one of few does. Signals stop and continue it."""
+    """A supervisor in another process that reports as often as one of a few supervisors does. Signals stop and continue it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -167,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name, heartbeats(Path(name)) as supervisor:
         supervisor.send_signal(signal.SIGSTOP)
         training = Training(Path(name) / "checkpoints", steps=10**6)
-        training.asynchronous()  # what is done once: slots of the optimizer, memory
+        training.asynchronous()  # does the one-time work: slots of the optimizer, memory
         saves = []
         for _ in range(arguments.pairs):
             saves.append((training.synchronous(), training.asynchronous()))

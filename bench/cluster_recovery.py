@@ -1,4 +1,4 @@
-"""The time that a job in a real cluster stands still when pods or nodes are lost: `python -m bench.cluster_recovery`. Prints JSON.
+"""How long a job in a real cluster stands still after the loss of pods or nodes: `python -m bench.cluster_recovery`. Prints JSON.
 
 It runs on the cluster of `make cluster`. Its nodes are containers of this machine, so their processes can be killed from here.
 """
@@ -30,7 +30,7 @@ UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
 ELASTIC = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 5}
 PARTS = ("replicaLost", "outages", "largeWorld")
 LOAD_SECONDS = 20.0
-"""A job trains for so long before it loses something, because the load of its start must not count."""
+"""Seconds that a job trains before a loss, because the load of its start must not count."""
 IMPORTING = "import time, torch, torch._dynamo, torch.distributed; print(time.time())"
 
 
@@ -79,8 +79,8 @@ def last_step(training: ClusterJob) -> int:
 
 
 def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[float]:
-    """Seconds that two DDP workers stand still, each time that the pod of one is lost and replaced. The other one, which may be
-    `elastic`, waits until it is gone."""
+    """The seconds that two DDP workers stand still, each time that the pod of one is lost and replaced. `spec` has further
+    fields of the job, such as `elastic`."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.02}
     training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
     taken = []
@@ -92,7 +92,7 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
 
 
 def outages(place: Ground, times: int) -> dict[str, list[Outage]]:
-    """What happens to two DDP workers, with a spare and without one: a pod is deleted, and a node is killed or freezes."""
+    """The effect of a deleted pod, a killed node and a frozen node on two DDP workers, with a spare and without one."""
     taken: dict[str, list[Outage]] = {}
     for number in range(times):
         for spares in (1, 0):
@@ -104,7 +104,7 @@ def outages(place: Ground, times: int) -> dict[str, list[Outage]]:
 
 
 def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
-    """A job of its own: after the loss of a node, all of a job's pods are on the other one."""
+    """One outage of a new job, because after the loss of a node all pods of an earlier job are on the other node."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.05}
     training = place.apply(apart(digits(name, trainer={"task": "digits", "config": config}, recovery={**UNLIMITED, "spares": spares})))
     training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
@@ -124,7 +124,7 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
 
 
 def large_world(place: Ground) -> dict[str, float]:
-    """Seconds until 32 replicas are in one world: after their first start, after 30 of their processes died at once, and after 30 pods
+    """The seconds until 32 replicas are in one world: after their first start, after 30 of their processes died at once, and after 30 pods
     died."""
     program = Path(__file__).with_name("join_a_world.py")
     place.kubectl("create", "configmap", "code", f"--from-file={program}")
@@ -144,7 +144,7 @@ def large_world(place: Ground) -> dict[str, float]:
         victims = _processes(training, program_of, set(range(REPLICAS - KILLED, REPLICAS)))
         begun = time.time()
         for victim in victims:
-            with suppress(ProcessLookupError):  # the first ones are missed by the others, which may have gone by now
+            with suppress(ProcessLookupError):  # a process may have ended already, because it lost the first ones
                 os.kill(victim, signal.SIGKILL)
         figures[what] = until_step(training, 1, attempt=attempt) - begun
     return {what: round(seconds, 1) for what, seconds in figures.items()}
@@ -176,7 +176,7 @@ def _processes(training: ClusterJob, program: str, indices: set[int]) -> list[in
 
 
 def replicas_lost(place: Ground, image: str, times: int) -> dict[str, Any]:
-    """Seconds until a lost pod is replaced, and as multiples of the seconds that a bare pod takes to import the framework."""
+    """The seconds until a lost pod is replaced, also as multiples of the seconds that a bare pod takes to import the framework."""
     bare = [bare_pod(place, image, number) for number in range(times)]
     lost = {
         "replicaLost": replica_lost(place, "lost", times),

@@ -1,7 +1,8 @@
 """The cost and the speed of the operator: `python -m bench.control_plane`. Prints JSON.
 
-The bench runs a real API server, the fake nodes of kwok, and the operator as a process with the rights of the chart. Absolute figures are
-those of this machine, where other programs may run. The ratios count, because both of their sides come from one run on one server.
+The bench runs a real API server, the fake nodes of kwok, and the operator as a process with the rights of the chart. Absolute figures
+depend on this machine, where other programs may run. The ratios are more reliable, because both of their sides come from one run on one
+server.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from tests.support.waiting import wait_until
 
 PATIENCE = 900.0
 START_MILLISECONDS = 5000
-"""What a fake node takes to run a pod. A real one takes seconds too; without them the slower way of making pods would be timed together
-with more of kwok's writes to what it has made."""
+"""How long a fake node takes to run a pod. A real node takes seconds too. Without this delay, the measurement of the slower way to create
+pods would include more of kwok's writes to these pods."""
 
 
 def say(text: object) -> None:
@@ -49,7 +50,7 @@ def say(text: object) -> None:
 
 @contextmanager
 def kwok(cluster: Cluster, folder: Path, kubeconfig: Path, *, start_milliseconds: int = START_MILLISECONDS) -> Iterator[None]:
-    """Fake nodes that run every pod so many milliseconds after its creation. They end pods with the label ENDS two seconds later."""
+    """Starts fake nodes. They run every pod so many milliseconds after its creation, and end pods with the label ENDS two seconds later."""
     for number in range(NODES):
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"fake-{number}"}}
         cluster.admin.apply(f"/api/v1/nodes/fake-{number}", node)
@@ -74,7 +75,7 @@ def clear(api: Api, namespace: str) -> None:
 
 
 class Arrivals:
-    """When pods of a namespace were created, by the clock of this process."""
+    """The times at which pods of a namespace were created, by the clock of this process."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._path = api, PODS.format(namespace)
@@ -116,12 +117,12 @@ class Creation:
 
 
 def requests_of(cluster: Cluster, namespace: str) -> list[Object]:
-    """The requests of the operator's account in a namespace. It times both ways to create pods, and costs both the same."""
+    """The requests of the operator's account in a namespace. Both ways to create pods are measured like this, at the same cost."""
     return [each for each in cluster.requests() if each.get("objectRef", {}).get("namespace") == namespace]
 
 
 def seconds_until_last_pod(requests: list[Object], begun: float | None = None) -> float:
-    """Seconds from `begun` (Unix seconds), or else from the first request, to the answer to the last creation of a pod, by the clock of
+    """The seconds from `begun` (Unix seconds), or else from the first request, to the answer to the last creation of a pod, by the clock of
     the server."""
     pods = [each for each in requests if each["verb"] == "create" and each["objectRef"]["resource"] == "pods"]
     first = min(_unix(each["requestReceivedTimestamp"]) for each in requests) if begun is None else begun
@@ -143,7 +144,7 @@ def spent_by_server() -> float:
 
 
 def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
-    """Creates the same services and pods, rendered before, with the operator's own client alone."""
+    """Creates the same services and pods, rendered before, with only the operator's own client."""
     namespace, pods = cluster.namespace("direct"), jobs * PODS_PER_JOB
     command = [sys.executable, "-m", "bench.direct", namespace, str(jobs)]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
@@ -173,8 +174,8 @@ def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[st
 
 
 def creation_of_waiting(cluster: Cluster, operator: OperatorProcess, jobs: int) -> float:
-    """Pods per second of an operator that starts among so many new jobs, from its first request for them on. So the figure has the
-    operator's work, and not the server's work of accepting the jobs."""
+    """The pods per second of an operator that starts among so many new jobs, counted from its first request for them. So the figure covers
+    the work of the operator, and not the server's work when the jobs are submitted."""
     namespace = cluster.namespace("waiting")
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(jobs)])
     operator.start()
@@ -256,7 +257,7 @@ def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
 
 
 def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:
-    """The number of reads of jobs or pods that the operator does for so many irrelevant changes of pods."""
+    """The number of reads of jobs or pods by the operator after so many irrelevant changes of pods."""
     kubelet = Kubelet(cluster.admin)
     pods = cluster.admin.items(PODS.format(namespace), limit="100")
     before = len(_reads(cluster))
@@ -281,7 +282,7 @@ def ended_status(cluster: Cluster) -> Object:
 
 
 def finished_jobs(cluster: Cluster, count: int, status: Object) -> None:
-    """Creates jobs that have succeeded long ago, as the operator leaves them. It must not run meanwhile, or it would start them."""
+    """Creates jobs that succeeded long ago, with the status that the operator writes. It must not run meanwhile, or it would start them."""
     namespace = cluster.namespace("finished")
 
     def make(number: int) -> None:

@@ -1,6 +1,6 @@
-"""`python -m bench.direct NAMESPACE JOBS`: creates services and pods of so many jobs with the operator's own client alone.
+"""`python -m bench.direct NAMESPACE JOBS`: creates services and pods of so many jobs with only the operator's own client.
 
-Prints the CPU milliseconds per pod, without those of rendering. It is a process of its own, as the operator is. KUBECONFIG names the
+Prints the CPU milliseconds per pod, without the cost of rendering. It is a process of its own, as the operator is. KUBECONFIG names the
 account.
 """
 

@@ -21,33 +21,33 @@ from tests.support.api_server.watched import Watched
 
 LABEL = "bench/trial"
 CYCLE_SECONDS = 5.0
-"""A world whose pods get their nodes within this time counts as placed at once, or within the time in which a new job gets a node and runs.
-One scheduling cycle decides for all pods of a gang, but the API server takes the bindings one after the other, and this machine may be
-busy."""
+"""A world counts as placed at once if its pods get their nodes within this time, or within the time in which a new job gets a node and
+runs. One scheduling cycle decides for all pods of a gang. However, the API server takes the bindings one after another, and this machine
+may be busy."""
 STANDSTILL_SECONDS, STANDSTILL_JOBS = 20.0, 3
-"""A trial stands still when nothing has changed for this time, and so many jobs have run that were submitted then. The scheduler tries
-again after a second at most. On a busy machine a request may time out, and the operator tries it again later."""
+"""Seconds without a change, and number of newer jobs that have run meanwhile, after which a trial stands still. The scheduler tries again
+after a second at most. On a busy machine a request may time out, and the operator repeats it later."""
 LONGEST_TRIAL_SECONDS = 900.0
 LOOK_SECONDS = 0.25
 
 
 @dataclass
 class Outcome:
-    """The observations of a trial. `half` has the worlds that had only a part of their nodes for longer than CYCLE_SECONDS, while
-    a job that came later got its node, by job and attempt."""
+    """The observations of a trial. `half` has worlds by job and attempt. Each had only a part of its nodes for longer than CYCLE_SECONDS,
+    while a later job got its node."""
 
     mode: str
     worlds: set[tuple[str, int]] = field(default_factory=set)
     half: dict[tuple[str, int], float] = field(default_factory=dict)
     longest: float = 0.0
     waiting: dict[str, str] = field(default_factory=dict)
-    """Jobs that fit and had not ended at the standstill, with what they say."""
+    """Jobs that fit and had not ended at the standstill, with their messages."""
     last_lines: list[str] = field(default_factory=list)
-    """What the operator logged last about the jobs of a trial that stands still."""
+    """The last log records of the operator about the jobs of a trial that stands still."""
 
 
 class Queue:
-    """A LocalQueue of this name in the namespace of this name, with its own ClusterQueue and flavor."""
+    """A LocalQueue in the namespace of the same name, with its own ClusterQueue and flavor."""
 
     def __init__(self, api: Api, name: str, *, cpu: int) -> None:
         self._api, self._name = api, name
@@ -67,7 +67,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where trials take place. `pods` and `jobs` are those of all trials."""
+    """The environment of trials. `pods` and `jobs` are those of all trials."""
 
     cluster: Cluster
     operator: OperatorProcess
@@ -100,12 +100,12 @@ class Trial:
         self._last: object = None
 
     def run(self) -> Outcome:
-        """Looks at its jobs and pods again and again until it is over."""
+        """Observes its jobs and pods until the trial is over."""
         is_over = False
         while not is_over:
             assert self._setting.operator.alive
             time.sleep(LOOK_SECONDS)
-            with suppress(ApiError):  # what it asks for may have gone since
+            with suppress(ApiError):  # an object may be gone by now
                 is_over = self._step(self._setting.jobs.of(self.namespace), self._setting.pods.of(self.namespace))
         if self.outcome.waiting:
             lines = self._setting.operator.log.read_text(errors="replace").splitlines()
@@ -125,7 +125,7 @@ class Trial:
         """Returns whether the trial is over."""
         now = time.monotonic()
         self._play(now)
-        for pod in pods:  # the scheduler may have bound it after the node was lost; a cluster removes it after a minute
+        for pod in pods:  # the scheduler may have bound the pod after the node was lost; a cluster removes it after a minute
             if pod["spec"].get("nodeName") in self._lost:
                 self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0})
         statuses = {each["metadata"]["name"]: each.get("status") or {} for each in jobs}
@@ -145,7 +145,7 @@ class Trial:
         return not self.outcome.waiting or self._stands_still(now)
 
     def _stands_still(self, now: float) -> bool:
-        """Whether nothing has changed for long, though others were served. A list confirms it, because the watches may be late."""
+        """Whether nothing has changed for long although other jobs ran. A list confirms it, because the watches may be late."""
         if now - self._begun > LONGEST_TRIAL_SECONDS:
             return True
         if self._setting.canary.runs_since(self._changed + self._setting.standstill_seconds) < STANDSTILL_JOBS:
@@ -180,7 +180,8 @@ class Trial:
                     self._queue.resize(sum(self._nodes.values()))
 
     def _look_at(self, plan: JobPlan, pods: Sequence[Object], ended: Collection[int], now: float) -> None:
-        """Notes whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of one that has trained enough."""
+        """Records whether the newest world of a job has all of its nodes, a part, or none. Ends the pods of a world that has trained
+        enough."""
         attempt = max(map(attempt_of, pods), default=0)
         world = plan.name, attempt
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
@@ -193,7 +194,7 @@ class Trial:
             self.outcome.worlds.add(world)
             if len(running) >= plan.smallest and now - self._whole_since.setdefault(world, now) > plan.trains:
                 self._end(plan, running)
-        elif world not in self.outcome.worlds:  # later it may lose pods with their node
+        elif world not in self.outcome.worlds:  # a complete world may later lose pods with their node
             since = self._half_since.setdefault(world, now) if placed else now
             self.outcome.longest = max(self.outcome.longest, now - since)
             if now - since > CYCLE_SECONDS and self._setting.canary.runs_since(since):
@@ -223,6 +224,6 @@ def ended_attempts(status: Object) -> set[int]:
 
 
 def state_of(jobs: Sequence[Object], pods: Sequence[Object]) -> object:
-    """What changes as long as the trial goes on."""
+    """A value that changes as long as the trial goes on."""
     phases = sorted((each["metadata"]["name"], (each.get("status") or {}).get("phase", "Pending")) for each in jobs)
     return phases, sorted((pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in pods)

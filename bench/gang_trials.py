@@ -1,13 +1,15 @@
 """Random contention for a few nodes, with and without gang scheduling: `make gang-trials OPTIONS="--trials 1000"`.
 
-The control plane of Kubernetes with its scheduler, kwok's nodes, and the operator as a process under the chart's rights. Each trial has
-nodes and a namespace of its own, and runs twice, with the same random choices: with `scheduling.gang` Required, and with Never. Many trials
-run at the same time on one control plane, because a trial mostly waits. Jobs arrive, jobs are deleted, and nodes are lost. A world whose
-pods all run trains for a while and ends. One that lacks a pod does not train, as in real life. An elastic job trains once its smallest
-world runs, and is deleted when it has trained: the simulated pods send no reports, so the operator cannot make its world smaller.
+The bench runs the control plane of Kubernetes with its scheduler, kwok's nodes, and the operator as a process with the rights of the chart.
+Each trial has nodes and a namespace of its own. It runs twice with the same random choices: with `scheduling.gang` Required, and with
+Never. Many trials run at the same time on one control plane, because a trial mostly waits. Jobs arrive, jobs are deleted, and nodes are
+lost. A world whose pods all run trains for a while and ends. A world that lacks a pod does not train. An elastic job trains when its
+smallest world runs, and is deleted after it has trained. The operator cannot make its world smaller, because the simulated pods send no
+reports.
 
-With `--scheduler coscheduling`, scheduler-plugins places the gangs. With `--queue kueue`, all jobs wait in queues of Kueue, each trial in
-one of its own. Its quota is that of the nodes, also after one is lost, and Kueue evicts a job whose pods do not run within READY_SECONDS.
+With `--scheduler coscheduling`, scheduler-plugins places the gangs. With `--queue kueue`, all jobs wait in queues of Kueue, and each trial
+has a queue of its own. Its quota is that of the nodes, also after one is lost. Kueue evicts a job whose pods do not run within
+READY_SECONDS.
 
 Fails if a gang was placed in part, or if a trial with gangs came to a standstill although a job fitted.
 """
@@ -41,7 +43,7 @@ READY_SECONDS = 20
 
 
 def run(setting: Setting, seeds: Sequence[str], *, at_once: int, seconds: float) -> list[Outcome]:
-    """Runs the trials, each in all modes. Begins none after so many seconds."""
+    """Runs the trials, each in all modes. Begins no trial after so many seconds."""
     begun = time.monotonic()
 
     def both(seed: str) -> list[Outcome]:

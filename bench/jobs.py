@@ -8,7 +8,7 @@ from tests.support.api_server.jobs import job
 NODES = 10
 PODS_PER_JOB = 8
 ENDS = "bench/ends"
-"""Pods with this label end well, two seconds after they began to run."""
+"""The label of pods that succeed two seconds after they began to run."""
 
 
 def bench_job(name: str, number: int, *, ends: bool = False, workers: int = PODS_PER_JOB) -> Object:

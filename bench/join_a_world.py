@@ -23,7 +23,7 @@ def tell(**event: object) -> None:
 
 
 def members() -> list[socket.socket]:
-    """On rank 0: connections to all others. On the others: one connection to rank 0."""
+    """On rank 0: connections to all other ranks. On other ranks: one connection to rank 0."""
     if RANK == 0:
         with socket.create_server(("", PLACE[1]), backlog=WORLD) as listener:
             return [listener.accept()[0] for _ in range(WORLD - 1)]
@@ -35,7 +35,7 @@ def members() -> list[socket.socket]:
 
 
 def meet(others: list[socket.socket]) -> None:
-    """Ends the process if another one is gone."""
+    """Ends the process if another process is gone."""
     try:
         for other in others if RANK == 0 else ():
             if not other.recv(1):

@@ -1,7 +1,7 @@
-"""What snapshots in memory cost: `python -m bench.memory`. Prints JSON.
+"""The cost of snapshots in memory: `python -m bench.memory`. Prints JSON.
 
-Blocks of steps with snapshots and without are paired (`bench.pairs`). A block ends when its last snapshot is complete. `default` takes
-one snapshot in as many steps as the trainer chooses from its own measurements. It has the target; the seconds of a block count.
+Blocks of steps with snapshots and without are paired (`bench.pairs`). A block ends when its last snapshot is complete. `default` takes a
+snapshot as often as the trainer chooses from its own measurements. The target applies to `default`, and to the seconds of a block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT = "default"
 SIZE_MIB = 512
 MOST = 0.02
 CALIBRATING = 6
-"""Snapshots before the first pair, after which the choice of the trainer no longer has those that touch new memory."""
+"""Snapshots before the first pair. After so many, the trainer no longer uses the measurements of snapshots that touched new memory."""
 Measured = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def run_strategy(strategy: str, arguments: argparse.Namespace) -> Measured:
-    """The measurements of a world, each of whose processes has memory of its own."""
+    """The measurements of a world. Each of its processes has memory of its own."""
     memories = [os.memfd_create("snapshots") for _ in range(arguments.world)]
     for memory in memories:
         os.ftruncate(memory, SIZE_MIB << 20)
@@ -71,7 +71,7 @@ def run_strategy(strategy: str, arguments: argparse.Namespace) -> Measured:
 
 
 def measure(arguments: argparse.Namespace) -> Measured | None:
-    """Both sides in turns, in this process of the world; the measurements, on rank 0."""
+    """Runs both sides in turns, in this process of the world. Returns the measurements on rank 0."""
     training = open_training()
     engine, memory = training.engine, training.engine.memory
     engine.expect(training.order, range(training.total))

@@ -1,12 +1,12 @@
 """The overhead of the trainer: `python -m bench.overhead`. Prints JSON.
 
 Each strategy's step in the trainer's loop, with all its reports, is paired with the step of a plain script (bench/plain). Both have the
-same model, data and batch, and run in the same processes, in turns (`bench.pairs`). So other programs may run on the machine too, but the
-interval then grows.
+same model, data and batch, and run in the same processes, in turns (`bench.pairs`). So other programs may run on the machine too, although
+the interval grows with their load.
 
-It starts several worlds. The placement of a process in memory makes one side faster by some percent for as long as the process lives. The
-processor seconds of a step show the additional work alone. The time that the trainer waits for the votes of a step is in the other ratio
-only.
+The bench starts several worlds, because the placement of a process in memory makes one side faster by some percent for the life of the
+process. The processor seconds of a step show only the additional work. Only the other ratio has the time that the trainer waits for the
+votes of a step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two sides of the same training, in turns in the same processes of the same world.
+"""Runs two sides of the same training, in turns in the same processes of the same world.
 
-A pair is a block of steps of each side. Both are as noisy as the machine is at that time, so the median of the ratios of the pairs counts,
-with its interval. The processor seconds of all threads of a process show the work alone, without the time in which it waits.
+A pair is a block of steps of each side. Load on the machine affects both blocks equally. So the result is the median of the ratios of the
+pairs, with its interval. The processor seconds of all threads of a process show only the work, without the time in which it waits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ GPT = {"width": 192, "layers": 3, "heads": 4, "context": 64, "optimizer": "AdamW
 WARM_UP_STEPS = 8
 SIDES = ("trainer", "plain")
 Sides = dict[str, list[float]]
-"""Of each side, the seconds of its steps in each pair."""
+"""The seconds of its steps in each pair, for each side."""
 Times = dict[str, Sides]
-"""`seconds` and `processor`."""
+"""The keys `seconds` and `processor`."""
 _RESULTS = "BENCH_RESULTS_FD"
 
 
@@ -38,7 +38,7 @@ def is_worker() -> bool:
 
 
 def leave(result: Any) -> None:
-    """Ends a process of a world. The result of the first one with a result counts. Frameworks may hang when they leave a world."""
+    """Ends a process of a world. The result is that of the first process with one. Frameworks may hang when they leave a world."""
     if result:
         os.write(int(os.environ[_RESULTS]), json.dumps(result).encode())
     os._exit(0)

@@ -1,7 +1,7 @@
 """The baseline for recovery: `python bench/plain_restart.py torch|tensorflow FOLDER DELAY`. It trains the digits, with a checkpoint every
 20 steps.
 
-It starts as torchrun starts it, or with TF_CONFIG, and resumes from its checkpoint. It writes a line `step seconds` for each step of rank 0
+torchrun starts it, or the caller sets TF_CONFIG. It resumes from its checkpoint. It writes a line `step seconds` for each step of rank 0
 into FOLDER/steps, and never ends.
 """
 
@@ -20,7 +20,7 @@ GLOBAL_BATCH = 64
 
 
 def data(rank: int, world: int) -> tuple[Any, Any]:
-    """The rows of a batch of this rank: always the same ones, as many as the task of the trainer has."""
+    """The rows of a batch of this rank. They are always the same, and as many as in the trainer's task."""
     import numpy as np
 
     rows = GLOBAL_BATCH // world
@@ -94,7 +94,7 @@ def in_tensorflow(folder: Path, delay: float) -> None:
         step_of_all()
         if rank == 0:
             report(folder, step, delay)
-        if step % SAVE_EVERY == 0:  # each its own copy: reading mirrored variables takes all workers
+        if step % SAVE_EVERY == 0:  # each worker saves a copy of its own, because a read of mirrored variables needs all workers
             state.write(str(folder / f"state-{rank}-{step}"))
             (folder / f"new-{rank}").write_text(str(step))
             (folder / f"new-{rank}").replace(saved)

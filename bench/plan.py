@@ -24,7 +24,7 @@ JOBS = ("bench/plan-digits.yaml", "bench/plan-gpt.yaml")
 WITHIN = 0.3
 SIZES = (1, 2, 4)
 ROUNDS = 3
-NOT_COUNTED = 5  # first steps, in which allocators and threads warm up
+NOT_COUNTED = 5  # the first steps, in which allocators and threads warm up
 
 
 def trained(job: TrainingJob, file: Path, processes: int) -> float:

@@ -1,8 +1,8 @@
-"""The time that a training stands still when a process dies: `python -m bench.recovery`. Prints JSON.
+"""How long a training stands still when a process dies: `python -m bench.recovery`. Prints JSON.
 
-The same model trains on the same machine under `muster run` and without it: by torchrun with the best known settings, and for TensorFlow,
-which has no launcher that restarts, by a cold restart of both processes. The figure is the time from the kill to the first new step. Three
-more steps are waited for, because the current step may still end.
+The same model trains on the same machine under `muster run` and without it. Without it, torchrun runs PyTorch with the best known settings.
+TensorFlow has no launcher that restarts, so the bench restarts both processes. The figure is the time from the kill to the first new step.
+The bench waits for three more steps, because the current step may still end.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tests.support.waiting import wait_until
 
 PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
-"""Seconds that each step sleeps, as if it computed: two processes then leave a core free for the processes that watch them."""
+"""Seconds that each step sleeps, so that two processes leave a core free for the processes that watch them."""
 PATIENCE = 300.0
 OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics"
 UNDER_WAY = 2
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
 
 Steps = list[tuple[float, int]]
-"""When (Unix seconds) which step of rank 0 was done."""
+"""The time (Unix seconds) of each step of rank 0."""
 
 
 class Lines:
-    """Reads each line of growing files once. To read all of them again would take processor time from the measured training."""
+    """Reads each line of growing files once. To read all lines again would take processor time from the measured training."""
 
     def __init__(self, folder: Path, pattern: str, step_of: Callable[[str], tuple[float, int] | None]) -> None:
         self._folder, self._pattern, self._step_of = folder, pattern, step_of
@@ -75,7 +75,7 @@ class Training:
         return min(when for when, step in self.steps() if step == done + UNDER_WAY + 1) - at
 
     def goes_on(self, steps: int = 45) -> None:
-        """Trains for a while, until a random moment after a save."""
+        """Lets it train for a while, until a random moment after a save."""
         self.reaches(self.steps()[-1][1] + steps + random.randrange(20))
 
 
@@ -110,11 +110,11 @@ def kill_process(local_job: LocalJob, replica: str = "worker-1") -> None:
 
 
 def kill_replica(local_job: LocalJob) -> None:
-    """The supervisor and all its processes, as when a node dies."""
+    """Kills the supervisor and all its processes, as the loss of a node does."""
     _end([psutil.Process(local_job.supervisor_of("worker-1"))])
 
 
-# without it
+# without Muster
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def _end(processes: list[psutil.Process]) -> None:
 
 @contextmanager
 def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None]]]:
-    """Two workers of TensorFlow. The second value kills both and starts them again as soon as one of them dies."""
+    """Two workers of TensorFlow. The second value kills both, and starts them again as soon as one of them dies."""
     folder.mkdir()
     running: list[psutil.Process] = []
 
@@ -200,7 +200,7 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
-    """One of two workers of MultiWorkerMirrored dies, and then its chief, which could have saved its state."""
+    """One of two workers of MultiWorkerMirrored dies. Then its chief dies, which could have saved its state."""
     with muster(folder / "mwms", "MultiWorkerMirrored") as (training, local_job):
         ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
         chief = [_after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
@@ -233,8 +233,8 @@ def steps_lost(folder: Path, times: int) -> list[int]:
 
 
 def goodput(folder: Path, minutes: int) -> dict[str, Any]:
-    """With one kill per minute: the share of the time in which new steps were done, by the step time of an undisturbed part of the same
-    run."""
+    """The share of the time in which new steps were done, with one kill per minute. It uses the step time of an undisturbed part of the
+    same run."""
     shares = {}
     for name in ("muster", "torchrun"):
         begun = time.time()

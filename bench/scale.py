@@ -4,7 +4,7 @@ The bench runs a real API server, the fake nodes of kwok, the operator as a proc
 (bench/supervisors.py). So a job of thousands of replicas starts, reports, breaks and recovers as a real one does. The defaults take some
 minutes on two idle cores. A nightly run may use `--replicas 4096 --jobs 1000 --held 12500`, which takes hours and 32 GiB.
 
-Seconds are those of this machine, which also runs the API server, etcd, the nodes and all supervisors. Both sides of a ratio come from the
+The seconds depend on this machine, which also runs the API server, etcd, the nodes and all supervisors. Both sides of a ratio come from the
 same run.
 """
 
@@ -55,6 +55,7 @@ from tests.support.waiting import wait_until
 START_MILLISECONDS = 500
 PATIENCE = 1800.0
 LARGE = "large"
+FEWEST_HELD = 4  # the losses of the leader need a job each
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Stage:
-    """The processes that all figures are measured on."""
+    """The processes on which all figures are measured."""
 
     cluster: Cluster
     account: Path
@@ -234,7 +235,7 @@ def lose(stage: Stage, namespace: str, count: int) -> tuple[float, float]:
 
 
 def without_its_leader(stage: Stage, options: argparse.Namespace) -> None:
-    """Holds many jobs. One of them loses a pod at the moment in which the leader is killed. Returns the seconds until its next world is
+    """Creates many jobs. One of them loses a pod at the moment in which the leader is killed. Measures the seconds until its next world is
     created."""
     cluster, operator, results = stage.cluster, stage.operator, stage.results
     count, namespace = options.held, cluster.namespace("held")
@@ -325,13 +326,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--keep", type=Path, help="keep logs in this folder")
     options = parser.parse_args()
+    if options.held < FEWEST_HELD:
+        parser.error(f"--held {options.held}: write {FEWEST_HELD} or more")
     results, loads = Results(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as name:
         folder = options.keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             measure(folder, options, results)
-        except AssertionError as error:  # a condition that did not come about in time
+        except AssertionError as error:  # a condition that did not hold in time
             results.problems.append(str(error))
     loads.append(os.getloadavg()[0])
     machine = {"cpus": os.cpu_count(), "loadBefore": round(loads[0], 1), "loadAfter": round(loads[1], 1)}

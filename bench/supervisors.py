@@ -35,7 +35,7 @@ TOKENS_AT_ONCE = 8
 
 
 class ComeAgainError(ValueError):
-    """The coordinator answered 429. It requests a report after so many `seconds`."""
+    """The coordinator answered 429. Its answer asks for a report after so many `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"429: again in {seconds:g} s")
@@ -107,7 +107,7 @@ class World:
             self.ends(supervisor.attempt)
 
     def starts(self, attempt: int) -> None:
-        """The processes of one member have started an attempt. The last one starts the first step."""
+        """Records that the processes of one member have started an attempt. The last member starts the first step."""
         self._running[attempt] += 1
         if self._running[attempt] == self.size and attempt not in self.stepped:
             self.stepped[attempt] = time.monotonic()
@@ -115,11 +115,11 @@ class World:
                 each.news.set()
 
     def ends(self, attempt: int) -> None:
-        """The processes of one member have ended an attempt."""
+        """Records that the processes of one member have ended an attempt."""
         self._running[attempt] -= 1
 
     def breaks(self) -> None:
-        """The remaining members see that another one is gone."""
+        """Informs the remaining members that another member is gone."""
         for each in self.members.values():
             each.lose_peer()
 
@@ -197,7 +197,7 @@ class Crew:
         self.failures: list[str] = []
         self.shed = 0
         self.seconds: list[float] = []
-        """What each report took whose reply may not be held, from the first packet to the whole reply."""
+        """The seconds of each report whose reply may not be held, from the first packet to the whole reply."""
         self._api, self._jobs, self._path, self._operator = api, Jobs(api, namespace), PODS.format(namespace), operator
         self._trusted = operator.trusted()
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -1,4 +1,4 @@
-"""Writes generated files, or with --check prints which are stale and returns 1: `deploy/generate.py [--check]`.
+"""Writes generated files. With --check, prints the stale ones and returns 1: `deploy/generate.py [--check]`.
 
 charts/muster/files/muster.dev_*.yaml              from crds/
 charts/muster/README.md, the table of values       from charts/muster/values.yaml
@@ -35,7 +35,7 @@ metadata:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks all of them, in this order, because the chart contains the CRDs, and install.yaml the chart."""
+    """Writes or checks all files. The order matters, because the chart contains the CRDs, and install.yaml contains the chart."""
     check = "--check" in arguments
     stale = []
     for path, text in _generated():

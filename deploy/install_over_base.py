@@ -1,7 +1,7 @@
-"""Installs what a base image lacks, in the versions of a lock: `install_over_base.py LOCK RANGES`.
+"""Installs the packages that a base image lacks, in the versions of a lock: `install_over_base.py LOCK RANGES`.
 
-The base brings torch and much else in versions of its own, which no lock can know. pip decides which packages are missing or too old for
-RANGES; those are installed as the lock says, with their hashes. A LOCK without hashes (LOCKED=false) is installed as it is.
+The base image has torch and many other packages in versions that a lock cannot know. pip decides which packages are missing or too old for
+RANGES. These are installed with the versions and hashes of the lock. A LOCK without hashes (LOCKED=false) is installed unchanged.
 """
 
 import json
@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==[^\n]*(?:\n[ \t]+--hash
 
 
 def main(lock: Path, ranges: Path) -> None:
-    """Installs, then has pip check that the whole fits together."""
+    """Installs the packages, then runs pip check on all of them."""
     text = lock.read_text()
     if "--hash=" not in text:
         _pip("install", "-r", str(ranges))

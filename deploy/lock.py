@@ -1,7 +1,7 @@
-"""Writes deploy/locks, or with --check says which lock no longer has what pyproject.toml asks for: `deploy/lock.py [--check]`.
+"""Writes deploy/locks. With --check, prints the locks that no longer meet pyproject.toml: `deploy/lock.py [--check]`.
 
-Writing asks the package index that uv is set to; the locks name no index. They hold for Linux on amd64 and arm64 and for every Python that
-Muster runs on. The check needs no network.
+A write uses the package index of uv. The locks name no index. They are valid for Linux on amd64 and arm64 and for every Python that Muster
+supports. A check needs no network.
 """
 
 import re
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compiled(lines: list[str]) -> str:
-    """The newest versions that fit, with the hashes of all their files."""
+    """The newest versions that meet the requirements, with the hashes of all their files."""
     command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", "--upgrade"]
     command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "-"]
     tool = Path(sys.executable).with_name(command[0])
@@ -51,7 +51,7 @@ def compiled(lines: list[str]) -> str:
 
 
 def faults(file: Path, lines: list[str]) -> list[str]:
-    """Which of the requirements the lock does not meet, on the newest Python and on the oldest."""
+    """The requirements that the lock does not meet, on the newest and on the oldest Python."""
     if not file.exists():
         return ["missing"]
     locked: dict[str, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""Writes docs/reference, or with --check says what is stale: `deploy/reference.py [--check]`."""
+"""Writes docs/reference. With --check, prints the stale pages: `deploy/reference.py [--check]`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def main(arguments: list[str]) -> int:
 def pages() -> Iterator[tuple[str, str]]:
     """Name and text of each page."""
     found = {
-        "environment.md": ("Environment variables", "What a replica and its processes find in their environment", environment()),
+        "environment.md": ("Environment variables", "The variables in the environment of a replica and its processes", environment()),
         "trainer-spec.md": ("Trainer spec", "The JSON object in `MUSTER_TRAINER`", trainer_spec()),
         "events.md": ("Events", "What a training process writes to its supervisor, one JSON object a line", events()),
-        "reports.md": ("Reports and replies", "What supervisors and the operator send each other, and last words", reports()),
-        "exit-codes.md": ("Exit codes", "What supervisors, training processes and `muster run` end with", exit_codes()),
+        "reports.md": ("Reports and replies", "The documents between supervisors and the operator, and last words", reports()),
+        "exit-codes.md": ("Exit codes", "The exit codes of supervisors, training processes and `muster run`", exit_codes()),
         "notices.md": ("Notices", "Messages for the user, each with a reason", notices()),
-        "causes.md": ("Causes", "What `muster explain` finds, in its order, and what to do", causes()),
+        "causes.md": ("Causes", "The causes that `muster explain` shows, in its order, and what to do", causes()),
         "metrics.md": ("Metrics", "What the operator serves at `/metrics`", metrics()),
         "trainingjob.md": ("TrainingJob", "Every field of a job and of its status", reference_api.training_job()),
         "commands.md": ("Commands", "Arguments and options of every `muster` command", reference_api.commands()),
@@ -107,7 +107,7 @@ def notices() -> str:
 
 def causes() -> str:
     intro = (
-        "`muster explain JOB` names the first causes of this list that apply. What is earlier explains what is later. Words in angle "
+        "`muster explain JOB` names the first causes of this list that apply. An earlier cause explains later ones. Words in angle "
         "brackets are filled in from the job."
     )
     parts = [f"{filled(intro)}\n"]
@@ -145,7 +145,7 @@ def metrics() -> str:
 
 
 def _blanks(template: str) -> str:
-    """The template with its fields in angle brackets. Fields of which only one is filled in are one blank."""
+    """The template with its fields in angle brackets. Alternative fields, of which only one has a value, become one blank."""
     return re.sub(r"\{(\w+)\}(?:\{\w+\})*", r"`<\1>`", template)
 
 
@@ -168,20 +168,20 @@ def _with_parts(cls: type) -> Iterator[type]:
 
 
 def _fields(cls: type) -> Iterator[FieldPlan]:
-    """The fields of a document. Of an event only those that not all events have."""
+    """The fields of a document. For an event, only those that not all events have."""
     common = {plan.name for plan in fields_of(Event)} if issubclass(cls, Event) and cls is not Event else set()
     return (plan for plan in fields_of(cls) if plan.name not in common)
 
 
 def _name(cls: type) -> str:
-    """How an event is named in its line."""
+    """The name of an event in its line."""
     if not issubclass(cls, Event) or cls is Event:
         return ""
     return f"Event `{cls.event}`. " if cls.what is None else f"Event `{cls.event}` with `what`: `{cls.what}`. "
 
 
 def _attribute_docs(cls: type) -> dict[str, str]:
-    """The strings below the fields of a class. Python itself does not keep them."""
+    """The strings below the fields of a class, because Python itself does not store them."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     docs = {}
@@ -243,7 +243,7 @@ def _type(hint: Any, limits: Limits) -> str:
 
 
 def _range(limits: Limits) -> str:
-    """The bounds. Large ones are left out: they only guard arithmetic and storage."""
+    """The bounds. Omits large ones, because they only guard arithmetic and storage."""
     low, high = (limit if limit is not None and abs(limit) < LARGE else None for limit in (limits.minimum, limits.maximum))
     if high is not None:
         return f", {low} to {high}" if low is not None else f" ≤ {high}"

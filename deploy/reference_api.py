@@ -1,4 +1,4 @@
-"""The generated pages about what a user calls: the fields of a TrainingJob, the commands, and the Python client."""
+"""The generated pages for users: the fields of a TrainingJob, the commands, and the Python client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def training_job() -> str:
 
 
 def _flat(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The top-level fields without what is in them, which has a section of its own."""
+    """The top-level fields without their own fields, which are in sections of their own."""
     hidden = ("properties", "additionalProperties", "items")
     return {
         name: {key: value for key, value in each.items() if key not in hidden} | {"shown": _type(each)}
@@ -67,7 +67,7 @@ def _rows(schema: Mapping[str, Any], path: str, required: set[str], depth: int) 
 
 
 def _inner(schema: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The parts of a schema, each with what it adds to the path."""
+    """The parts of a schema, each with its addition to the path."""
     if "properties" in schema:
         return [(f".{name}", each) for name, each in schema["properties"].items()]
     if isinstance(extra := schema.get("additionalProperties"), dict):

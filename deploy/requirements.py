@@ -1,9 +1,9 @@
-"""Prints what pip installs into one of the images, for the Dockerfile: the lock of deploy/locks, or what pyproject.toml asks for.
+"""Prints the requirements that pip installs into an image, for the Dockerfile: a lock of deploy/locks, or those of pyproject.toml.
 
 requirements.py operator [--ranges]
 requirements.py ui [--ranges]
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
-requirements.py build [--ranges]                            what builds Muster's own package
+requirements.py build [--ranges]                            packages that build Muster's own package
 
 FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow or jax. DISTRIBUTION replaces that
 requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be any distribution.
@@ -17,12 +17,12 @@ import tomllib
 from pathlib import Path
 
 TELEMETRY = "telemetry"
-"""The extra that the operator's image has for traces."""
+"""The extra of the operator's image, for traces."""
 STORAGE = ("s3", "parquet", "inputs")
-"""The extras that trainer images have: for checkpoints and data in object stores, for data in Parquet and Arrow files, and for inputs of a
-hub."""
+"""The extras of trainer images: for checkpoints and data in object stores, for data in Parquet and Arrow files, and for inputs of a hub."""
 SUPERVISOR = ("psutil",)
-"""What a supervisor needs: trainer images take no more of the operator's packages, so that users' own versions meet none of ours."""
+"""The requirements of a supervisor. Trainer images have no other packages of the operator, so that these cannot conflict with users'
+versions."""
 BASE = "base"
 LOCKS = {
     "build": ("build",),
@@ -35,11 +35,11 @@ LOCKS = {
     "jax": ("trainer", "jax", "jax[cuda12]"),
     "jax-cpu": ("trainer", "jax", "jax"),
 }
-"""Name of each lock, and the arguments that print it. The first lock of a framework is for builds that name no distribution."""
+"""The name of each lock, and the arguments that print it. The first lock of a framework is for builds that name no distribution."""
 
 
 def requirements(pyproject: dict, image: str, framework: str = "", distribution: str = "") -> list[str]:
-    """The requirements of an image, as pip reads them. Raises LookupError where there is no such framework."""
+    """The requirements of an image, in pip's format. Raises LookupError if there is no such framework."""
     if image == "build":
         return list(pyproject["build-system"]["requires"])
     project = pyproject["project"]
@@ -56,7 +56,7 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
 
 
 def lock(image: str, framework: str = "", distribution: str = "") -> str:
-    """The lock, with pip's option to install nothing without a hash. Raises LookupError where there is none."""
+    """The lock, with pip's option that requires a hash for each package. Raises LookupError if there is none."""
     name = image
     if image == "trainer":
         locks = _locks_of(_checked(framework))

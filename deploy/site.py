@@ -1,6 +1,7 @@
-"""What mkdocs needs to show the documentation as the repository shows it (`make docs`).
+"""Hooks of mkdocs that show the documentation as the repository shows it (`make docs`).
 
-Links that leave docs/ lead to copies: a Markdown page becomes a page, another file a page with its text, a folder a page with its files.
+A link that leaves docs/ points to a copy. A Markdown page becomes a page, another file a page with its text, a folder a page with its
+files.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Leads the links to the copies, and writes lists as Python-Markdown reads them."""
+    """Points the links at the copies, and writes lists in the syntax of Python-Markdown."""
     here = page.file.src_uri
     source = ROOT / "docs" / here if page.file.abs_src_path else ROOT / here
 
@@ -81,7 +82,7 @@ def _file(path: Path) -> str:
 
 
 def _with_lists(lines: list[str]) -> Iterator[str]:
-    """Lists with a blank line before them, and with what belongs to an item indented by four."""
+    """The lists, with a blank line before them, and with the content of each item indented by four."""
     shift, fenced, before = 0, False, ""
     for line in lines:
         indent = len(line) - len(line.lstrip())

@@ -1,4 +1,5 @@
-"""A Kubernetes for tests: kind where Docker runs, or kind on an engine and a node image of its own making. See local_cluster/README.md."""
+"""A Kubernetes cluster for tests: kind on the Docker engine of this machine, or else on an engine and a node image that this package makes.
+See local_cluster/README.md."""
 
 from .apiserver import api_server, scheduler_configuration
 from .cluster import Cluster, Node

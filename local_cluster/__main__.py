@@ -1,4 +1,4 @@
-"""python -m local_cluster: a kind cluster from a shell. What it prints to standard output is for `eval`."""
+"""python -m local_cluster: manages a kind cluster from a shell. Standard output is for `eval`."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from .progress import say, step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 1 and a message where it cannot be done."""
+    """Runs one command. Returns 1, after a message, if the command fails."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.command(options, Places.default())
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_exports(cluster: Cluster) -> None:
-    """The lines that lead a shell's kubectl, helm and docker to a cluster."""
+    """The lines that point a shell's kubectl, helm and docker at a cluster."""
     print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     if cluster.engine is not None:
         for name, value in cluster.engine.environment.items():
@@ -45,22 +45,22 @@ def print_exports(cluster: Cluster) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m local_cluster", description="A Kubernetes cluster on this machine, made by kind.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="make the cluster, if it is not up, and print what leads kubectl to it")
+    up = commands.add_parser("up", help="create the cluster if it does not run, and print the settings for kubectl")
     workers = os.environ.get("MUSTER_CLUSTER_WORKERS", str(create.DEFAULT_WORKERS))
     up.add_argument("--workers", type=int, default=workers, help="nodes beside the control plane (default: MUSTER_CLUSTER_WORKERS, or 2)")
-    up.add_argument("--own-image", action="store_true", help="build the node image even where kind's own could be pulled")
-    up.add_argument("--muster", action="store_true", help="build Muster of this checkout and install it, or bring it up to date")
+    up.add_argument("--own-image", action="store_true", help="build the node image even if kind's own could be pulled")
+    up.add_argument("--muster", action="store_true", help="build Muster of this checkout, and install or upgrade it")
     up.set_defaults(command=_up)
-    commands.add_parser("down", help="remove the cluster and all that came with it; the cache stays").set_defaults(command=_down)
-    commands.add_parser("status", help="say what runs").set_defaults(command=_status)
-    load = commands.add_parser("load", help="put images into every worker")
-    load.add_argument("image", nargs="+", help="name of an image, or path of an archive of docker save")
+    commands.add_parser("down", help="remove the cluster and its engine; the cache stays").set_defaults(command=_down)
+    commands.add_parser("status", help="show the engine and the cluster").set_defaults(command=_status)
+    load = commands.add_parser("load", help="load images into every worker")
+    load.add_argument("image", nargs="+", help="name of an image, or path of an archive of `docker save`")
     load.set_defaults(command=_load)
     images = commands.add_parser("images", help="build Muster's images from the Dockerfile, and print their names")
     images.add_argument("image", nargs="*", metavar="IMAGE", help=f"{', '.join(build_images.IMAGES)} (default: all)")
-    images.add_argument("--load", action="store_true", help="put them into every worker as well")
+    images.add_argument("--load", action="store_true", help="load them into every worker too")
     images.set_defaults(command=_images)
-    build = commands.add_parser("build", help="build programs into the cache, and print where they are")
+    build = commands.add_parser("build", help="build programs into the cache, and print their paths")
     build.add_argument("program", nargs="+", choices=sorted(name for source in SOURCES for name in source.packages))
     build.set_defaults(command=_build)
     server = commands.add_parser("apiserver", help="run a command beside etcd and kube-apiserver alone, with KUBECONFIG set")

@@ -1,7 +1,8 @@
-"""etcd and kube-apiserver alone, on loopback: enough for everything that admission decides, ready in seconds, gone without a trace.
+"""etcd and kube-apiserver alone, on loopback. They are enough for everything that admission decides. They are ready in seconds, and leave
+no trace.
 
-The scheduler and the controller manager run only where a caller wants them; no node does. The caller is cluster-admin by a token; the
-certificate is one that the API server makes for itself, and the kubeconfig trusts that one only.
+The scheduler and the controller manager run only if the caller wants them. No node runs. The caller is cluster-admin by a token. The API
+server makes its own certificate, and the kubeconfig trusts only that certificate.
 """
 
 import json
@@ -23,7 +24,7 @@ from .programs import API_SERVER, CONTROL_PROGRAMS, OLDEST_API_SERVER, Programs
 
 READY_TIMEOUT = 180.0
 WHICH_VARIABLE = "MUSTER_TEST_API_SERVER"
-"""Which API server is started: `newest`, the default, or `oldest`, of the oldest Kubernetes that Muster supports."""
+"""Selects the API server: `newest`, the default, or `oldest`, of the oldest Kubernetes that Muster supports."""
 _WHICH = {"newest": API_SERVER, "oldest": OLDEST_API_SERVER}
 _CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "podgroup-protection-controller")
 
@@ -32,17 +33,17 @@ _CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "podgrou
 def api_server(
     places: Places, *, arguments: Sequence[str] = (), feature_gates: Sequence[str] = (), controllers: bool = False
 ) -> Iterator[Path]:
-    """A running API server; yields the path of its kubeconfig.
+    """A running API server. Yields the path of its kubeconfig.
 
     Args:
-        places: where its programs are, or are built.
-        arguments: added to kube-apiserver's own.
-        feature_gates: those to enable, in every program of Kubernetes.
+        places: the folders of its programs. Missing programs are built.
+        arguments: further arguments of kube-apiserver.
+        feature_gates: feature gates to enable in every program of Kubernetes.
         controllers: whether kube-scheduler and kube-controller-manager run too. The latter collects garbage, and removes namespaces and
-            PodGroups. Nothing watches over nodes: who adds a node removes its taint.
+            PodGroups. No controller manages nodes, so a caller that adds a node must remove its taint.
 
     Raises:
-        ClusterError: it did not become ready; the message has the end of its log. Or the environment names no API server.
+        ClusterError: the server did not become ready, or the environment names no API server. The message has the end of its log.
     """
     programs, program = Programs(places), _program()
     programs.ensure(["etcd", program, "kubectl", *(CONTROL_PROGRAMS if controllers else ())])
@@ -78,7 +79,7 @@ def api_server(
 
 
 def _program() -> str:
-    """The API server that the environment chooses."""
+    """The API server that the environment selects."""
     which = os.environ.get(WHICH_VARIABLE) or "newest"
     if which not in _WHICH:
         raise ClusterError(f"{WHICH_VARIABLE} must be {' or '.join(_WHICH)}, not {which!r}")
@@ -124,7 +125,7 @@ def _write_kubeconfig(path: Path, *, port: int, token: str, certificate: Path) -
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], kubeconfig: Path, *, kubectl: Path, log: Path) -> None:
-    """The `default` namespace is the last thing that a new API server makes for itself before objects can be put into it."""
+    """Waits for the `default` namespace, which a new API server creates last before it accepts other objects."""
     deadline = time.monotonic() + READY_TIMEOUT
     probe = [str(kubectl), "get", "namespace/default", "--request-timeout=2s"]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(kubeconfig.parent / "discovery")}

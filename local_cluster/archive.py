@@ -1,4 +1,4 @@
-"""Container images written by hand: one layer, no engine, no registry.
+"""Writes container images of one layer, without an engine or a registry.
 
 The format is that of `docker save` (image specification v1.2), which `ctr images import` reads.
 """
@@ -20,12 +20,12 @@ SEARCH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin"
 
 @dataclass(frozen=True)
 class Image:
-    """An image to be.
+    """An image to write.
 
     Attributes:
-        name: with its tag.
-        root: the folder that becomes its file system.
-        entrypoint: the program that it runs, as seen in the image.
+        name: name with its tag.
+        root: folder that becomes its file system.
+        entrypoint: path, in the image, of the program that it runs.
     """
 
     name: str

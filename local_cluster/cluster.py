@@ -1,4 +1,4 @@
-"""A cluster for tests: its nodes, what can befall them, images, and the volume that all nodes share."""
+"""A cluster for tests: its nodes and their faults, its images, and the volume that all nodes share."""
 
 import json
 import os
@@ -22,10 +22,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5  # seconds between two looks at a conditio
 
 @dataclass(frozen=True)
 class Node:
-    """A node as the engine sees it.
+    """A node, as the engine reports it.
 
     Attributes:
-        name: of the container and of the Kubernetes node.
+        name: name of the container and of the Kubernetes node.
         role: `control-plane` or `worker`.
         state: `running`, `paused` or `exited`.
     """
@@ -37,9 +37,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that kind made here, or (without an engine) one that somebody gave.
+    """A cluster that kind made here or, without an engine, a cluster of the user.
 
-    Faults, images and the shared folder need the engine: without one they raise ClusterError.
+    Faults, images and the shared folder need the engine. Without an engine they raise ClusterError.
     """
 
     places: Places
@@ -48,12 +48,12 @@ class Cluster:
 
     @classmethod
     def attached(cls, places: Places, engine: Engine) -> "Cluster":
-        """Ours, whether it exists or not."""
+        """The cluster of this package, whether it exists or not."""
         return cls(places, places.kubeconfig, engine)
 
     @classmethod
     def named_by_environment(cls, places: Places) -> "Cluster | None":
-        """The one of KUBECONFIG, if that is set and not to ours."""
+        """The cluster that KUBECONFIG names. None if it names none, or the cluster of this package."""
         value = os.environ.get("KUBECONFIG")
         if not value or Path(value).resolve() == places.kubeconfig.resolve():
             return None
@@ -61,16 +61,16 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that lead kubectl, helm, kind and docker here."""
+        """Variables that point kubectl, helm, kind and docker at this cluster."""
         path = f"{self.places.bin}:{os.environ.get('PATH', '')}"
         own = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.places.work / "discovery"), "PATH": path}
         return own | (self.engine.environment if self.engine else {})
 
     def program(self, name: str) -> str:
-        """Where kind, kubectl or helm is: the one that the harness built, else the one on PATH.
+        """The path of kind, kubectl or helm: the one that this package built, or else the one on PATH.
 
         Raises:
-            ClusterError: neither is there.
+            ClusterError: the program is in neither place.
         """
         path = shutil.which(name, path=self.environment["PATH"])
         if path is None:
@@ -78,11 +78,11 @@ class Cluster:
         return path
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """Runs kubectl against the cluster and returns what it prints; raises as `run_program` does."""
+        """Runs kubectl against the cluster and returns its output. Raises the errors of `run_program`."""
         return self.run_program("kubectl", *arguments, stdin=stdin, timeout=timeout)
 
     def try_kubectl(self, *arguments: str, timeout: float = 60) -> bool:
-        """The same for a command that the cluster itself may cut short; whether it succeeded."""
+        """Runs kubectl with a command that the cluster may interrupt. Returns whether it succeeded."""
         try:
             self.kubectl(*arguments, timeout=timeout)
         except CommandFailedError:
@@ -90,20 +90,20 @@ class Cluster:
         return True
 
     def run_program(self, name: str, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """Runs kubectl, helm or kind against the cluster and returns what it prints.
+        """Runs kubectl, helm or kind against the cluster and returns its output.
 
         Raises:
-            CommandFailedError: it failed, or did not end within `timeout` seconds.
+            CommandFailedError: the program failed, or did not end within `timeout` seconds.
         """
         return run([self.program(name), *arguments], timeout, env=self.environment, stdin=stdin)
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """`kubectl get ... -o json`, parsed."""
+        """The parsed output of `kubectl get ... -o json`."""
         answer: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return answer
 
     def check(self) -> None:
-        """Raises ClusterError unless the API answers and two nodes are ready."""
+        """Raises ClusterError unless the API server answers and at least two nodes are ready."""
         try:
             nodes = self.get("nodes", "--request-timeout=10s")["items"]
         except CommandFailedError as error:
@@ -114,7 +114,7 @@ class Cluster:
             raise ClusterError(f"the cluster of KUBECONFIG={self.kubeconfig} has {len(ready)} ready nodes; the tests need two or more")
 
     def is_whole(self, workers: int) -> bool:
-        """Whether this is a running cluster of that many workers whose nodes are all ready."""
+        """Whether this is a running cluster with so many workers, and all of its nodes are ready."""
         nodes = self.nodes()
         if [node.state for node in nodes] != ["running"] * (workers + 1) or not self.kubeconfig.exists():
             return False
@@ -124,7 +124,7 @@ class Cluster:
             return False
 
     def nodes(self) -> list[Node]:
-        """The nodes that kind made, stopped ones too, the control plane first."""
+        """The nodes that kind made, including stopped ones. The control plane comes first."""
         line = '{{.Names}} {{.Label "io.x-k8s.kind.role"}} {{.State}}'
         listing = self._docker("ps", "--all", "--filter", f"label=io.x-k8s.kind.cluster={NAME}", "--format", line)
         return sorted((Node(*each.split()) for each in listing.splitlines()), key=lambda node: (node.role, node.name))
@@ -134,17 +134,17 @@ class Cluster:
         return [node.name for node in self.nodes() if node.role == "worker"]
 
     def kill_node(self, name: str) -> None:
-        """Ends every process of a node at once, as a power cut does."""
+        """Ends every process of a node at once, as a power failure does."""
         self._docker("kill", name)
 
     def start_node(self, name: str) -> None:
-        """Starts a killed node and waits until Kubernetes calls it ready."""
+        """Starts a killed node, and waits until Kubernetes marks it as Ready."""
         started = time.time()
         self._docker("start", name)
         self._wait_until_ready(name, since=started)
 
     def pause_node(self, name: str) -> None:
-        """Freezes a node: its processes live on and know nothing of it. While they fork fast, the kernel may not catch them all at once."""
+        """Freezes a node. Its processes still exist but do not run. The kernel may miss some of them while they fork fast."""
 
         def frozen() -> bool:
             try:
@@ -158,35 +158,35 @@ class Cluster:
         self.wait_until(f"{name} is frozen", frozen, timeout=60)
 
     def unpause_node(self, name: str) -> None:
-        """Lets a frozen node go on."""
+        """Lets a frozen node run again."""
         self._docker("unpause", name)
 
     def disconnect_node(self, name: str) -> None:
-        """Cuts a node off from all others; its processes go on."""
+        """Disconnects a node from all others. Its processes go on."""
         address = self._address(name)
         if not address:
-            raise ClusterError(f"{name} is cut off already, or does not run")
+            raise ClusterError(f"{name} is disconnected already, or does not run")
         self._cut_off(name).parent.mkdir(parents=True, exist_ok=True)
         self._cut_off(name).write_text(address)
         self._docker("network", "disconnect", NETWORK, name)
 
     def reconnect_node(self, name: str) -> None:
-        """Takes a node that was cut off back, with the address that it had, and has it make its routes anew."""
+        """Reconnects a node that was disconnected, with its old address, and renews its routes."""
         address = self._cut_off(name).read_text()
         try:
             self._docker("network", "connect", "--ip", address, NETWORK, name)
-        except CommandFailedError:  # a network that kind made: an address cannot be chosen, and the first free one is mostly the old one
+        except CommandFailedError:  # in a network that kind made, no address can be selected; the first free one is usually the old one
             self._docker("network", "connect", NETWORK, name)
         self._cut_off(name).unlink()
         self.restore_network(name)
 
     def restore_network(self, name: str) -> None:
-        """Has a node's network service start over; it makes routes and guards by itself when the node boots."""
+        """Restarts a node's network service, which makes routes and guards when the node boots."""
         if self.execute(name, "systemctl", "list-unit-files", "--no-legend", "pod-network.service").strip():
             self.execute(name, "systemctl", "restart", "guard.service", "pod-network.service")
 
     def install_guard(self, name: str) -> None:
-        """Gives a node of kind's own image the guard that ours has (node/guard.service)."""
+        """Gives a node of kind's own image the guard that this package's node image has (node/guard.service)."""
         unit = (FOLDER / "node/guard.service").read_text()
         self._docker("exec", "--interactive", name, "sh", "-c", "cat > /etc/systemd/system/guard.service", stdin=unit)
         self.execute(name, "systemctl", "enable", "--now", "guard.service")
@@ -196,30 +196,30 @@ class Cluster:
         return self._docker("exec", name, *command, timeout=timeout)
 
     def kill_container(self, namespace: str, pod: str, container: str) -> None:
-        """Ends the processes of a container with SIGKILL, as from outside its pod: what restarts it then is the kubelet's business."""
+        """Ends the processes of a container with SIGKILL from outside its pod. The kubelet then restarts the container."""
         manifest = self.get("pod", pod, "--namespace", namespace)
         [identity] = [each["containerID"] for each in manifest["status"]["containerStatuses"] if each["name"] == container]
         task = identity.rpartition("/")[2]
         self.execute(manifest["spec"]["nodeName"], "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
 
     def load_image(self, image: str | Path) -> None:
-        """Puts an image into every worker: one of the engine by its name, or an archive of `docker save` by its path.
+        """Loads an image into every worker: an image of the engine by its name, or an archive of `docker save` by its path.
 
-        The control plane takes no pods of users, and an image of a gigabyte or two costs half a minute a node.
+        The control plane runs no pods of users, and an image of one or two gigabytes takes half a minute on each node.
         """
         kind = "image-archive" if Path(image).is_file() else "docker-image"
         nodes = ",".join(self.workers())
         run([self.program("kind"), "load", kind, str(image), "--name", NAME, "--nodes", nodes], 900, env=self.environment)
 
     def tag_image(self, image: str, tag: str) -> None:
-        """Gives an image that is in the workers another tag as well."""
+        """Gives another tag to an image that is in the workers."""
         name = f"docker.io/library/{image}"
         for node in self.workers():
             other = f"{name.rpartition(':')[0]}:{tag}"
             self.execute(node, "ctr", "--namespace", "k8s.io", "images", "tag", "--force", name, other)
 
     def forget_older_images(self, image: str) -> None:
-        """Removes from the workers what has another tag of the same repository: a trainer's image takes gigabytes of each node."""
+        """Removes images with another tag of the same repository from the workers, because a trainer image takes gigabytes of each node."""
         repository = image.rpartition(":")[0]
         for node in self.workers():
             names = self.execute(node, "ctr", "--namespace", "k8s.io", "images", "ls", "--quiet").split()
@@ -228,9 +228,9 @@ class Cluster:
                 self.execute(node, "ctr", "--namespace", "k8s.io", "images", "rm", *old)
 
     def make_shared_claim(self, name: str, namespace: str = "default", *, size: str = "10Gi") -> Path:
-        """A PersistentVolumeClaim that pods of all nodes may write at once, and the folder of this machine that it is.
+        """Creates a PersistentVolumeClaim that pods of all nodes can write at once. Returns its folder on this machine.
 
-        The folder can be written by any user, since Kubernetes changes no ownership on such a volume.
+        Every user can write to the folder, because Kubernetes changes no ownership on such a volume.
         """
         folder = self.places.shared / namespace / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -248,22 +248,22 @@ class Cluster:
             "spec": claim_spec,
         }
         self.require_engine()
-        if "Released" in self.kubectl("get", "persistentvolume", f"{namespace}-{name}", "--ignore-not-found"):  # of a claim of before
+        if "Released" in self.kubectl("get", "persistentvolume", f"{namespace}-{name}", "--ignore-not-found"):  # of an earlier claim
             self.kubectl("delete", "persistentvolume", f"{namespace}-{name}")
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": [volume, claim]}))
         return folder
 
     def remove_shared_claim(self, name: str, namespace: str = "default") -> None:
-        """Deletes claim, volume and folder."""
+        """Deletes the claim, the volume and the folder."""
         self.kubectl("delete", "--ignore-not-found", "-n", namespace, f"persistentvolumeclaim/{name}")
         self.kubectl("delete", "--ignore-not-found", f"persistentvolume/{namespace}-{name}")
         shutil.rmtree(self.places.shared / namespace / name, ignore_errors=True)
 
     def wait_until(self, what: str, condition: Callable[[], bool], *, timeout: float) -> None:
-        """Waits until a condition holds. A command that fails meanwhile means that it does not hold yet.
+        """Waits until a condition holds. If a command fails meanwhile, the condition does not hold yet.
 
         Raises:
-            ClusterError: it did not hold within `timeout` seconds. The message says what was waited for, and how the last command failed.
+            ClusterError: the condition did not hold within `timeout` seconds. The message names it, and the error of the last command.
         """
         deadline, pause, failure = time.monotonic() + timeout, FIRST_PAUSE, ""
         while True:
@@ -276,10 +276,11 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterError(f"after {timeout:.0f} s still not: {what}{failure}")
             time.sleep(pause)
-            pause = min(1.2 * pause, LONGEST_PAUSE)  # a look is a kubectl, which costs what it looks at
+            pause = min(1.2 * pause, LONGEST_PAUSE)  # each look runs kubectl, which takes processor time from the cluster
 
     def _wait_until_ready(self, name: str, *, since: float) -> None:
-        """The condition of before a kill stays True for some 40 s: only a heartbeat after `since` counts."""
+        """Waits until a node is Ready. Only a heartbeat after `since` counts, because the old condition stays True for about 40 s after a
+        kill."""
 
         def ready() -> bool:
             lease: str = self.get("lease", name, "-n", "kube-node-lease")["spec"]["renewTime"]
@@ -288,7 +289,7 @@ class Cluster:
         self.wait_until(f"node {name} ready", ready, timeout=NODE_READY_TIMEOUT)
 
     def require_engine(self) -> Engine:
-        """The engine that the nodes run on; raises ClusterError where KUBECONFIG names a cluster of others."""
+        """The engine that the nodes run on. Raises ClusterError if KUBECONFIG names a cluster of the user."""
         if self.engine is None:
             raise ClusterError("this needs a cluster that `make cluster` made, and KUBECONFIG names another: unset KUBECONFIG")
         return self.engine

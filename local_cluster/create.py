@@ -1,7 +1,7 @@
-"""Makes the cluster and takes it down again.
+"""Creates and deletes the cluster.
 
-With KUBECONFIG set to a cluster that is not ours, that one is used and only looked at. Otherwise `kind` makes one, on the engine that runs
-here or on our own; from kind's node image where it can be pulled, else from one of our own making.
+If KUBECONFIG names a cluster of the user, that cluster is used and not changed. Otherwise `kind` creates one, on the engine of this machine
+or on one of this package. It uses kind's node image if that can be pulled, or else a node image of this package.
 """
 
 import copy
@@ -33,15 +33,15 @@ CONFIG = FOLDER / "kind.yaml"
 
 
 def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = False) -> Cluster:
-    """A cluster that is ready: the one of KUBECONFIG, the one that runs already, or a new one.
+    """A cluster that is ready: the one of KUBECONFIG, the one that already runs, or a new one.
 
     Args:
         places: the cache.
-        workers: nodes beside the control plane; a cluster with another number of them is replaced.
-        own_image: build the node image even where kind's own could be pulled.
+        workers: number of nodes besides the control plane. A cluster with another number is replaced.
+        own_image: whether to build the node image even if kind's own could be pulled.
 
     Raises:
-        ClusterError: it cannot be had; the message says why and what to do.
+        ClusterError: there can be no cluster. The message says why and what to do.
     """
     named = Cluster.named_by_environment(places)
     if named is not None:
@@ -58,7 +58,7 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
             return cluster
         if cluster.nodes():
             with places.in_use():
-                say("a cluster is there, but not as wanted: it is replaced")
+                say("the existing cluster does not match, so it is replaced")
                 _delete(cluster)
         image = _image(places, engine, own_image=own_image)
         places.work.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,8 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
 
 
 def down(places: Places) -> None:
-    """Removes the cluster, and our engine with all that it left on the machine. The cache stays. Nothing to remove is no error."""
+    """Deletes the cluster, and the engine of this package with everything that it left on the machine. The cache stays. Does nothing if
+    there is neither."""
     with places.locked(), places.in_use():
         engine = engines.running()
         if engine is not None:
@@ -85,7 +86,8 @@ def down(places: Places) -> None:
 
 
 def _image(places: Places, engine: Engine, *, own_image: bool) -> str | None:
-    """The node image to use: None for the one that kind knows, else one of ours, built where the engine has it not."""
+    """The node image to use. None selects kind's own. Otherwise it is one of this package, which is built if the engine does not have
+    it."""
     programs = Programs(places)
     if not own_image and (not engine.own or (has_sys_resource() and has_cgroup_v2())):
         programs.ensure(name for name in TOOLS if shutil.which(name) is None)
@@ -122,7 +124,7 @@ def _create(cluster: Cluster, engine: Engine, workers: int, *, image: str | None
 
 
 def _kind_created(cluster: Cluster, workers: int, *, image: str | None) -> bool:
-    """Whether kind made the nodes; False where it could not pull its own image, the one that it takes when `image` is None."""
+    """Creates the nodes with kind. Returns False if kind could not pull its own image, which it uses if `image` is None."""
     places = cluster.places
     command = [cluster.program("kind"), "create", "cluster", "--name", NAME, f"--kubeconfig={places.kubeconfig}", "--wait=0s", "--config=-"]
     if image is not None:
@@ -148,7 +150,7 @@ def _config(workers: int, shared: Path) -> str:
 
 
 def _delete(cluster: Cluster) -> None:
-    """Frozen nodes are thawed first: what is paused cannot be ended."""
+    """Deletes the nodes. Thaws frozen nodes first, because a paused container cannot be ended."""
     for node in cluster.nodes():
         if node.state == "paused":
             cluster.unpause_node(node.name)
@@ -159,7 +161,7 @@ def _delete(cluster: Cluster) -> None:
 
 
 def _empty(engine: Engine) -> None:
-    """Removes what runs in an engine that is ours alone; images stay."""
+    """Removes the containers of an engine of this package. Its images stay."""
     containers = engine.docker("ps", "--all", "--quiet").split()
     if containers:
         engine.docker("rm", "--force", "--volumes", *containers)

@@ -1,4 +1,5 @@
-"""Programs of Debian packages that are not installed: the package is downloaded with apt and unpacked into the cache. No root is needed."""
+"""Programs of Debian packages that are not installed. apt downloads the package, which is then unpacked into the cache. This needs no
+root."""
 
 import shutil
 import tempfile
@@ -11,10 +12,10 @@ from .progress import step
 
 
 def program(places: Places, name: str, *, package: str) -> Path:
-    """The path of a program: the installed one, else the one in the package.
+    """The path of a program: the installed one, or else the one in the package.
 
     Raises:
-        MissingError: it is not installed, and there is no apt.
+        MissingError: the program is not installed, and there is no apt.
         CommandFailedError: the package could not be downloaded.
     """
     installed = shutil.which(name)

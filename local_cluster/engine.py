@@ -1,7 +1,8 @@
-"""The Docker engine: the one that runs here, or one of our own.
+"""The Docker engine: the one of this machine, or one that this package runs.
 
-Our own is Debian's dockerd with its data in the cache (so images and build layers stay warm) and everything else in /run/muster-cluster.
-Stopping it restores the machine: its processes, bridges, packet rules, control groups and mounts go.
+The engine of this package is Debian's dockerd. Its data is in the cache, so that images and build layers stay. All its other files are in
+/run/muster-cluster. A stop restores the machine, because it removes the processes, bridges, packet rules, control groups and mounts of the
+engine.
 """
 
 import os
@@ -25,7 +26,7 @@ SOCKET = RUN / "docker.sock"
 PID_FILE = RUN / "dockerd.pid"
 SNAPSHOT = RUN / "packet-rules.json"
 NEW_TRACES = RUN / "traces"
-TRACES = ("/run/docker/plugins", "/run/docker", "/etc/docker/key.json", "/etc/docker")  # dockerd makes them and leaves them
+TRACES = ("/run/docker/plugins", "/run/docker", "/etc/docker/key.json", "/etc/docker")  # dockerd creates these and does not remove them
 BRIDGE = "muster0"
 NETWORK = "kind"
 SUBNETS = ("172.30.0.0/24", "172.31.255.0/24", "10.213.0.0/24")
@@ -40,8 +41,8 @@ class Engine:
     """A Docker engine that answers.
 
     Attributes:
-        own: whether the harness runs it (and may stop it).
-        environment: variables that lead docker and kind to it.
+        own: whether this package runs the engine, and may stop it.
+        environment: variables that point docker and kind at it.
     """
 
     own: bool
@@ -52,12 +53,12 @@ class Engine:
         return run(["docker", *arguments], timeout, env=self.environment, stdin=stdin)
 
     def has_image(self, image: str) -> bool:
-        """Whether the engine holds an image of that name."""
+        """Whether the engine has an image of that name."""
         return succeeds(["docker", "image", "inspect", image], 60, env=self.environment)
 
 
 def running() -> Engine | None:
-    """The engine that answers now: ours where it runs, else the one that the docker client finds by itself."""
+    """The engine that answers now: the one of this package if it runs, or else the one that the docker client uses by default."""
     for engine in (Engine(own=True, environment={"DOCKER_HOST": f"unix://{SOCKET}"}), Engine(own=False)):
         if (not engine.own or SOCKET.exists()) and succeeds(["docker", "version"], 20, env=engine.environment):
             return engine
@@ -65,16 +66,17 @@ def running() -> Engine | None:
 
 
 def ensure(places: Places) -> Engine:
-    """An engine that answers; installs and starts one where there is none.
+    """An engine that answers. If there is none, installs and starts one.
 
     Raises:
-        ClusterError: there is none and this machine does not allow one; the message says what to do.
+        ClusterError: there is none, and this machine does not allow one. The message says what to do.
     """
     return running() or _start(places)
 
 
 def stop(places: Places) -> None:
-    """Stops our own engine and takes away what it left on the machine; its images stay in the cache. Nothing to stop is no error."""
+    """Stops the engine of this package and removes what it left on the machine. Its images stay in the cache. Does nothing if there is no
+    engine."""
     if not RUN.exists():
         return
     with step("stopping the engine"):
@@ -93,10 +95,10 @@ def stop(places: Places) -> None:
 
 
 def install(programs: dict[str, str]) -> None:
-    """Installs Debian packages for those programs that are missing.
+    """Installs Debian packages for the missing programs.
 
     Raises:
-        ClusterError: no apt, no root, or the installation failed.
+        ClusterError: there is no apt or no root, or the installation failed.
     """
     missing = sorted({package for program, package in programs.items() if _which(program) is None})
     if not missing:
@@ -107,7 +109,7 @@ def install(programs: dict[str, str]) -> None:
         raise ClusterError(f"{', '.join(missing)} must be installed and this machine has no apt-get: install them by hand, or start Docker")
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
-    if ours:  # keeps the package from starting a dockerd beside ours, deb-systemd-invoke(1p)
+    if ours:  # prevents that the package starts a second dockerd, deb-systemd-invoke(1p)
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
@@ -124,7 +126,7 @@ def _start(places: Places) -> Engine:
     require_linux_root("running a Docker engine of our own")
     install(PACKAGES)
     if RUN.exists():
-        say("an earlier engine did not end cleanly: clearing up after it")
+        say("an earlier engine did not end cleanly; removing what it left")
         stop(places)
     RUN.mkdir(mode=0o700)
     places.logs.mkdir(parents=True, exist_ok=True)
@@ -153,7 +155,7 @@ def _runtime() -> list[str]:
 
 
 def _ensure_network(engine: Engine) -> None:
-    """The network that kind will find and use: with a bridge of known name, closed off from the outside."""
+    """Creates the network that kind uses. Its bridge has a fixed name and no way out of the machine."""
     if not succeeds(["docker", "network", "inspect", NETWORK], 30, env=engine.environment):
         taken = run(["ip", "-4", "route"], 30)
         subnet = next((each for each in SUBNETS if each.rpartition(".")[0] not in taken), None)
@@ -164,7 +166,7 @@ def _ensure_network(engine: Engine) -> None:
 
 
 def _own_pid() -> int | None:
-    """The pid of our dockerd, if the process with the noted number still is one."""
+    """The pid of this package's dockerd. None if the process with the recorded pid is another one."""
     try:
         pid = int(PID_FILE.read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -209,5 +211,5 @@ def _remove_traces() -> None:
 
 
 def _which(program: str) -> str | None:
-    """Where a program is, also where only root looks."""
+    """The path of a program, also in folders that are only on root's PATH."""
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

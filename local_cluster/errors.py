@@ -1,15 +1,15 @@
-"""What can go wrong while a cluster is made. Every message says what to do about it."""
+"""Errors of the creation of a cluster. Every message says what to do."""
 
 
 class ClusterError(Exception):
-    """The harness cannot go on; the message is for the person who called it."""
+    """The command cannot go on. The message is for its user."""
 
 
 class CommandFailedError(ClusterError):
-    """A command ended with an error, or not in time.
+    """A command ended with an error, or did not end in time.
 
     Attributes:
-        output: what it wrote to standard error (to standard output where that is empty).
+        output: its standard error, or its standard output if that is empty.
     """
 
     def __init__(self, message: str, output: str) -> None:
@@ -18,4 +18,4 @@ class CommandFailedError(ClusterError):
 
 
 class MissingError(ClusterError):
-    """Something that the harness needs is not on this machine and it may not or cannot get it."""
+    """This machine lacks a required program, and this package may not or cannot install it."""

@@ -1,6 +1,6 @@
-"""Packet rules of the machine: the guard around the cluster's network, and what dockerd leaves behind when it stops.
+"""Packet rules of the machine: the guard around the cluster's network, and the rules that dockerd leaves behind.
 
-dockerd installs chains and a FORWARD policy and takes none of them out again. `Snapshot` remembers what was there before it started.
+dockerd installs chains and a FORWARD policy, and does not remove them. `Snapshot` records the rules before its start.
 """
 
 import json
@@ -17,9 +17,9 @@ _DOCKERS = re.compile(r"DOCKER|docker0|muster0|\bbr-[0-9a-f]{12}\b")
 
 
 def close_off(bridge: str) -> None:
-    """Refuses whatever wants to leave through this machine from the cluster's bridge: a test's stray packet stays in the cluster.
+    """Refuses packets from the cluster's bridge that would leave through this machine, so that packets of a test stay in the cluster.
 
-    dockerd evaluates DOCKER-USER before its own rules and never touches its content.
+    dockerd evaluates DOCKER-USER before its own rules, and does not change its content.
     """
     rule = ["DOCKER-USER", "-i", bridge, "!", "-o", bridge, "-j", "REJECT"]
     if not succeeds(["iptables", "-w", "-C", *rule], 30):
@@ -28,27 +28,27 @@ def close_off(bridge: str) -> None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The machine's packet rules at one moment, as `iptables-save` prints them, by family; and whether it forwarded packets."""
+    """The machine's packet rules at one moment, as `iptables-save` prints them, by family, and whether the machine forwarded packets."""
 
     rules: dict[str, list[str]]
     forwarding: str
 
     @classmethod
     def take(cls) -> "Snapshot":
-        """The rules now."""
+        """The current rules."""
         return cls({family: _saved(family) for family in FAMILIES}, FORWARDING.read_text().strip())
 
     def write(self, path: Path) -> None:
-        """Keeps it in a file."""
+        """Writes the rules to a file."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> "Snapshot":
-        """The one that `write` kept."""
+        """The rules in a file that `write` has written."""
         return cls(**json.loads(path.read_text()))
 
     def restore(self) -> None:
-        """Takes out what dockerd added since, and leaves alone what others added."""
+        """Removes the rules that dockerd has added since, and no others."""
         for family, before in self.rules.items():
             now = _saved(family)
             if now:
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def without_docker(now: list[str], before: list[str]) -> list[str]:
-    """The lines of `now`, less those that mention what is dockerd's and were not in `before`; filter's FORWARD policy as it was."""
+    """The lines of `now` without new lines that mention dockerd's chains, and with the FORWARD policy of `before`."""
     table, lines = "", []
     for line in now:
         if line.startswith("*"):
@@ -80,5 +80,5 @@ def _table(name: str, lines: list[str]) -> list[str]:
 def _saved(family: str) -> list[str]:
     try:
         return run([f"{family}-save"], 30).splitlines()
-    except (CommandFailedError, MissingError):  # no IPv6 in the kernel, or not installed yet: then nothing was there
+    except (CommandFailedError, MissingError):  # the kernel has no IPv6, or the program is not installed yet, so there are no rules
         return []

@@ -1,4 +1,4 @@
-"""Muster in the cluster as users get it: images of the Dockerfile, installed by Helm, in namespaces with pod security."""
+"""Muster in the cluster, as users install it: images of the Dockerfile, installed by Helm, in namespaces with pod security."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NAMESPACE = "muster-system"
 CHART = build.ROOT / "charts" / "muster"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 VERSION = str(yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"])
-"""The tag that the chart asks for by itself: `helm install` without further values finds the images too."""
+"""The default tag of the chart, so that `helm install` without further values finds the images too."""
 READY_TIMEOUT = 300
 
 
@@ -27,14 +27,14 @@ class Installation:
     images: dict[str, str]
 
     def values(self) -> dict[str, Any]:
-        """What leads the chart to the images of the tests."""
+        """The values that name the images of the tests."""
         tags = {target: image.partition(":")[2] for target, image in self.images.items()}
         frameworks = yaml.safe_load((CHART / "values.yaml").read_text())["jobDefaults"]["images"]
         trainers = {name: {"tag": tags[f"trainer-{name.lower()}"]} for name in frameworks}
         return {"operator": {"image": {"tag": tags["operator"]}}, "jobDefaults": {"images": trainers}}
 
     def install(self, *options: str, values: dict[str, Any] | None = None) -> None:
-        """`helm upgrade --install`, until the operator is ready. `values` go over those of `self.values`."""
+        """Runs `helm upgrade --install` and waits until the operator is ready. `values` override `self.values`."""
         merged = _merged(self.values(), values or {})
         command = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", "-", *options]
         self.helm(*command, stdin=json.dumps(merged))
@@ -44,12 +44,12 @@ class Installation:
         return self.cluster.run_program("helm", *arguments, stdin=stdin, timeout=timeout)
 
     def wait_until_ready(self) -> None:
-        """Waits until the newest operator is ready, to lead or to stand by."""
+        """Waits until the newest operator is ready, as a leader or as a standby."""
         options = (f"deployment/{RELEASE}", "--namespace", NAMESPACE, f"--timeout={READY_TIMEOUT}s")
         self.cluster.kubectl("rollout", "status", *options, timeout=READY_TIMEOUT + 10)
 
     def operator_pod(self) -> dict[str, Any]:
-        """The operator's pod, the youngest where there are several; raises LookupError where there is none."""
+        """The operator's pod, or the newest one if there are several. Raises LookupError if there is none."""
         pods = self.cluster.get("pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/component=operator")["items"]
         living = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         if not living:
@@ -59,7 +59,7 @@ class Installation:
 
 
 def ensure(cluster: Cluster) -> Installation:
-    """Muster as this checkout has it, in the cluster: built, loaded, installed or upgraded.
+    """Builds, loads, and installs or upgrades Muster of this checkout in the cluster.
 
     Raises:
         ClusterError: a step failed.
@@ -78,7 +78,7 @@ def ensure(cluster: Cluster) -> Installation:
 
 
 def make_namespace(cluster: Cluster, name: str) -> None:
-    """A namespace with restricted pod security; one that is there is left as it is."""
+    """Creates a namespace with restricted pod security. Does not change an existing one."""
     labels = dict([RESTRICTED.split("=")])
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(namespace))

@@ -1,6 +1,7 @@
-"""The node image for where kind's own cannot be pulled: Debian's packages, programs built from Go modules, and kind's own start-up files.
+"""The node image for machines that cannot pull kind's own. It consists of Debian's packages, programs built from Go modules, and kind's own
+start-up files.
 
-Its name carries a hash of everything that goes into it, so a changed recipe makes a new image and an unchanged one is found again.
+Its name has a hash of everything that it is made from. So a changed recipe makes a new image, and an unchanged one is used again.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from .programs import KUBERNETES, SOURCES, Programs
 from .progress import step
 
 REPOSITORY = "muster-node"
-SUITE = "bookworm"  # its systemd is the last one to start on cgroup v1 and on v2 by default
+SUITE = "bookworm"  # the last one whose systemd starts on cgroup v1 and v2 by default
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "containerd", "runc", "containernetworking-plugins", "iptables", "iproute2", "ethtool"),
     *("socat", "conntrack", "kmod", "procps", "mount", "util-linux", "ca-certificates", "jq"),
@@ -36,7 +37,7 @@ IPTABLES = ("iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6ta
 
 
 def name() -> str:
-    """The image's name, a function of its recipe."""
+    """The name of the image, which depends only on its recipe."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     sources = {source.folder for source in SOURCES if set(PROGRAMS) & set(source.packages)}
     for folder in (FOLDER / "node", *sorted(FOLDER / "go" / folder for folder in sources | {"kind"})):
@@ -46,10 +47,10 @@ def name() -> str:
 
 
 def build(places: Places, engine: Engine, programs: Programs, *, debian: Path) -> str:
-    """Makes the image in the engine from a Debian tree that `debian_tree` made, and returns its name. The tree is used up.
+    """Imports the image into the engine from a tree of `debian_tree`, and returns its name. Changes the tree.
 
     Raises:
-        ClusterError: a step failed; the message tells where its output is.
+        ClusterError: a step failed. The message names the file with its output.
     """
     image = name()
     with step("putting Kubernetes into the node image", "about 1 min"):
@@ -65,7 +66,7 @@ def build(places: Places, engine: Engine, programs: Programs, *, debian: Path) -
 
 @contextmanager
 def debian_tree(places: Places) -> Iterator[Path]:
-    """A folder with Debian and the packages of a node, from the mirror that this machine uses itself; removed at the end.
+    """A folder with Debian and the packages of a node, from the mirror of this machine. It is removed at the end.
 
     Raises:
         ClusterError: no mirror is configured, or debootstrap failed.
@@ -82,14 +83,14 @@ def debian_tree(places: Places) -> Iterator[Path]:
 
 
 def remove_leftovers(places: Places) -> None:
-    """Removes the trees of a build that was ended before it could."""
+    """Removes the trees that an interrupted build left."""
     for prefix in ("tree-", "images-"):
         for tree in places.cache.glob(f"{prefix}*"):
             shutil.rmtree(tree)
 
 
 def _add_kind(tree: Path, files: Path) -> None:
-    """kind's own start-up files, and only those units that a node needs (after kind's images/base/Dockerfile)."""
+    """Installs kind's own start-up files and only the units that a node needs (after kind's images/base/Dockerfile)."""
     run(["cp", "-r", "--no-preserve=mode", f"{files}/.", tree], 60)  # the module cache is read-only
     for script in [tree / "usr/local/bin/entrypoint", *(tree / "kind/bin").glob("*.sh")]:
         script.chmod(0o755)
@@ -132,7 +133,7 @@ def _add_kubernetes(tree: Path, programs: Programs) -> None:
 
 
 def _image_names(programs: Programs) -> dict[str, str]:
-    """The control plane's images as kubeadm will ask for them, by their last component."""
+    """The control plane's images with the names that kubeadm uses, by their last component."""
     names = run([programs.path("kubeadm"), "config", "images", "list", "--kubernetes-version", KUBERNETES], 60).split()
     return {each.rpartition("/")[2].partition(":")[0]: each for each in names}
 
@@ -153,7 +154,7 @@ def _control_plane_images(tree: Path, programs: Programs, scratch: Path) -> Path
 
 
 def _add_iptables(tree: Path, root: Path) -> None:
-    """iptables with every extension and the libraries of each: rules whose extension cannot be loaded are silently left out."""
+    """Installs iptables with every extension and its libraries, because rules whose extension cannot be loaded are silently omitted."""
     for link, target in (("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"), ("bin", "usr/bin")):
         (root / target).mkdir(parents=True, exist_ok=True)
         (root / link).symlink_to(target)

@@ -26,7 +26,7 @@ RUN = Path("/run/muster-cluster")
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of one cache; nothing is made before it is needed."""
+    """The folders of one cache. A folder is created when it is first needed."""
 
     cache: Path
 
@@ -62,15 +62,15 @@ class Places:
 
     @property
     def shared(self) -> Path:
-        """The folder of this machine that every node sees as /shared."""
+        """The folder of this machine that every node has as /shared."""
         return self.work / "shared"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps a second call of the harness on the same cache out.
+        """Prevents a second command on the same cache.
 
         Raises:
-            ClusterError: another one is at work.
+            ClusterError: another command runs.
         """
         with self._alone(
             "lock", f"another call of the harness is at work on {self.cache}: wait for it, or use another cache with MUSTER_CACHE="
@@ -79,13 +79,13 @@ class Places:
 
     @contextmanager
     def in_use(self, by: str = "") -> Iterator[None]:
-        """Whoever breaks nodes on purpose holds this meanwhile: else somebody would take the cluster for a broken one and replace it.
+        """Marks the cluster as used by tests that break nodes on purpose. Otherwise another command could replace the broken cluster.
 
         Args:
-            by: names what several processes hold together, one after the other: a run of tests. Nothing: this process alone.
+            by: name of a test run whose processes share the mark. Empty for this process alone.
 
         Raises:
-            ClusterError: tests of another process are at it.
+            ClusterError: tests of another run use the cluster.
         """
         with self._alone("in-use", "tests are running on the cluster, and may have broken it on purpose: wait for their end", by=by):
             yield

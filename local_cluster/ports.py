@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of loopback on which nothing listens."""
+    """Distinct ports of loopback on which no program listens."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

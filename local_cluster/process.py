@@ -1,5 +1,5 @@
-"""Commands with deadlines, and programs that run until they are stopped. Nothing of the harness starts a process in another way, save the
-daemons in `engine`."""
+"""Runs commands with deadlines, and programs until they are stopped. All processes of this package start here, except the daemons in
+`engine`."""
 
 import contextlib
 import ctypes
@@ -29,14 +29,14 @@ def run(
 
     Args:
         command: program and arguments.
-        timeout: seconds after which it is killed.
-        env: variables on top of this process's own.
-        cwd: where it runs.
-        stdin: what it reads; nothing by default.
-        log: a file that gets both output streams instead; the return value is then empty.
+        timeout: seconds after which the command is killed.
+        env: variables in addition to those of this process.
+        cwd: working directory.
+        stdin: standard input. It is empty by default.
+        log: a file for both output streams. The return value is then empty.
 
     Raises:
-        CommandFailedError: it ended with an error or did not end in time; the last lines of its output are in the message.
+        CommandFailedError: the command ended with an error or not in time. The message has the last lines of its output.
         MissingError: there is no such program.
     """
     words = [str(word) for word in command]
@@ -69,7 +69,7 @@ def run(
 
 @contextlib.contextmanager
 def running(command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a program until the end of the block. `log` gets both output streams. `env`: all of its variables; by default those of this
+    """Runs a program until the end of the block. `log` gets both output streams. `env` has all of its variables; by default, those of this
     process."""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -93,12 +93,12 @@ def running(command: Sequence[str], log: Path, *, env: Mapping[str, str] | None 
 
 
 def die_with_parent() -> None:
-    """Runs between fork and exec: a test run that is killed outright leaves no program behind."""
+    """Runs between fork and exec, so that the program ends with a test run that is killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def succeeds(command: Sequence[str | Path], timeout: float, *, env: Mapping[str, str] | None = None) -> bool:
-    """Whether a command exists and ends with 0 in time."""
+    """Whether a command exists, and ends with 0 in time."""
     try:
         run(command, timeout, env=env)
     except (CommandFailedError, MissingError):

@@ -1,6 +1,6 @@
-"""Programs built from Go modules at pinned versions: `go/<module>/go.mod` names them, `go.sum` holds the checksums.
+"""Programs built from Go modules at pinned versions. `go/<module>/go.mod` names them, and `go.sum` holds the checksums.
 
-`go build -mod=readonly` refuses whatever differs. A program is built on demand, if the cache does not have it from the same pins.
+`go build -mod=readonly` refuses any difference. A program is built when it is needed and the cache does not have it for the same pins.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ _BUILD_TIMEOUT = 3600.0
 
 @dataclass(frozen=True)
 class Source:
-    """Where programs come from.
+    """A Go module with programs.
 
     Attributes:
         folder: below `go/`, with go.mod and go.sum.
         packages: program to Go package.
-        expected: how long a cold build takes on two cores.
+        expected: text with the usual time of a cold build on two cores.
     """
 
     folder: str
@@ -83,14 +83,14 @@ class Programs:
         self._moving = threading.Lock()
 
     def path(self, name: str) -> Path:
-        """Where a program is once `ensure` was called for it."""
+        """The path of a program after `ensure` was called for it."""
         return self._places.bin / name
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Builds those of the named programs that are missing or older than their pins, two modules at a time.
+        """Builds the named programs that are missing or older than their pins, two modules at a time.
 
         Raises:
-            MissingError: something has to be built and there is no Go.
+            MissingError: a program must be built, and there is no Go.
             CommandFailedError: a build failed.
         """
         wanted = set(names)
@@ -121,7 +121,7 @@ class Programs:
         with step(f"building {', '.join(names)} from Go modules", f"{source.expected} when nothing is cached"):
             into = Path(tempfile.mkdtemp(prefix=".build-", dir=self._places.bin))
             try:
-                for name in names:  # one by one: a package's own name need not be the program's
+                for name in names:  # one by one, because the name of a package may differ from that of its program
                     package = ["-ldflags", source.ldflags, "-o", str(into / name), source.packages[name]]
                     folder = FOLDER / "go" / source.folder
                     run(["nice", "go", "build", "-trimpath", *package], _BUILD_TIMEOUT, cwd=folder, env=_go_environment())

@@ -1,4 +1,4 @@
-"""Progress for a person who waits: what is being done and how long it took, on standard error."""
+"""Shows progress on standard error: the current step, and how long it took."""
 
 import sys
 import threading
@@ -11,14 +11,14 @@ _lock = threading.Lock()
 
 
 def say(text: str) -> None:
-    """One line, with the seconds since the command began."""
+    """Prints one line, with the seconds since the command began."""
     with _lock:
         print(f"[{time.monotonic() - _started:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(text: str, expected: str = "") -> Iterator[None]:
-    """Says that something begins and, when it succeeded, how long it took. `expected` tells what wait is normal ("about 3 min")."""
+    """Prints that a step begins and, if it succeeds, how long it took. `expected` is the usual duration, such as "about 3 min"."""
     begun = time.monotonic()
     say(f"{text} ..." + (f" ({expected})" if expected else ""))
     try:

@@ -1,1 +1,1 @@
-"""What the operator and the trainer agree on. Standard library only: every image carries it."""
+"""The interface between the operator and the trainer. Uses only the standard library, because every image contains it."""

@@ -1,4 +1,4 @@
-"""How a step's batch is shared out, so that a world of any size trains the same.
+"""Divides the batch of a step, so that a world of any size trains the same.
 
 Gradients are summed over all samples and divided by the global size, so shares need not be equal.
 """

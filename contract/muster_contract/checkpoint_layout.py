@@ -34,7 +34,7 @@ _CHECKPOINT = re.compile(f"step-([0-9]{{1,15}})-(.*?)(?:{_RESCUE})?")
 class Fence:
     """(creation time of the job in UTC, attempt). Fences compare, and as text they sort alike up to attempt 9999.
 
-    A commit counts for nothing once an attempt with a higher fence has resumed from an earlier step.
+    A commit is void after an attempt with a higher fence has resumed from an earlier step.
     """
 
     created: datetime
@@ -45,7 +45,7 @@ class Fence:
 
     @classmethod
     def parse(cls, text: str) -> Fence | None:
-        """The fence that `text` is; None for other text."""
+        """The fence in this text. None for other text."""
         match = _FENCE.fullmatch(text)
         if match is None:
             return None
@@ -67,7 +67,7 @@ def rescue_name(step: int, fence: Fence) -> str:
 
 
 def parse_checkpoint_name(name: str) -> tuple[int, Fence] | None:
-    """The step and the fence in the name of a checkpoint folder; None for other names."""
+    """The step and the fence in the name of a checkpoint folder. None for other names."""
     match = _CHECKPOINT.fullmatch(name)
     fence = Fence.parse(match[2]) if match else None
     return (int(match[1]), fence) if match and fence else None

@@ -11,7 +11,7 @@ PROCESS_KILLED = "ProcessKilled"
 
 
 class FailureClass(StrEnum):
-    """What kind of failure it is, and so which budget pays for the restart."""
+    """The kind of a failure. It selects the budget that the restart counts towards."""
 
     PREEMPTION = "Preemption"
     INFRASTRUCTURE = "Infrastructure"
@@ -19,11 +19,11 @@ class FailureClass(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """A meaning with which a process or a supervisor ends. The code 128+n (signal n ended a process) is not a member."""
+    """The meaning of the end of a process or a supervisor. The code 128+n (signal n ended a process) is not a member."""
 
     meaning: str
     of_run: str
-    """What the code means from `muster run`."""
+    """The meaning of the code from `muster run`."""
     failure_class: FailureClass | None
 
     def __new__(cls, code: int, meaning: str = "", of_run: str = "", failure_class: FailureClass | None = None) -> ExitCode:
@@ -38,19 +38,19 @@ class ExitCode(IntEnum):
     USER_ERROR = 10, "The training code failed.", "", FailureClass.APPLICATION
     BAD_CONFIGURATION = 11, "The job cannot run as it is written. It is never retried.", "", FailureClass.APPLICATION
     PEER_LOST = 20, "Another process of the world went away.", "The job used up its budget of restarts.", FailureClass.INFRASTRUCTURE
-    PREEMPTED = 21, "It was asked to stop, and no step is lost: all are saved, or none was done.", "", FailureClass.PREEMPTION
+    PREEMPTED = 21, "The process was asked to stop, and no step is lost: all are saved, or none was done.", "", FailureClass.PREEMPTION
     PREEMPTED_NOT_SAVED = (
         22,
-        "It was asked to stop, and steps since the last commit are lost, or may be lost.",
+        "The process was asked to stop, and steps since the last commit are lost, or may be lost.",
         "",
         FailureClass.PREEMPTION,
     )
     CHECKPOINT_DAMAGED = 30, "A checkpoint that the user named does not verify.", "", FailureClass.APPLICATION
     STORAGE_UNAVAILABLE = 31, "The checkpoint storage is full or cannot be reached.", "", FailureClass.INFRASTRUCTURE
-    INPUT_UNAVAILABLE = 32, "An input cannot be fetched now. It is tried again.", "An input cannot be fetched.", FailureClass.INFRASTRUCTURE
+    INPUT_UNAVAILABLE = 32, "An input cannot be fetched now. Muster retries.", "An input cannot be fetched.", FailureClass.INFRASTRUCTURE
     INPUT_REFUSED = (
         33,
-        "An input does not exist, may not be read, or is not what it should be. It is never retried.",
+        "An input does not exist, may not be read, or has another form than expected. It is never retried.",
         "",
         FailureClass.APPLICATION,
     )
@@ -62,7 +62,7 @@ class ExitCode(IntEnum):
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGKILL; `signal N` for a number that has no name."""
+    """The name of a signal, such as SIGKILL. `signal N` if the number has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""The keys of a job's `trainer.config` that all tasks and modules share, and what their values must be."""
+"""The keys of a job's `trainer.config` that all tasks and modules share, and the rules for their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `config`: its default, the kind of value that is needed, in words, and a check of it."""
+    """A key of `config`: its default, the required kind of value in words, and a check of the value."""
 
     name: str
     default: Any
@@ -89,7 +89,7 @@ def _number(value: object) -> TypeGuard[float]:
 
 
 def wrong_values(config: Mapping[str, Any], keys: Iterable[Key] = COMMON_KEYS) -> Iterator[tuple[str, str]]:
-    """The name of each key whose value is wrong, and what is needed."""
+    """The name of each key whose value is wrong, and the kind of value that is required."""
     for key in keys:
         if key.name in config and not key.holds(config[key.name]):
             yield key.name, f"{key.needed} is needed, found {config[key.name]!r:.80}"

@@ -13,7 +13,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_contract.wire import TIME_FORMAT, WireError, document, fields_of, wire_field
 
 PREFIX = "MUSTER_"
-"""Of all variables of Muster's own. A user may not set one."""
+"""The prefix of all variables of Muster. A user may not set one."""
 
 RANK = "MUSTER_RANK"
 LOCAL_RANK = "MUSTER_LOCAL_RANK"
@@ -79,12 +79,13 @@ TRACKER_VARIABLES: Mapping[str, str] = {
 REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 """A reference `$(NAME)` to a variable, or an escaped dollar sign."""
 RESCUE_SECONDS = 5.0
-"""How long a process that has lost its peers may take to save its state."""
+"""Seconds that a process that has lost its peers may take to save its state."""
 
 
 @document
 class ReplicaEnvironment:
-    """Which replica of which job this is, what it trains, and where it may write. The variable of a field is `MUSTER_` and its name."""
+    """The identity of the replica and its job, what it trains, and where it may write. The variable of a field is `MUSTER_` and its
+    name."""
 
     job: str = wire_field(min_length=1, doc="`namespace/name` of the job.")
     job_uid: str = wire_field(min_length=1, doc="Uid of the job.")
@@ -124,7 +125,7 @@ class ReplicaEnvironment:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ReplicaEnvironment:
-        """Parse the variables; an empty one counts as absent. Raises BadConfiguration that names the variable."""
+        """Parses the variables. An empty variable counts as absent. Raises BadConfiguration that names the variable."""
         values: dict[str, Any] = {}
         for field in fields_of(cls):
             name = NAMES[field.name]
@@ -149,7 +150,7 @@ DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields_of(
 
 
 def variables(**values: object) -> dict[str, str]:
-    """The variables for some fields of a ReplicaEnvironment. It leaves out None, False and empty text."""
+    """The variables for some fields of a ReplicaEnvironment. Omits None, False and empty text."""
     return {NAMES[name]: _text(value) for name, value in values.items() if value is not None and value is not False and value != ""}
 
 
@@ -176,7 +177,7 @@ def _text(value: object) -> str:
 
 
 def _json_value(text: str, hint: Any) -> Any:
-    """What the variable's text is in JSON, for a field of this type."""
+    """The variable's text as JSON, for a field of this type."""
     if hint is bool:
         return text == "1"
     if int in (hint, *get_args(hint)) and re.fullmatch("[0-9]{1,9}", text):

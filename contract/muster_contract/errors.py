@@ -22,7 +22,7 @@ class UserError(TrainerError):
 
 
 class BadConfiguration(TrainerError):  # noqa: N818 (the contract's name for it)
-    """The job cannot run as it is written; trying again changes nothing."""
+    """The job cannot run as it is written. A retry changes nothing."""
 
     code = ExitCode.BAD_CONFIGURATION
 
@@ -56,7 +56,7 @@ class InputUnavailable(TrainerError):  # noqa: N818
 
 
 class InputRefused(TrainerError):  # noqa: N818
-    """An input does not exist, or may not be read. Trying again changes nothing."""
+    """An input does not exist, or may not be read. A retry changes nothing."""
 
     code = ExitCode.INPUT_REFUSED
 

@@ -1,8 +1,8 @@
 """Events: what a training process sends to its supervisor, one JSON line each, on the file descriptor MUSTER_EVENTS_FD.
 
 Every line has `event` (the name), `time` (Unix seconds) and `rank`. The supervisor adds `role`, `index` and `attempt` and appends
-it to `events.jsonl`. A user's own program may write events too. So a field of the wrong type or out of bounds is left out, and an
-event without a field that it must have is ignored. A commit without its step still counts as a save.
+it to `events.jsonl`. A program of the user may write events too. So a field of the wrong type or out of bounds is omitted, and an event
+without a required field is ignored. A commit without its step still counts as a save.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from muster_contract.options import Cut
 from muster_contract.wire import LARGEST_INT, FieldPlan, WireError, document, encode, fields_of, wire_field
 
 MAX_ATTEMPT = 999_999_999
-"""The fence of a checkpoint has nine digits for the attempt."""
+"""The largest attempt, because the fence of a checkpoint has nine digits for the attempt."""
 MAX_NAME = 253
 MAX_RANK = 2**31 - 1
 MAX_SECONDS = 1e9
 MAX_TIME = 1e11
 MAX_PROCESSES = 64
-"""Processes of one replica: `spec.roles.*.processesPerReplica` allows no more."""
+"""Processes of one replica. `spec.roles.*.processesPerReplica` has the same limit."""
 MAX_ENTRIES = 64
 """Entries of a mapping."""
 MAX_SKIPPED = 100
@@ -162,6 +162,8 @@ class Fingerprint(Event):
         default_factory=dict, max_items=MAX_ENTRIES, cut=PROPERTY, convert=_shown_values, doc="Versions of other libraries by name."
     )
     host: str | None = _text(default=None, cut=PROPERTY, doc="Name of the host.")
+    device_seconds: float | None = _seconds(default=None, doc="Seconds until the GPU was ready. Absent on a CPU.")
+    collectives_seconds: float | None = _seconds(default=None, doc="Seconds until NCCL had done the first collective. Absent without it.")
 
     @property
     def properties(self) -> dict[str, str]:
@@ -289,7 +291,7 @@ class Snapshot(Event):
 class Evaluation(Event):
     """Metrics of the model on the test set. From rank 0 or the evaluator."""
 
-    step: int = _step(doc="The model is the one after this step.")
+    step: int = _step(doc="The step after which the model was evaluated.")
     metrics: Mapping[str, float] = wire_field(max_items=MAX_ENTRIES, cut=WORD, minimum=-1e300, maximum=1e300, doc="Metrics by name.")
     seconds: float | None = _seconds(default=None, doc="Seconds that the evaluation took.")
 
@@ -299,7 +301,7 @@ class Pace(Event):
     """How fast a rank works, about once a second. From every rank. The figures are medians over a window of steps."""
 
     step: int | None = _step(default=None, doc="Steps done.")
-    seconds: float | None = _seconds(default=None, doc="Seconds of a step. Absent: the strategy cannot tell.")
+    seconds: float | None = _seconds(default=None, doc="Seconds of a step. Absent: the strategy cannot measure it.")
     own_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which the rank worked and did not wait for others.")
 
 
@@ -372,7 +374,7 @@ class TrainingMeasurement(Event):
     steps: int = _step(default=0, doc="Steps counted.")
     seconds: float = _seconds(default=0.0, doc="Seconds of these steps.")
     own_seconds: float | None = _seconds(
-        default=None, doc="Of `seconds`, those in which the rank worked. Absent: the strategy cannot tell."
+        default=None, doc="Of `seconds`, those in which the rank worked. Absent: the strategy cannot measure it."
     )
     peak_bytes: int | None = _step(default=None, doc="Largest memory of the process.")
 
@@ -416,7 +418,7 @@ def decode_event(document: Mapping[str, Any]) -> Event:
 
 
 def _decoded(cls: Any, document: Mapping[str, Any]) -> Event | None:
-    """None where a field is missing that the event must have."""
+    """The event, or None if a required field is missing."""
     values = {}
     for field in fields_of(cls):
         value = document.get(field.wire_name)
@@ -430,7 +432,7 @@ def _decoded(cls: Any, document: Mapping[str, Any]) -> Event | None:
 
 
 def _fitting(field: FieldPlan, value: object) -> Any:
-    """The value, or of a list or mapping the entries that fit. None where nothing does."""
+    """The value, or the valid entries of a list or mapping. None if no part is valid."""
     try:
         return field.decode(value)
     except WireError:
@@ -445,7 +447,7 @@ def _fitting(field: FieldPlan, value: object) -> Any:
 
 
 def _entries(field: FieldPlan, entries: Sequence[object]) -> Iterator[Any]:
-    """As many of the entries as the field may have, without those that do not fit."""
+    """The entries that are valid, up to the number that the field allows."""
     count = 0
     for entry in entries:
         if count == field.limits.max_items:

@@ -1,4 +1,4 @@
-"""What a replica leaves of an attempt beside the checkpoints, so that a job can be looked at when its pods are gone.
+"""The history that a replica writes beside the checkpoints, so that users can look at a job after its pods are gone.
 
 DIRECTORY/history/FENCE/ROLE-INDEX/log.txt       the last lines that its processes printed
 DIRECTORY/history/FENCE/ROLE-INDEX/events.jsonl  its events, with fewer steps if there are many
@@ -20,7 +20,7 @@ EVENTS = "events.jsonl"
 RECORD = "replica.json"
 
 ATTEMPTS_KEPT = 10
-"""Attempts whose history stays. The status of a job has as many."""
+"""The number of attempts whose history is stored. The status of a job has as many."""
 LOG_LINES = 200
 LOG_LINE = 1000
 """Characters of a line of the log."""
@@ -31,7 +31,7 @@ MOST_RECORD_BYTES = 1 << 14
 
 @document
 class ReplicaRecord:
-    """Which replica it was, when its attempt ran, and how the attempt ended for it."""
+    """The identity of the replica, when its attempt ran, and how the attempt ended for it."""
 
     job: str = wire_field(max_length=MAX_NAME, printable=True, doc="Namespace and name of the job.")
     job_uid: str = wire_field(max_length=MAX_NAME, printable=True, doc="Uid of the job.")

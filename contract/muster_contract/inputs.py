@@ -62,7 +62,7 @@ InputPhase = Literal["Waiting", "Fetching", "Ready"]
 
 @document
 class InputProgress:
-    """How far one replica is with one input."""
+    """The progress of one replica with one input."""
 
     name: str = wire_field(min_length=1, max_length=32, printable=True, doc="Name of the input.")
     phase: InputPhase = wire_field(default="Waiting", doc="`Waiting`, `Fetching` or `Ready`.")

@@ -19,11 +19,11 @@ from muster_contract.wire import WireError, document, parse, wire_field
 LONGEST = 131_072
 """Bytes of an environment variable with its name, the `=` and a NUL. Linux starts no program with a longer one (execve(2))."""
 LARGE = 32 * 1024
-"""Bytes from which the operator packs a variable. So the pods of a large job stay small."""
+"""Bytes above which the operator packs a variable, so that the pods of a large job stay small."""
 MAX_UNPACKED = 4 * 1024 * 1024
 """Bytes of all packed variables together, as JSON. A TF_CONFIG of 8,194 replicas with the longest names has 1.2 MB."""
 _FASTEST = 1
-"""The level of zlib. The others take up to ten times as long, and save less than a tenth on lists of addresses."""
+"""The level of zlib. Other levels take up to ten times as long, and save less than a tenth on lists of addresses."""
 
 
 @document

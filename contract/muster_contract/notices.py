@@ -1,4 +1,4 @@
-"""Notices: short messages for the user, each with a reason. A program reads the reason and never the message."""
+"""Notices: short messages for the user, each with a reason. Programs use the reason and never the message."""
 
 from __future__ import annotations
 

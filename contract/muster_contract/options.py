@@ -1,4 +1,4 @@
-"""Options of strategies (`spec.options`), with their limits and rules. The API, the CRD and the trainer derive theirs from here."""
+"""Options of strategies (`spec.options`), with their limits and rules. The API, the CRD and the trainer derive their options from these."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class MeshOptions:
         return self.data * self.pipeline * self.tensor
 
     def problems(self, *, processes: int) -> Iterator[tuple[str, str]]:
-        """The fields that do not fit a world of so many processes, and why."""
+        """The fields that do not fit a world of so many processes, and the reasons."""
         if self.size != processes:
             sides = f"{self.data} (data) x {self.pipeline} (pipeline) x {self.tensor} (tensor)"
             message = f"{sides} is {self.size}, but the job has {processes} processes; change the mesh or the number of workers"

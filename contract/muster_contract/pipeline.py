@@ -1,4 +1,4 @@
-"""How a pipeline divides its work: stages among processes, and micro-batches of a step."""
+"""The division of a pipeline's work: stages among processes, and micro-batches of a step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class PipelinePlan:
 
     @classmethod
     def of(cls, options: PipelineOptions, *, processes: int) -> PipelinePlan:
-        """With the defaults of what the job leaves open. One process alone runs everything in one stage."""
+        """The plan, with defaults for fields that the job does not set. A single process runs everything in one stage."""
         count = options.stages or (2 * processes if options.schedule is Schedule.INTERLEAVED else processes)
         if processes == 1:
             count = 1
         return cls(schedule=options.schedule, processes=processes, stages=count, micro_batches=options.micro_batches or count)
 
     def problem(self, *, global_size: int | None, parts: int) -> tuple[str, str] | None:
-        """The field of `spec.options.pipeline` that does not fit, and why; None if all fit.
+        """The field of `spec.options.pipeline` that does not fit, and the reason. None if all fields fit.
 
         Each of `parts` (data-parallel ways x accumulation steps) of the batch goes through the pipeline in micro-batches of one size.
         """

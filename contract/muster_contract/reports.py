@@ -1,7 +1,7 @@
 """Reports (supervisor to operator), replies (operator to supervisor), and the last words of a supervisor.
 
-What a training process writes is not trusted. Numbers, lists and names out of bounds are refused. Text is cut and its control
-characters are escaped, so that the status, Events and logs never hold raw ones.
+Documents of training processes are not trusted. Numbers, lists and names out of bounds are refused. Text is cut and its control characters
+are escaped, so that the status, Events and logs never contain raw control characters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ProcessState(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """By SIGSTOP."""
+    """A signal SIGSTOP stopped the process."""
     EXITED = "Exited"
 
 
@@ -115,7 +115,7 @@ class Stack:
     attempt: int = wire_field(minimum=0, maximum=MAX_ATTEMPT, doc="The attempt that hung.")
     rank: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Global rank.")
     state: str = wire_field(
-        default="", cut=WORD, doc="The kernel's word: sleeping, running, disk-sleep, stopped (SIGSTOP), tracing-stop (a debugger)."
+        default="", cut=WORD, doc="State in the kernel: sleeping, running, disk-sleep, stopped (SIGSTOP), tracing-stop (a debugger)."
     )
     frames: tuple[str, ...] = wire_field(
         default=(), cut=FRAME, max_items=MAX_FRAMES, doc="`function (file:line)` of the main thread, innermost first."
@@ -132,7 +132,7 @@ def _notices(value: object) -> object:
 
 @document
 class Report:
-    """The state of one replica, as its supervisor posts it. Of each kind of event it has the newest one."""
+    """The state of one replica, as its supervisor posts it. It has the newest event of each kind."""
 
     job: str = wire_field(max_length=MAX_NAME, printable=True, doc="Namespace and name of the job.")
     pod: str = wire_field(max_length=MAX_NAME, printable=True, doc="Name of the pod.")
@@ -144,7 +144,7 @@ class Report:
     job_uid: str = wire_field(default="", max_length=MAX_NAME, printable=True, doc="Uid of the job.")
     pod_uid: str = wire_field(default="", max_length=MAX_NAME, printable=True, doc="Uid of the pod.")
     sequence: int = wire_field(
-        default=0, minimum=0, maximum=LARGEST_INT, doc="Number of the report. Of two reports of an attempt the higher one counts."
+        default=0, minimum=0, maximum=LARGEST_INT, doc="Number of the report. Among reports of an attempt, the highest number counts."
     )
     processes: tuple[ProcessReport, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="The processes of the replica.")
     phase: str | None = wire_field(default=None, cut=WORD, doc="Newest `phase`.")
@@ -168,7 +168,7 @@ class Report:
     ranks: tuple[Pace, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="Newest pace of each rank.")
     stacks: tuple[Stack, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="Stacks of the processes of a world that hung.")
     last_words: LastWords | None = wire_field(
-        default=None, doc="Of `attempt`. While the supervisor waits for the world of `attempt`, those of the attempt before."
+        default=None, doc="Last words about `attempt`. While the supervisor waits for its world, those about the attempt before."
     )
     waiting: bool = wire_field(default=False, doc="Whether no process is left, and the supervisor waits for the next reply with a world.")
     inputs: tuple[InputProgress, ...] = wire_field(
@@ -179,10 +179,10 @@ class Report:
 
 @document
 class Reply:
-    """The answer to a report: which attempt counts, and what the supervisor does next.
+    """The answer to a report: the attempt that counts, and what the supervisor does next.
 
-    A supervisor of an older attempt ends its processes and reports that it waits. When all members of the next world wait, `world` is
-    sent to each.
+    A supervisor of an older attempt ends its processes and reports that it waits. After all members of the next world wait, each reply
+    contains `world`.
     """
 
     attempt: int = wire_field(minimum=0, maximum=MAX_ATTEMPT, doc="The attempt that counts.")
@@ -193,9 +193,9 @@ class Reply:
         maximum=MAX_SECONDS,
         doc="Seconds that processes of an older attempt get to save. Absent: the operator cannot restart in place.",
     )
-    dump: bool = wire_field(default=False, doc="Whether that attempt hung, so that the supervisor first reports the stacks.")
+    dump: bool = wire_field(default=False, doc="Whether the older attempt hung, so that the supervisor first reports the stacks.")
     end: bool = wire_field(default=False, doc="No attempt follows: the supervisor ends its processes and itself.")
-    succeeded: bool = wire_field(default=False, doc="Whether that is because the job has succeeded.")
+    succeeded: bool = wire_field(default=False, doc="Whether no attempt follows because the job has succeeded.")
     revisions: Mapping[str, str] = wire_field(
         default_factory=dict, max_items=MAX_INPUTS, max_length=MAX_REVISION, doc="Revision of each input that the job uses, by name."
     )

@@ -1,4 +1,4 @@
-"""The state of a run, as far as the events of its processes tell. The supervisor, the local runner and the report page share it."""
+"""The state of a run, computed from the events of its processes. The supervisor, the local runner and the report page share it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster_contract.notices import Notice
 from muster_contract.reports import MAX_NOTICES, Marks, Progress, Report
 
 RATE_STEPS = 20
-"""Samples per second are taken over so many steps."""
+"""The number of last steps over which samples per second are averaged."""
 _LARGEST_RATE = 1e300
 
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RunState:
-    """The newest event of each kind. `first_rank` is the rank whose phase counts; None: any rank's."""
+    """The newest event of each kind. `first_rank` is the rank whose phase counts. None stands for any rank."""
 
     first_rank: int | None = None
     phase: str = Activity.STARTING
@@ -60,7 +60,7 @@ class RunState:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the newest commit has all steps. Not of a program that reports no steps: it may have done more."""
+        """Whether the newest commit has all steps. False for a program that reports no steps, because it may have done more."""
         return self.progress is not None and self.checkpoint is not None and self.checkpoint.step >= self.progress.step
 
 
@@ -94,14 +94,14 @@ def apply(state: RunState, event: Event) -> RunState:
 
 
 def with_notice(state: RunState, notice: Notice) -> RunState:
-    """The same state where the notice is there already, or there is no room for it."""
+    """The state with the notice. It does not change if it has the notice already, or if there is no room."""
     if notice in state.notices or len(state.notices) >= MAX_NOTICES:
         return state
     return replace(state, notices=(*state.notices, notice))
 
 
 def with_state(report: Report, state: RunState) -> Report:
-    """The report with what the events tell."""
+    """The report, with the state that follows from the events."""
     return replace(
         report,
         phase=state.phase,
@@ -126,14 +126,14 @@ def _with_phase(state: RunState, event: PhaseEvent) -> RunState:
 
 
 def _newest_commit(state: RunState, event: Save) -> Commit | None:
-    """Several ranks that have lost their peers may save, each the last step that it has done."""
+    """The newest commit. Several ranks that have lost their peers may save, and each saves its own last step."""
     old = state.checkpoint
     return event if isinstance(event, Commit) and not (event.rank and old and event.step <= old.step) else old
 
 
 def _with_step(state: RunState, event: Step) -> RunState:
     if event.rank and state.progress and event.step <= state.progress.step:
-        return state  # of a rank that saves alone; another one has reported this step
+        return state  # the event of a rank that saves alone; another rank has reported this step
     recent = (*state.recent, (event.samples, event.seconds))[-RATE_STEPS:]
     seconds = sum(seconds for _, seconds in recent)
     rate = round(sum(samples for samples, _ in recent) / seconds, 3) if seconds > 1e-9 else None

@@ -1,6 +1,6 @@
-"""What a replica needs to know about its strategy and its framework. The operator sends it in MUSTER_TRAINER, under `strategy`.
+"""The description of a strategy and its framework for a replica. The operator sends it in MUSTER_TRAINER, under `strategy`.
 
-So the trainer has no table of strategies: an engine is imported from the package that the descriptor names.
+So the trainer has no table of strategies. It imports an engine from the package that the descriptor names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Framework:
     """
 
     name: str
-    """As its makers write it: "PyTorch". An installation's trainer images are listed by this name."""
+    """The name in its official spelling, such as "PyTorch". An installation's trainer images are listed by this name."""
     package: str
     """The package with the trainer's code for it, such as "muster_trainer.pytorch". Its modules are the bundled tasks, `export`, and
     optionally `host`."""
@@ -31,7 +31,7 @@ class Framework:
     default_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of each training process that the user may set otherwise."""
     quiet_environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that keep the framework's log short. Muster's own processes set them where the user has not, unless MUSTER_DEBUG is 1."""
+    """Variables that shorten the log of the framework. Muster's own processes set them if the user does not, unless MUSTER_DEBUG is 1."""
     world_variables: tuple[str, ...] = ()
     """Variables that make a process join a world. A process without them trains alone."""
     peer_lost: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class RoleRuntime:
 
 @dataclass(frozen=True)
 class StrategyRuntime:
-    """A strategy, as a replica knows it. Paths have the form "package.module:name"."""
+    """The part of a strategy that a replica needs. Paths have the form "package.module:name"."""
 
     name: str
     framework: Framework
     engine: str | None = None
-    """What makes the engine of a training process; None: the strategy runs only programs of the user's and those of `roles`."""
+    """The factory of the engine of a training process. None if the strategy runs only programs of the user and those of `roles`."""
     collectives: str | None = None
-    """What the task `collectives` measures; None: the strategy has no collectives to measure."""
+    """The factory of the measurements of the task `collectives`. None if the strategy has no collectives."""
     roles: Mapping[str, RoleRuntime] = field(default_factory=dict)
     """Roles that do something other than training, by name."""

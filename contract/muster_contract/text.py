@@ -1,4 +1,4 @@
-"""Text from processes, pods and files, made harmless for terminals and logs."""
+"""Makes text from processes, pods and files harmless for terminals and logs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from muster_contract.wire import WireError, document, encode, parse, wire_field
 
 VARIABLE = "MUSTER_TRAINER"
 DEFAULT_GLOBAL_SIZE = 64
-"""Samples per step where the job names no batch size."""
+"""Samples per step if the job sets no batch size."""
 
 
 @document
@@ -82,14 +82,14 @@ class TrainerSpec:
     batch: BatchSpec = wire_field(doc="How many samples make a step.")
     task: str | None = wire_field(default=None, min_length=1, doc="A bundled task.")
     module: str | None = wire_field(default=None, min_length=1, doc="A Python module of the user's with a task.")
-    script: str | None = wire_field(default=None, min_length=1, doc="A Python program with its arguments, as one shell would split them.")
+    script: str | None = wire_field(default=None, min_length=1, doc="A Python program with its arguments, as a shell would split them.")
     command: tuple[str, ...] | None = wire_field(default=None, min_items=1, doc="Any program with its arguments.")
     config: Mapping[str, Any] = wire_field(default_factory=dict, doc="Settings of the training, as in the job.")
     input: InputSpec = wire_field(default=InputSpec(), doc="How samples are read.")
     options: Options = wire_field(default=Options(), doc="Options of the strategy.")
     communication: str = wire_field(default="Auto", min_length=1, doc="The library of the collectives.")
-    checkpoint: CheckpointSpec | None = wire_field(default=None, doc="Absent where the job has no checkpoint storage.")
-    memory: MemorySpec | None = wire_field(default=None, doc="Absent where no snapshots are kept in memory.")
+    checkpoint: CheckpointSpec | None = wire_field(default=None, doc="Absent if the job has no checkpoint storage.")
+    memory: MemorySpec | None = wire_field(default=None, doc="Absent if no snapshots are kept in memory.")
     grace_seconds: float = wire_field(default=30.0, minimum=0, doc="Time to save after SIGTERM.")
 
     def __post_init__(self) -> None:

@@ -7,9 +7,9 @@ A document is a JSON object, and a frozen dataclass declares it:
         rank: Annotated[int, Limits(minimum=0)]
         own_seconds: float | None = wire_field(default=None, minimum=0, doc="Seconds of a step without waiting.")
 
-`decode` checks a JSON value against the class while it builds the instance. What it returns has the declared types and is
-within the limits. `encode` is the inverse. Fields are snake_case in Python and camelCase on the wire; `None` is an absent field.
-Unknown fields are ignored, because a newer peer may send them.
+`decode` checks a JSON value against the class while it builds the instance. The fields of its result have the declared types and are within
+the limits. `encode` is the inverse. Fields are snake_case in Python and camelCase on the wire. `None` is an absent field. Unknown fields
+are ignored, because a newer peer may send them.
 
 Types: str, int, float, bool, Literal, enums, Path, datetime (UTC, whole seconds), `X | None`, `tuple[T, ...]`,
 `Mapping[str, T]`, documents, and Any.
@@ -36,7 +36,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform,
 from muster_contract.text import printable
 
 LARGEST_INT = 2**53
-"""Every JSON reader keeps integers up to here exact."""
+"""Every JSON reader represents integers up to this one exactly."""
 MAX_LENGTH = 1 << 16
 """Characters of a text whose field sets no limit."""
 MAX_ITEMS = 4096
@@ -62,10 +62,10 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a value must fit besides its type. On a list or mapping, all but `max_items` holds for each of its items.
+    """The limits of a value besides its type. For a list or mapping, all of them but `max_items` apply to each of its items.
 
-    A text longer than `max_length` is refused, one longer than `cut` is cut. A text with `cut` or `printable` is made printable,
-    except for the characters of `keep`. `convert` changes the JSON value before it is checked.
+    A text longer than `max_length` is refused. A text longer than `cut` is cut. A text with `cut` or `printable` is made printable, except
+    for the characters of `keep`. `convert` changes the JSON value before the check.
     """
 
     minimum: float | None = None
@@ -97,7 +97,7 @@ def document(cls: type[_T]) -> type[_T]:
 
 @dataclass(frozen=True)
 class FieldPlan:
-    """One field of a document, compiled: what `decode`, `encode` and the docs need of it."""
+    """One field of a document, compiled for `decode`, `encode` and the docs."""
 
     name: str
     wire_name: str
@@ -121,7 +121,7 @@ def _fields_of(cls: Any) -> tuple[FieldPlan, ...]:
 
 
 def decode(cls: type[_T], value: object, where: str = "") -> _T:
-    """The document that a JSON value holds. `where` names the value in errors. Raises WireError."""
+    """The document in a JSON value. `where` names the value in errors. Raises WireError."""
     try:
         decoded: _T = _document(cls)(value)
     except WireError as error:
@@ -140,7 +140,7 @@ def parse(cls: type[_T], text: str | bytes, where: str = "") -> _T:
 
 
 def encode(instance: object) -> dict[str, Any]:
-    """The JSON object of a document. It leaves out None, and other empty values that `decode` puts there by default."""
+    """The JSON object of a document. Omits None, and other empty values that are the default of `decode`."""
     pairs = ((field, getattr(instance, field.name)) for field in fields_of(type(instance)))
     return {field.wire_name: _plain(value) for field, value in pairs if value is not None and (value or value != field.default)}
 
@@ -181,7 +181,7 @@ _Decoder = Callable[[Any], Any]
 
 
 def _decoder(hint: Any, limits: Limits) -> _Decoder:
-    """What turns a JSON value into a value of the type. It raises WireError with the path inside the value."""
+    """A function that turns a JSON value into a value of the type. It raises WireError with the path inside the value."""
     if limits.convert is not None:
         convert, inner = limits.convert, _decoder(hint, dataclasses.replace(limits, convert=None))
         return lambda value: inner(convert(value))

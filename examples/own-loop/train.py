@@ -30,11 +30,11 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     done = 0
-    if found := muster.latest():
-        state = torch.load(found / "state.pt", map_location=device, weights_only=True)
+    if newest := muster.latest():
+        state = torch.load(newest / "state.pt", map_location=device, weights_only=True)
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        done = found.step
+        done = newest.step
 
     while done < STEPS:
         # The samples depend on the step alone, so a resumed run sees the same ones.

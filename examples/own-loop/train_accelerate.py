@@ -21,9 +21,9 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 1))
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
     done = 0
-    if found := muster.latest():
-        accelerator.load_state(str(found.folder))
-        done = found.step
+    if newest := muster.latest():
+        accelerator.load_state(str(newest.folder))
+        done = newest.step
 
     while done < STEPS:
         # The samples depend on the step alone, so a resumed run sees the same ones.

@@ -26,15 +26,15 @@ def main() -> None:
     layers = [keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dropout(0.1), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
-    found = muster.latest()
-    done = found.step if found else 0
+    newest = muster.latest()
+    done = newest.step if newest else 0
     model.fit(
         batches(done),
         steps_per_epoch=STEPS_PER_EPOCH,
         initial_epoch=done // STEPS_PER_EPOCH,
         epochs=EPOCHS,
         callbacks=[
-            muster.keras_callback(found, every_steps=SAVE_EVERY),
+            muster.keras_callback(newest, every_steps=SAVE_EVERY),
             keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(PAUSE)),
         ],
         verbose=0,

@@ -35,10 +35,10 @@ def main() -> None:
         return strategy.reduce("SUM", strategy.run(step, args=(x,)), axis=None)
 
     done = 0
-    if found := muster.latest():
+    if newest := muster.latest():
         with strategy.scope():
-            model.load_weights(found / "keras.weights.h5")
-        done = found.step
+            model.load_weights(newest / "keras.weights.h5")
+        done = newest.step
 
     while done < STEPS:
         # The samples depend on the step alone, so a resumed run sees the same ones.

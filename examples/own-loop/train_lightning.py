@@ -57,8 +57,8 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    found = muster.latest()
-    trainer.fit(Sums(), ckpt_path=found / "lightning.ckpt" if found else None)
+    newest = muster.latest()
+    trainer.fit(Sums(), ckpt_path=newest / "lightning.ckpt" if newest else None)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ def main() -> None:
     state = jax.jit(init, out_shardings=whole)()
     checkpointer = ocp.StandardCheckpointer()
     done = 0
-    if found := muster.latest():
-        state = checkpointer.restore(found / "state", state)
-        done = found.step
+    if newest := muster.latest():
+        state = checkpointer.restore(newest / "state", state)
+        done = newest.step
 
     while done < STEPS:
         samples = np.random.default_rng(done)  # they depend on the step alone, so a resumed run sees the same ones

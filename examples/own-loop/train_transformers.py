@@ -52,9 +52,9 @@ def main() -> None:
         train_dataset=Sequences(),
         callbacks=[muster.transformers_callback()],
     )
-    found = muster.latest()
-    if found is None or found.step < STEPS:  # where all steps are done, Trainer may do one more
-        trainer.train(resume_from_checkpoint=str(found.folder) if found else None)
+    newest = muster.latest()
+    if newest is None or newest.step < STEPS:  # if all steps are done, Trainer may do one more
+        trainer.train(resume_from_checkpoint=str(newest.folder) if newest else None)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What the images are built on in tests.
+"""The base images of the tests.
 
-Where the engine can pull images: the Dockerfile's own default, and Debian with its CPU build of torch. Where it cannot: Debian made with
-debootstrap, which also gets this machine's own certificate authorities, since pip then mostly has to pass a proxy that is signed by one.
+If the engine can pull images, they are the default of the Dockerfile, and Debian with its CPU build of torch. Otherwise debootstrap makes a
+Debian image. That image also gets the certificate authorities of this machine, because pip then usually needs a proxy with such a
+certificate.
 """
 
 import hashlib
@@ -29,17 +30,17 @@ BUILD_TIMEOUT = 1800.0
 
 @dataclass(frozen=True)
 class Bases:
-    """Names of images in the engine: with Python, and with Python and torch."""
+    """Names of images in the engine: one with Python, and one with Python and torch."""
 
     python: str
     torch: str
 
 
 def ensure(places: Places, engine: Engine) -> Bases:
-    """The base images, made where the engine has them not.
+    """The base images. Builds those that the engine does not have.
 
     Raises:
-        ClusterError: they can be neither pulled nor made here.
+        ClusterError: the images can be neither pulled nor built here.
     """
     if _pulled(engine, PULLED_PYTHON) and _pulled(engine, PULLED_DEBIAN):
         return Bases(python=PULLED_PYTHON, torch=_built(places, engine, "torch", debian=PULLED_DEBIAN))
@@ -50,7 +51,7 @@ def ensure(places: Places, engine: Engine) -> Bases:
 def _pulled(engine: Engine, image: str) -> bool:
     if engine.has_image(image):
         return True
-    if engine.own:  # ours is run where there is nothing to pull from
+    if engine.own:  # such an engine runs only on machines that cannot pull images
         return False
     try:
         with step(f"pulling {image}"):

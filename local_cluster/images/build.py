@@ -1,4 +1,4 @@
-"""Builds Muster's images from the Dockerfile that users build. A tag is a hash of all that goes into its image."""
+"""Builds Muster's images from the Dockerfile of users. A tag is a hash of all files that the image is built from."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -41,15 +41,15 @@ IMAGES = {
     "trainer-tensorflow": Image("trainer", (*EVERY_IMAGE, *TRAINER), "tensorflow", "tensorflow-cpu"),
     "trainer-jax": Image("trainer", (*EVERY_IMAGE, *TRAINER), "jax", "jax"),
 }
-"""By name; `muster-NAME` is the image's repository."""
+"""The images by name. The repository of an image is `muster-NAME`."""
 BUILD_TIMEOUT = 3600.0
 
 
 def ensure(places: Places, engine: Engine, wanted: Iterable[str] = tuple(IMAGES)) -> dict[str, str]:
-    """Each wanted name to the name of the image with its tag. Images that the engine has are not built again; older ones are removed.
+    """The name with its tag for each requested image. Builds images that the engine lacks, and removes older ones.
 
     Raises:
-        ClusterError: an unknown name, or a build failed.
+        ClusterError: a name is unknown, or a build failed.
     """
     wanted = tuple(wanted)
     unknown = sorted(set(wanted) - set(IMAGES))
@@ -70,7 +70,7 @@ def _built(places: Places, engine: Engine, name: str, *, arguments: dict[str, st
         run(command, BUILD_TIMEOUT, env=engine.environment, log=places.logs / f"{repository}.log")
     for old in engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", repository).split():
         if old != image:
-            engine.docker("image", "rm", "--force", old)  # a build that was ended may still hold it
+            engine.docker("image", "rm", "--force", old)  # an interrupted build may still use it
     return image
 
 

@@ -184,7 +184,8 @@ DELETED = frozenset({"PodDeleted", "Preempted"})
 FAULTS = {
     "process-killed": Fault(kill_process, "Infrastructure", LOST, whom="other"),
     "rank-0-killed": Fault(kill_process, "Infrastructure", LOST, whom="first"),
-    "supervisor-killed": Fault(kill_container, "Infrastructure", LOST),
+    # a supervisor that is gone is silent, which may show before a busy kubelet reports the end of its container
+    "supervisor-killed": Fault(kill_container, "Infrastructure", LOST | {"NodeLost"}),
     "sigterm-without-enough-grace": Fault(delete_too_soon, "Preemption", DELETED | {"PreemptedNotSaved"}),
     "stopped": Fault(stop_process, "Infrastructure", frozenset({"Hang", "PeerLost"}), spec=IMPATIENT),
     "pod-deleted": Fault(delete, "Preemption", DELETED, saves=True),

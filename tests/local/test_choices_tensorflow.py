@@ -68,7 +68,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
         (
             "def schedule(step, config): return float('nan')",
             10,
-            "module scheduled: schedule must give a share of the learning rate, 0 or more; for step 0 it gave nan",
+            "module scheduled: schedule must return a factor of the learning rate, 0 or more; for step 0 it returned nan",
         ),
         (
             "def optimizer(model, config): return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5))",

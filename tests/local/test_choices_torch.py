@@ -66,7 +66,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
         (
             "def schedule(step, config): return -step",
             10,
-            "module scheduled: schedule must give a share of the learning rate, 0 or more; for step 1 it gave -1",
+            "module scheduled: schedule must return a factor of the learning rate, 0 or more; for step 1 it returned -1",
         ),
         (
             "def optimizer(model, config):\n"
@@ -75,7 +75,7 @@ def test_the_tasks_schedule_scales_the_rate_of_each_step_together_with_the_warm_
             "    made.scheduler = torch.optim.lr_scheduler.StepLR(made, 1)\n"
             "    return made",
             11,
-            "the optimizer's learning rate is set by a scheduler, which no checkpoint holds; leave it out and define schedule(step,",
+            "the optimizer's learning rate is set by a scheduler, whose state is in no checkpoint; leave it out and define schedule(step,",
         ),
     ],
 )

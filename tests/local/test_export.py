@@ -55,8 +55,8 @@ def test_a_place_that_cannot_take_the_export_is_refused_before_the_training(tmp_
     (tmp_path / "file").touch()
     cases = [
         (trainer(None, config=EXPORTING), 11, "the job has no storage; write checkpoint.storage"),
-        (trainer(tmp_path, config=EXPORTING), 11, f"{tmp_path / 'model'} is there, and is no export; name another folder"),
-        (trainer(tmp_path, config={**EXPORTING, "export": f"{tmp_path}/file/model"}), 31, "a file stands where a directory is needed"),
+        (trainer(tmp_path, config=EXPORTING), 11, f"{tmp_path / 'model'} exists and is not an export; name another folder"),
+        (trainer(tmp_path, config={**EXPORTING, "export": f"{tmp_path}/file/model"}), 31, "there is a file instead of a directory"),
     ]
     for document, code, expected in cases:
         with world("DDP", document) as refused:

@@ -150,12 +150,12 @@ def test_a_revision_that_is_in_the_cache_needs_no_hub(hub: hubs.Hub, tmp_path: P
     hub.requests.clear()
     for source, revision in (("hf://org/tiny/tokenizer", commit), (f"hf://org/tiny@{commit}/tokenizer", "")):
         one, _ = input_job(tmp_path, source, revision=revision)
-        known = one.known()
+        known = one.cached_as_named()
         assert known is not None
         assert known[1].revision == commit
     assert hub.requests == []
     (folder / "tokenizer" / "words").write_text("damaged")
-    assert one.known() is None
+    assert one.cached_as_named() is None
     assert (fetched(tmp_path, "hf://org/tiny/tokenizer") / "tokenizer" / "words").read_text() == "a b"
 
 
@@ -167,7 +167,7 @@ def test_a_revision_that_is_in_the_cache_needs_no_hub(hub: hubs.Hub, tmp_path: P
         ("a\\..\\b", {}, "not a plain relative path"),
         ("config.json/x", {}, "is below a name that is a file"),
         (".cache/huggingface/download/x.metadata", {}, "a name that the client of the hub uses itself"),
-        ("config.json", {"size": None}, "the size of 'config.json' is not known"),
+        ("config.json", {"size": None}, "the listing has no size of 'config.json'"),
         ("config.json", {"size": 14}, "has 13 bytes instead of 14"),
         ("config.json", {"blobId": "1" * 40}, "does not have the listed hash"),
         ("weights.bin", {"lfs": {"size": 3 << 20, "sha256": "2" * 64, "pointerSize": 134}}, "does not have the listed hash"),

@@ -144,7 +144,7 @@ def own(directory: Path, **fields: Any) -> dict[str, Any]:
     ("strategy", "config", "code", "expected"),
     [
         ("TensorParallel", {}, 11, "needs the function tensor_parallel_plan(model)"),
-        ("Pipeline", {"net": True}, 11, "build_model gave a Net; give a torch.nn.Sequential"),
+        ("Pipeline", {"net": True}, 11, "build_model returned a Net; return a torch.nn.Sequential"),
         ("Pipeline", {"width": 3}, 10, "the model failed on 4 samples in layer 1 (Linear): RuntimeError: "),
     ],
 )

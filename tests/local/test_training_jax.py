@@ -108,9 +108,9 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_and_a_schedule(tm
     [
         ("def loss(outputs, batch): raise ValueError('bad width')", "loss failed: ValueError: bad width"),
         ("def loss(outputs, batch): return jnp.mean(outputs)", "loss must have the shape (32,), a value per sample"),
-        ("def build_model(config): return 3", "build_model must give an object with init(key, inputs) and apply(parameters, inputs)"),
+        ("def build_model(config): return 3", "build_model must return an object with init(key, inputs) and apply(parameters, inputs)"),
         ("import sys\nNetwork.apply = lambda self, parameters, inputs: sys.exit(0)", "apply of the model failed: SystemExit: 0"),
-        ("def optimizer(model, config): return 'adam'", "optimizer must give an optax.GradientTransformation; it gave str"),
+        ("def optimizer(model, config): return 'adam'", "optimizer must return an optax.GradientTransformation; it returned str"),
         ("Tumours.__getitem__ = lambda *_: 1 / 0", "reading samples of the data set failed: ZeroDivisionError"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The trained model as files of its own, written by the chief once a training is done (`config.export`).
+"""The export of a trained model (`config.export`). The chief writes it when the training is done.
 
-They are made from the final checkpoint, read back, and compared with the trained model. Only then are they moved to their folder.
-`python -m muster_trainer.export PATH` repeats the comparison in a new process.
+The chief writes the files from the final checkpoint into a temporary folder. It reads them back and compares them with the trained model.
+If they agree, it moves them to their folder. `python -m muster_trainer.export PATH` repeats the comparison in a new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from muster_trainer.tasks.module import Task, describe, load_task
 RECORD = "export.json"
 SAMPLES = 64
 TOLERANCES = {"cpu": 1e-5, "gpu": 1e-3, "BFloat16": 2e-2}
-"""Tolerances of the mean loss, relative if it is above 1. The check computes on the CPU in float32."""
+"""The largest difference of the mean loss that counts as equal: relative for a loss above 1, and absolute below.
+
+There are several because the check always computes on the CPU in float32.
+"""
 
 
 class Exporter(Protocol):
@@ -41,7 +44,10 @@ class Exporter(Protocol):
         """Writes the whole model of `checkpoint` to `directory`. Returns messages for the user."""
 
     def measure(self, task: Task, directory: Path, data: DataSet, indices: np.ndarray) -> dict[str, dict[str, float]]:
-        """Reads each form that `write` made. Returns the mean loss and metrics over the samples `indices` of `data`, by form."""
+        """Reads the model in each format that `write` wrote. Returns, for each format, the mean loss and metrics of these samples.
+
+        `indices` are the samples of `data`: int64, shape (n,).
+        """
 
 
 @dataclass(frozen=True)
@@ -87,15 +93,18 @@ class Export:
 
     @property
     def samples(self) -> int:
-        """How many of the first samples of `data` the models are compared on."""
+        """The number of samples on which the models are compared: the first ones of `data`."""
         return min(len(self.data), SAMPLES)
 
     def claim(self) -> None:
-        """Checks before the training that the folder can be written, and has nothing but an older export."""
+        """Checks, before the training, that the folder can be written, and that it does not exist or has an older export.
+
+        Raises BadConfiguration and StorageUnavailable.
+        """
         with files.storage(self.target):
             self.target.parent.mkdir(parents=True, exist_ok=True)
             if self.target.exists() and not (self.target / RECORD).exists():
-                raise BadConfiguration(f"spec.trainer.config.export: {self.target} is there, and is no export; name another folder")
+                raise BadConfiguration(f"spec.trainer.config.export: {self.target} exists and is not an export; name another folder")
             files.make_directory(self._staging)
             files.remove_tree(self._staging)
 
@@ -106,8 +115,9 @@ class Export:
     def write(self, checkpoint: Location, *, step: int, trained: Mapping[str, float], devices: str) -> list[str]:
         """Writes and checks the export, and moves it to its folder. Returns messages for the user.
 
-        `trained` is what the trained model itself came to on the samples; empty where there is no test set, and then the
-        files are compared with themselves. `devices` is where it did, `cpu` or `gpu`.
+        `trained` has the mean loss and metrics of the trained model on the samples. It is empty if there is no test set. The
+        files are then compared with what they predict when they are first read. `devices` says where the trained model
+        computed `trained`: `cpu` or `gpu`.
         """
         exporter: Exporter = module_of(self.strategy.framework, "export")
         with files.storage(self.target), self._staged():
@@ -158,11 +168,14 @@ class Export:
 
 
 def check(directory: Path) -> str:
-    """Reads the export in `directory` and predicts with it. Returns the result in words. Raises TrainerError if it has changed."""
+    """Reads the export in `directory` and predicts with it. Returns the result as a sentence.
+
+    Raises CheckpointDamaged if a file has changed, UserError if the predictions differ, and BadConfiguration if it is no export.
+    """
     try:
         record = json.loads((directory / RECORD).read_bytes())
     except (OSError, ValueError) as error:
-        raise BadConfiguration(f"{directory} is no export: its {RECORD} cannot be read ({error})") from error
+        raise BadConfiguration(f"{directory} is not an export: its {RECORD} cannot be read ({error})") from error
     for name, digest in record["files"].items():
         if not (directory / name).is_file() or files.sha256(directory / name) != digest:
             raise CheckpointDamaged(f"export {directory}: {name} is not as it was written (its SHA-256 differs, or it is missing)")
@@ -180,12 +193,12 @@ def _check(directory: Path, record: Mapping[str, Any], task: Task, *, framework:
         both_broken = math.isnan(metrics["loss"]) and math.isnan(wanted)  # nanLoss: Continue
         if not both_broken and not math.isclose(metrics["loss"], wanted, rel_tol=tolerance, abs_tol=tolerance):
             raise UserError(
-                f"export {directory}: {name} has the loss {metrics['loss']} on {record['samples']} samples, where the trained model "
+                f"export {directory}: {name} has the loss {metrics['loss']} on {record['samples']} samples, but the trained model "
                 f"has {wanted}; does build_model depend on more than its config, or does the model change while it predicts?"
             )
     shown = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(measured.values())).items())
     alike = " as the trained model does" if record["compared"] else ""
-    return f"read anew it predicts{alike}: {shown} on {record['samples']} samples ({', '.join(measured)})"
+    return f"read again, it predicts{alike}: {shown} on {record['samples']} samples ({', '.join(measured)})"
 
 
 def _hashes(directory: Path) -> dict[str, str]:
@@ -203,7 +216,7 @@ def main(arguments: list[str]) -> int:
     except TrainerError as error:
         print(f"{error.reason}: {error}", file=sys.stderr)
         return error.code
-    except Exception as error:  # noqa: BLE001 (what the user's code raises is one line)
+    except Exception as error:  # noqa: BLE001 (the user's code can raise anything)
         print(f"{UserError.code.reason}: {describe(error)}", file=sys.stderr)
         return UserError.code
     return 0

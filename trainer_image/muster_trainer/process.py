@@ -22,7 +22,7 @@ from muster_trainer.host.large_variables import unpack_here
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.measure import collectives
 from muster_trainer.measure.meeting import Meeting
-from muster_trainer.measure.rehearsal import Rehearsal, part_from_the_world
+from muster_trainer.measure.rehearsal import Rehearsal, remove_world_variables
 from muster_trainer.tasks.module import describe, load_task
 from muster_trainer.training.evaluator import Evaluator
 from muster_trainer.training.loop import Training
@@ -40,16 +40,16 @@ def main() -> NoReturn:
     except TrainerError as error:
         _end(_failed(events, error))
     except SystemExit as error:  # raised by the user's code, because `_end` does not raise it
-        message = f"the training code ended the process: {describe(error)}; it is Muster that ends it, when all is done"
+        message = f"the training code ended the process: {describe(error)}; remove that call, because Muster ends the process itself"
         _end(_failed(events, UserError(message)))
     except Exception as error:  # noqa: BLE001 (the user's code can raise anything)
         _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
 
 
 def _end(code: ExitCode) -> NoReturn:
-    """Ends the process without running destructors of the framework.
+    """Ends the process without running destructors of the framework, because they may hang or abort.
 
-    These may hang or abort: PyTorch's join the threads of Gloo while they hold the GIL, which these threads may wait for.
+    For example, PyTorch's destructors hold the GIL while they join the threads of Gloo, and these threads may need the GIL.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -98,11 +98,11 @@ def _library(strategy: StrategyRuntime) -> str:
 
 
 def _rehearse(spec: TrainerSpec, events: Events) -> ExitCode:
-    """Runs the steps of another task in each process by itself."""
+    """Measures the steps of another task. Each process runs them without the others."""
     framework = spec.strategy.framework
     rehearsal = Rehearsal.of(spec)
     with Meeting(os.environ) as meeting:
-        part_from_the_world(framework)
+        remove_world_variables(framework)
         task = load_task(rehearsal.spec)
         engine = named(_engine(rehearsal.spec), framework)(task, rehearsal.spec)
         events.fingerprint(engine.fingerprint())
@@ -119,7 +119,7 @@ def _failed(events: Events, error: TrainerError) -> ExitCode:
 
 
 def _rank(environment: Mapping[str, str]) -> int:
-    """The rank from MUSTER_RANK. A process that is started by hand is the first one of its replica."""
+    """The rank from MUSTER_RANK; 0 if it is not set, as in a process that is started by hand."""
     text = environment.get(RANK) or environment.get(NAMES["index"]) or "0"
     return int(text) if text.isdecimal() else 0
 

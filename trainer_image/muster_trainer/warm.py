@@ -1,8 +1,8 @@
 """The warm parent of a replica's processes: `python -m muster_trainer.warm SOCKET`, started by the supervisor. Linux only.
 
-It imports what every process of the job imports, initialises nothing, and forks a process for each request from the socket. So an
-attempt does not wait for the import of a framework, and processes share the memory of imported modules. A process is forked twice.
-Its parent exits at once, so that the supervisor, the nearest subreaper, reaps it.
+It imports the modules that every process of the job needs, and initialises nothing. For each request on the socket it forks a
+process. So an attempt does not wait for the import of a framework, and processes share the memory of imported modules. It forks
+twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so it becomes the parent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from muster_trainer.training.summaries import import_writer
 LONGEST_REQUEST = 1 << 21
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 5
-"""At most: stdout, stderr, and those that a variable names (`passed`)."""
+"""The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
 
 
 def main() -> None:
-    """Reports whether processes may be forked from here, then forks them until the supervisor closes the socket."""
+    """Reports whether processes may be forked from this one, then forks them until the supervisor closes the socket."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     supervisor = os.getppid()
     env = ReplicaEnvironment.from_environment(os.environ)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
-    """Imports the modules that a process of that strategy needs, without the user's code."""
+    """Imports the modules that a process of the strategy needs, but not the user's code."""
     framework = strategy.framework
     set_quiet(framework)
     hook(framework, "before_fork")
@@ -65,7 +65,7 @@ def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
 
 
 def unfit(framework: Framework) -> str:
-    """Why no process may be forked from this one; empty where one may: nothing that does not survive a fork has been initialised."""
+    """The reason why no process may be forked from this one: a thread or a device, which do not survive a fork. Empty if forks are safe."""
     if threading.active_count() > 1:
         return f"a thread was started: {', '.join(thread.name for thread in threading.enumerate()[1:])}"
     if any(path.startswith(_DEVICES) for path in _open_files()):
@@ -76,22 +76,22 @@ def unfit(framework: Framework) -> str:
 def _open_files() -> list[str]:
     paths = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the descriptor of the folder itself is closed by now
+        with suppress(OSError):  # the listing included the descriptor of the folder itself, which is closed now
             paths.append(os.readlink(f"/proc/self/fd/{name}"))
     return paths
 
 
 def _fork(*, environ: dict[str, str], passed: list[str], descriptors: list[int], connection: socket.socket, supervisor: int) -> int:
-    """Forks a process and returns its pid. `passed` are the variables that name the descriptors after stdout and stderr."""
+    """Forks a process and returns its pid. `passed` are the variables that get the numbers of the descriptors after stdout and stderr."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
-        parent = os.getpid()  # asked for in the child, it may be the supervisor already
+        parent = os.getpid()  # read before the fork, because the child may have a new parent by then
         child = os.fork()
         if child == 0:
             connection.close()
             os.setsid()
-            while os.getppid() == parent:  # it goes at once
+            while os.getppid() == parent:  # until that process has exited and the supervisor is the parent
                 time.sleep(0.001)
             become({**environ, **dict(zip(passed, map(str, descriptors[2:]), strict=True))}, descriptors[:2], supervisor)
         os.write(writer, str(child).encode())
@@ -104,8 +104,10 @@ def _fork(*, environ: dict[str, str], passed: list[str], descriptors: list[int],
 
 
 def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
-    """Turns this fork into the training process of that environment. `streams` are stdout and stderr. It dies with `parent`. Does not
-    return."""
+    """Runs the training process of the environment `environ` in this fork. Does not return.
+
+    `streams` are the descriptors for stdout and stderr. The process ends when `parent` ends.
+    """
     die_with(parent)
     stdout, stderr = streams
     null = os.open(os.devnull, os.O_RDONLY)

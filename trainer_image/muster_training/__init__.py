@@ -1,8 +1,8 @@
-"""What a training program of your own may use of Muster: progress, stops, and checkpoints that are verified (docs/own-loop.md).
+"""The library for training programs of your own: progress, stops, and verified checkpoints (docs/own-loop.md).
 
     import muster_training as muster
 
-It imports no framework. Outside Muster the same program runs as it is: nothing is reported, and nothing is saved.
+It imports no framework. The same program also runs outside Muster. It then reports nothing and saves nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ready callbacks for training libraries with loops of their own. A library is imported when its callback is made."""
+"""Callbacks for training libraries that have their own loops. Creating a callback imports its library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def lightning_callback(*, every_steps: int, shared: bool = False) -> Callback:
-    """A callback for `lightning.pytorch.Trainer`. It reports each step, saves every `every_steps` steps, at the end and at a stop, and
-    ends the training at a stop.
+    """Returns a callback for `lightning.pytorch.Trainer`.
 
-    `trainer.fit(model, ckpt_path=found / "lightning.ckpt")` resumes from `found`, the result of `latest()`. `shared` is that of
-    `checkpoint()`: set it for FSDP and DeepSpeed, where all ranks write.
+    It reports each step. It saves after every `every_steps` steps, at the end, and when the job is asked to stop. A stop also ends
+    the training. To resume, call `trainer.fit(model, ckpt_path=newest / "lightning.ckpt")`, where `newest` is the result of
+    `latest()`. `shared` has the meaning that it has in `checkpoint()`: set it for FSDP and DeepSpeed, because all ranks write there.
+
+    Raises ImportError if Lightning is not installed.
     """
     from muster_training.with_lightning import MusterCallback
 
@@ -24,10 +26,13 @@ def lightning_callback(*, every_steps: int, shared: bool = False) -> Callback:
 
 
 def transformers_callback() -> TrainerCallback:
-    """A callback for the `Trainer` of Hugging Face transformers. It reports each step, and makes each `checkpoint-N` of Trainer a
-    checkpoint of the job. At a stop it has Trainer save on all ranks at one step, and end the training.
+    """Returns a callback for the `Trainer` of Hugging Face transformers.
 
-    `trainer.train(resume_from_checkpoint=str(found.folder))` resumes from `found`, the result of `latest()`.
+    It reports each step, and makes each `checkpoint-N` of Trainer a checkpoint of the job. When the job is asked to stop, Trainer
+    saves on all ranks after the same step and ends the training. To resume, call
+    `trainer.train(resume_from_checkpoint=str(newest.folder))`, where `newest` is the result of `latest()`.
+
+    Raises ImportError if transformers is not installed.
     """
     from muster_training.with_transformers import MusterCallback
 
@@ -35,14 +40,15 @@ def transformers_callback() -> TrainerCallback:
 
 
 def keras_callback(checkpoint: Checkpoint | None, *, every_steps: int) -> Any:
-    """A callback for `fit` of Keras 3, in one process.
+    """Returns a callback for `fit` of Keras 3, in one process.
 
-    It resumes from `checkpoint`, the result of `latest()`, and reports each step. It saves every `every_steps` steps, at the end and at a
-    stop, and ends the training at a stop.
+    It resumes from `checkpoint`, the result of `latest()`, and reports each step. It saves after every `every_steps` steps, at the
+    end, and when the job is asked to stop. A stop also ends the training.
 
-    `fit` needs `steps_per_epoch`, and data without end that begin at step `checkpoint.step`. Put the callback first in `callbacks`.
+    Give `fit` a value for `steps_per_epoch`, and endless data that begin with the samples after step `checkpoint.step`. Put the
+    callback first in `callbacks`.
 
-    Raises BadConfiguration in a world of several processes.
+    Raises ImportError if Keras is not installed, and BadConfiguration in a world of several processes.
     """
     from muster_training.with_keras import MusterCallback
 

@@ -1,4 +1,4 @@
-"""Divides the files that a training library has saved among the ranks, which copy them into a checkpoint."""
+"""Copies the files that a training library has saved into a checkpoint. The ranks divide the files among themselves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from muster_trainer.checkpoint import files
 from muster_trainer.training.agreement import gather
 from muster_training.ranks import Ranks
 
-Seen = dict[str, list[int]]
-"""By name, what tells a file from another one of this name."""
+FileIdentities = dict[str, list[int]]
+"""Name of each file -> numbers that differ between two files of the same name."""
 
 
 def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
-    """Copies this rank's share of the files below `source` to `target`. Every rank calls it, after all have written.
+    """Copies this rank's share of the files below `source` to `target`. Every rank calls it after all ranks have written.
 
-    The files are not linked, because a library that saves the same step again writes into its files. Raises StorageUnavailable.
+    It copies instead of linking, because a library that saves the same step again changes its files. Raises StorageUnavailable.
     """
 
-    def look() -> Seen:
+    def look() -> FileIdentities:
         with files.storage(source):
             return _seen(source)
 
@@ -30,11 +30,11 @@ def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def share_of(rank: int, seen: list[Seen]) -> list[str]:
-    """The files that a rank copies, of those that each rank sees.
+def share_of(rank: int, seen: list[FileIdentities]) -> list[str]:
+    """The names of the files that `rank` copies. `seen` has the files that each rank sees.
 
-    Ranks of one machine see the same file, which one of them copies. Where ranks see several files of one name, as on machines without a
-    common folder, that of the lowest rank counts.
+    Ranks on one machine see the same file, and one of them copies it. Ranks on machines without a common folder may see different files
+    of the same name. Then the lowest rank copies its own.
     """
     share = []
     for number, name in enumerate(sorted({name for each in seen for name in each})):
@@ -45,7 +45,7 @@ def share_of(rank: int, seen: list[Seen]) -> list[str]:
     return share
 
 
-def _seen(folder: Path) -> Seen:
+def _seen(folder: Path) -> FileIdentities:
     seen = {}
     for parent, _, names in os.walk(folder):
         for name in names:

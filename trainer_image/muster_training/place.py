@@ -1,4 +1,4 @@
-"""Where a process stands: its rank in its world, and the attempt."""
+"""The place of a process: its rank in its world, and the attempt."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from muster_contract.environment import NAMES, RANK, ReplicaEnvironment
 class Environment:
     """The place of this process.
 
-    `rank` counts from 0 to `world` - 1. `attempt` counts the tries of the job's world to train, from 0. `inside` says whether Muster runs
-    the program. `in_world` is False for a replica that does not train with the others, such as an evaluator or a parameter server; it
-    counts as a world of its own and may read checkpoints, but not write them.
+    `rank` is from 0 to `world` - 1. `attempt` is the number of the job's attempt, from 0. `inside` is True if Muster runs the program.
+    `in_world` is False for a replica that does not train with the others, such as an evaluator or a parameter server. Such a replica
+    is a world of its own. It may read checkpoints, but not write them.
     """
 
     rank: int = 0
@@ -25,8 +25,8 @@ class Environment:
 
 
 def environment_of(variables: Mapping[str, str], replica: ReplicaEnvironment | None) -> Environment:
-    """The place that the variables give. torchrun's `RANK` and `WORLD_SIZE` count before Muster's own, because torchrun starts several
-    processes for one command."""
+    """The place that the variables describe. torchrun's `RANK` and `WORLD_SIZE` take precedence over Muster's variables, because torchrun
+    starts several processes for one command."""
     rank, world = _whole(variables.get("RANK")), _whole(variables.get("WORLD_SIZE"))
     has_both = rank is not None and world is not None and rank < world
     if replica is None:
@@ -40,7 +40,7 @@ def environment_of(variables: Mapping[str, str], replica: ReplicaEnvironment | N
 
 
 def replica_of(variables: Mapping[str, str]) -> ReplicaEnvironment | None:
-    """The replica; None outside Muster. Raises BadConfiguration where its variables are damaged."""
+    """The replica of this process; None outside Muster. Raises BadConfiguration if its variables are invalid."""
     return ReplicaEnvironment.from_environment(variables) if variables.get(NAMES["job_uid"]) else None
 
 

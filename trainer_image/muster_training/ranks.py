@@ -1,8 +1,9 @@
-"""The ranks of a world, which meet at rank 0: what they decide together is the same on all of them.
+"""Connections between the ranks of a world, by which they take decisions that are the same on all ranks. No framework is needed.
 
-The ranks need no framework for it. Rank 0 listens beside the port where the framework meets; if the whole world is on one machine, on a
-Unix socket. A rank must know the job's uid, attempt and world. Every message is one line of JSON, and each is answered. A rank that ends
-by itself says so before it closes its connection. A connection that closes otherwise is a lost peer.
+Rank 0 listens at a port beside that of the framework, or at a Unix socket if the whole world is on one machine. The other ranks connect
+to it. Each sends the job's uid, the attempt and the world, and rank 0 refuses other connections. A message is one line of JSON, and each
+message has an answer. A rank that ends normally sends a farewell before it closes its connection. A connection that closes without a
+farewell means that the peer is lost.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, PeerLost
 
 MEET_SECONDS = 15 * 60.0
-"""Pods of one world may start minutes apart."""
+"""The longest wait for other ranks at the start, because pods of one world may start minutes apart."""
 GREETING_SECONDS = 5.0
 RETRY_SECONDS = 0.05
 FAREWELL_SECONDS = 5.0
-"""How long rank 0 waits at its end for ranks that have not come yet. They would look for it in vain."""
+"""How long rank 0 waits before it ends for ranks that have not connected yet, because they would find no listener."""
 LONGEST_GREETING = 4096
 MOST_STRANGERS = 64
-"""Connections at once that have not shown that they are of this world, beside one of each rank."""
+"""The most open connections that have not yet proved to be of this world, besides one of each rank."""
 LONGEST_LINE = 64 << 20
-"""Bytes: what all ranks have written, with names, sizes and sums."""
+"""Bytes of the longest message: the names, sizes and hashes of the files that all ranks have written."""
 CHUNK = 1 << 20
 PORTS_APART = 1000
 AHEAD_SECONDS = 0.1
-"""For about so long ranks need not ask again whether to stop; a stop waits for as long."""
+"""An answer that there is no stop is valid for the calls of about this time. So ranks send fewer messages, and a stop may come this much
+later."""
 MOST_AHEAD = 20
 
 
@@ -51,10 +53,10 @@ class Ranks(Protocol):
     def gather(self, text: str) -> list[str]: ...
 
     def stops(self, call: int, requested: bool) -> bool:
-        """Whether the world stops at this call, the `call`th of this rank. The answer to the same call is the same on all ranks."""
+        """Whether the world stops at this call. `call` counts the calls of this rank. The answer to a call is the same on all ranks."""
 
     def leave(self) -> None:
-        """Tells the others that this rank ends by itself."""
+        """Announces to the other ranks that this rank ends normally."""
 
 
 @dataclass
@@ -78,14 +80,14 @@ class Alone:
 
 @dataclass
 class Round:
-    """One gathering: the texts that have come so far, by rank."""
+    """The texts that have arrived so far for one call of `gather`, by rank."""
 
     texts: dict[int, str] = field(default_factory=dict)
     fetched: int = 0
 
 
 class Table:
-    """What rank 0 knows of all ranks. Threads of all connections use it."""
+    """The state of all ranks, on rank 0. The threads of all connections use it."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -101,9 +103,9 @@ class Table:
         return self._stop_at
 
     def stops(self, call: int, requested: bool) -> tuple[bool, int]:
-        """Whether to stop at this call, and up to which call the world goes on in any case.
+        """Whether to stop at this call, and the last call at which the world certainly goes on.
 
-        A stop begins at the first call that no rank has had an answer for. So no rank has passed it.
+        A stop begins at the first call that no rank has an answer for. So no rank is past that call.
         """
         with self._changed:
             if requested and self._stop_at is None:
@@ -115,13 +117,13 @@ class Table:
             return False, self._granted
 
     def _ahead(self, call: int) -> int:
-        """As many calls as about AHEAD_SECONDS take, at the rate since the last grant. An older rate may be far too high."""
+        """The number of calls in about AHEAD_SECONDS, at the rate since the last answer, because an older rate may be far too high."""
         now = time.monotonic()
         before, self._last_grant = self._last_grant or (call, now), (call, now)
         return min(MOST_AHEAD, int(AHEAD_SECONDS * (call - before[0]) / max(now - before[1], AHEAD_SECONDS)))
 
     def gather(self, number: int, rank: int, text: str) -> list[str]:
-        """The texts of all ranks in the gathering `number`, once all have come. Raises PeerLost if one cannot come any more."""
+        """Waits for the texts of all ranks in the call `number` of `gather`, and returns them. Raises PeerLost if a rank is lost."""
         with self._changed:
             gathering = self._rounds.setdefault(number, Round())
             gathering.texts[rank] = text
@@ -135,7 +137,7 @@ class Table:
             return [gathering.texts[each] for each in range(self._world)]
 
     def lose(self, rank: int, how: str) -> None:
-        """A rank is gone: gatherings that wait for it end with PeerLost."""
+        """Records that a rank is gone. Calls of `gather` that wait for it raise PeerLost."""
         with self._changed:
             self._gone = self._gone or f"rank {rank} {how}"
             self._changed.notify_all()
@@ -147,15 +149,15 @@ class Lines:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.answering = threading.Lock()
-        """Held from a message to its answer, so that a farewell comes after the answer and not within it."""
+        """Locked from a message to its answer, so that a farewell is not sent in between."""
         self._rest = b""
 
     def send(self, **message: Any) -> None:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, *, longest: int = LONGEST_LINE, seconds: float | None = None) -> dict[str, Any]:
-        """The next message, which may take so many seconds in all. Raises OSError after these and at the end of the connection, and
-        ValueError for anything else than an object."""
+        """The next message. Raises OSError if it is not complete after `seconds` or the connection ends, and ValueError if it is not an
+        object of JSON."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while b"\n" not in self._rest:
             if len(self._rest) > longest:
@@ -178,8 +180,8 @@ class Lines:
         self.connection.close()
 
 
-class First:
-    """Rank 0. It listens, and answers each other rank from a thread."""
+class RankZero:
+    """Rank 0. It listens, and has a thread for the connection of each other rank."""
 
     rank = 0
 
@@ -225,7 +227,7 @@ class First:
             except OSError:
                 if self._listener.fileno() < 0:
                     return
-                time.sleep(RETRY_SECONDS)  # this process has no descriptor left for now, or the other end is gone
+                time.sleep(RETRY_SECONDS)  # the process has too many open descriptors for now, or the other end is gone
                 continue
             if not self._unknown.acquire(blocking=False):
                 connection.close()
@@ -254,7 +256,7 @@ class First:
         lines.close()
 
     def _greeted(self, lines: Lines) -> int | None:
-        """The rank at the other end, if it is one of this world and still waits. One that has given up comes again."""
+        """The rank at the other end; None if it is not of this world, or has given up waiting. A rank that gave up connects again."""
         try:
             message = lines.receive(longest=LONGEST_GREETING, seconds=GREETING_SECONDS)
             rank = message.pop("rank", None)
@@ -279,7 +281,7 @@ class First:
             lines.send(lost=str(error))
 
 
-class Other:
+class OtherRank:
     """Every rank but the first. It has one connection to rank 0."""
 
     def __init__(self, address: Address, greeting: dict[str, Any], rank: int) -> None:
@@ -318,11 +320,11 @@ class Other:
             self._lines.send(bye=True)
 
     def _exchange(self, **message: Any) -> dict[str, Any]:
-        """The answer of rank 0. Its farewell, if it has ended by itself; then it has no more answers."""
+        """Sends a message and returns the answer of rank 0, or its farewell if it has ended normally. Raises PeerLost if it is gone."""
         if self._left:
             return {}
         try:
-            with suppress(OSError):  # it may have said farewell before it closed the connection
+            with suppress(OSError):  # rank 0 may have sent a farewell before it closed the connection
                 self._lines.send(**message)
             answer = self._lines.receive()
         except (OSError, ValueError) as error:
@@ -353,7 +355,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Address:
-    """Where rank 0 listens: at host and port, or at a Unix socket. On Linux the name of the socket is no file, so nothing is left of it."""
+    """The address at which rank 0 listens: a host and port, or a Unix socket. On Linux the socket is abstract, so no file stays behind."""
 
     host: str = ""
     port: int = 0
@@ -392,7 +394,7 @@ class Address:
 
 
 def address_of(replica: ReplicaEnvironment, generation: str) -> Address:
-    """Where rank 0 of this world listens. `generation` differs between the worlds of one attempt, if a launcher makes several."""
+    """The address of rank 0 of this world. `generation` distinguishes the worlds of one attempt, if a launcher starts several."""
     host, _, port = (replica.world_address or "").rpartition(":")
     if not host or not port.isdecimal():
         raise BadConfiguration(f"the strategy {replica.strategy} has no address at which the ranks of its world can meet")
@@ -404,13 +406,13 @@ def address_of(replica: ReplicaEnvironment, generation: str) -> Address:
 
 
 def meet(replica: ReplicaEnvironment, *, rank: int, world: int, generation: str) -> Ranks:
-    """The ranks of the world, once rank 0 can be reached. Raises PeerLost, BadConfiguration."""
+    """Connects to rank 0, or listens if this is rank 0, and returns the ranks of the world. Raises PeerLost and BadConfiguration."""
     if world == 1:
         return Alone()
     address = address_of(replica, generation)
     greeting = {"job": replica.job_uid, "attempt": replica.attempt, "generation": generation, "world": world}
     try:
-        return First(address, greeting, world) if rank == 0 else Other(address, greeting, rank)
+        return RankZero(address, greeting, world) if rank == 0 else OtherRank(address, greeting, rank)
     except OSError as error:
         message = f"rank 0 cannot listen at {address}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:  # a child of an earlier process may hold the port for a moment

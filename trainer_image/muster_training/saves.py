@@ -1,7 +1,7 @@
-"""Checkpoints of a program of one's own, by the protocol of the bundled trainer (docs/architecture/checkpoints.md).
+"""Checkpoints of the user's own program, by the protocol of the bundled trainer (docs/architecture/checkpoints.md).
 
-Every rank writes into a folder of its own, or all ranks into one. When all ranks are done, their files become one checkpoint, which
-rank 0 commits.
+Each rank writes into its own folder, or all ranks write into one. When all ranks are done, their files become one checkpoint, and rank 0
+commits it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ NO_STORAGE = "the job has no checkpoint storage, so nothing is saved (spec.check
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was verified: the number of steps done, and the folder with its files. `checkpoint / "model.pt"` is one of them.
+    """A verified checkpoint. `step` is the number of steps done, and `folder` has the files.
 
-    The folder is to be read only. Read it before the next save, which may remove older checkpoints, and before the next `latest()`.
+    `checkpoint / "model.pt"` is the path of a file. Do not write to the folder. Read it before the next save, which may remove older
+    checkpoints, and before the next call of `latest()`.
     """
 
     step: int
@@ -54,7 +55,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Saved:
-    """A commit: its folder's name, its bytes, and how long it took."""
+    """A commit: the name of its folder, its size in bytes, and the seconds that the save took."""
 
     name: str
     bytes: int
@@ -75,7 +76,7 @@ class Saves:
         self._open = ExitStack()
 
     def resume_point(self) -> ResumePoint:
-        """The newest checkpoint that counts and verifies. The first time, the attempt is registered as resuming from it.
+        """The newest valid checkpoint whose files verify. The first call registers that the attempt resumes from it.
 
         Raises BadConfiguration for a checkpoint of another kind of training.
         """
@@ -84,13 +85,13 @@ class Saves:
         return point
 
     def newest(self) -> int | None:
-        """The step of the newest commit that counts, without a look at its files. Only this rank looks."""
+        """The step of the newest valid commit. Reads no files of it, and does not involve the other ranks."""
         with files.storage(self._store.directory):
             commits = valid_commits(self._store.directory)
         return commits[-1].step if commits else None
 
     def read(self, point: ResumePoint) -> Checkpoint | None:
-        """The checkpoint as a folder of this machine."""
+        """The checkpoint of `point` as a folder on this machine; None if there is none."""
         self._open.close()
         if point.location is None:
             return None
@@ -101,8 +102,8 @@ class Saves:
 
     @contextmanager
     def write(self, step: int, reason: CommitReason, saved: list[Saved], *, shared: bool = False) -> Iterator[Path]:
-        """An empty folder for this rank's files; if `shared`, one folder for those of all ranks. What lies there at the end is committed,
-        and `saved` gets the commit."""
+        """Gives an empty folder for this rank's files, or for those of all ranks if `shared`. Commits the files in it at the end of the
+        block, and appends the commit to `saved`."""
         if not self._writes:
             raise UserError(f"the role {self._replica.role} does not train with the others, so it may not save a checkpoint")
         if not self._registered:
@@ -140,7 +141,7 @@ class Saves:
         return Path(gather(self._ranks, lambda: str(_make_folder(place, name)))[self._ranks.rank])
 
     def _shared_workplace(self, place: Location) -> Path:
-        """A folder that rank 0 makes. Raises UserError if another rank does not see it."""
+        """A folder that rank 0 creates for all ranks. Raises UserError if another rank does not see it."""
         folder = Path(agree(self._ranks, lambda: str(_make_folder(place, _WRITING_TOGETHER))))
 
         def look() -> None:
@@ -159,7 +160,7 @@ class Saves:
         return folder
 
     def _fail(self, error: BaseException) -> None:
-        """Has the other ranks raise this rank's error too, instead of waiting for it."""
+        """Sends this rank's error to the other ranks, so that they raise it instead of waiting."""
 
         def raised() -> None:
             raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {error}")
@@ -168,10 +169,10 @@ class Saves:
             gather(self._ranks, raised)
 
     def _commit(self, place: Location, folder: Path, manifest: Manifest, shared: bool) -> int:
-        """Makes the files of all ranks durable, then a checkpoint. Its bytes.
+        """Stores the files of all ranks durably, then commits them. Returns the size in bytes.
 
-        If several ranks have written a file of the same name, it must be the same file. That of the lowest rank is taken. The files of a
-        shared folder are divided among the ranks.
+        If several ranks have written a file of the same name, the contents must be equal, and the lowest rank stores its file. The ranks
+        divide the files of a shared folder among themselves.
         """
         written: list[list[str]]
         if shared:
@@ -206,8 +207,8 @@ class Saves:
             for name, digest in sums.items():
                 if listing[name]["sha256"] != digest:
                     raise UserError(
-                        f"rank {rank} wrote another {name} than a lower rank: write a file of all ranks on rank 0 alone, and put the rank "
-                        "into the names of the others"
+                        f"rank {rank} wrote a {name} that differs from that of a lower rank: write a file that is the same on all ranks on "
+                        "rank 0 only, and put the rank into the names of other files"
                     )
         if not listing:
             raise UserError(f"checkpoint of step {manifest.step}: no rank has written a file")
@@ -241,7 +242,7 @@ class Saves:
 
 
 def _make_folder(place: Location, name: str) -> Path:
-    """A folder to write in: below `place`, or a temporary one of this machine for an object store."""
+    """Creates a folder to write to: below `place`, or a temporary one on this machine for an object store."""
     if not isinstance(place, Path):
         with files.storage(Path(tempfile.gettempdir())):
             return Path(tempfile.mkdtemp(prefix="muster-save-"))
@@ -261,5 +262,5 @@ def _names(folder: Path) -> list[str]:
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
             names.append(path.relative_to(folder).as_posix())
     if taken := sorted({MANIFEST, MARKER}.intersection(names)):
-        raise UserError(f"checkpoint: {taken[0]} is a name of Muster's own; write another name")
+        raise UserError(f"checkpoint: {taken[0]} is a reserved name; use another name")
     return sorted(names)

@@ -1,7 +1,7 @@
-"""Sends events to the supervisor, over its listener on the loopback interface.
+"""Sends events to the supervisor, which listens on the loopback interface.
 
-A launcher such as torchrun closes the descriptors that it inherits, so a pipe does not reach every process. No failure here stops the
-training.
+A pipe would not reach every process, because a launcher such as torchrun closes the descriptors that it inherits. An error in this module
+does not stop the training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster_contract.environment import EVENTS_ADDRESS, EVENTS_TOKEN
 from muster_contract.events import Event, encode_event
 
 TIMEOUT = 2.0
-"""Seconds for one event. A supervisor that is stopped must not stop the training for longer."""
+"""Seconds for one event. A supervisor that does not read must not block the training for longer."""
 RETRY_SECONDS = 1.0
 
 
@@ -52,7 +52,7 @@ class Sender:
                 self._close()
 
     def _connected(self) -> socket.socket:
-        """The connection of this process. A process that was forked from another makes its own."""
+        """The connection of this process. A forked process opens its own."""
         if self._socket is not None and self._process == os.getpid():
             return self._socket
         if time.monotonic() < self._retry:

@@ -1,4 +1,4 @@
-"""The functions of `muster_training`, and what one process keeps between their calls."""
+"""The functions of `muster_training`, and the state of the process between their calls."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ from muster_training.saves import NO_STORAGE, Checkpoint, Saved, Saves
 from muster_training.sender import Sender
 
 PACE_SECONDS = 1.0
-"""Other ranks than the first report their step about so often."""
+"""The time between two reports of ranks other than 0."""
 
 
 def report(
     *, step: int, total: int | None = None, loss: SupportsFloat | None = None, samples: int | None = None, **metrics: SupportsFloat
 ) -> None:
-    """Reports progress. Call it on every rank after a step; rank 0's report is shown in the job's status.
+    """Reports progress. Call it on every rank after a step. The job's status shows the report of rank 0.
 
-    `step` is the number of steps done, from 1, and `total` that of the whole training. `samples` is the number of samples since the report
-    before, over all ranks, from which samples per second are computed. `metrics` are further figures of the model, such as an accuracy.
-    A report does not wait for other ranks, and never fails because of a figure.
+    `step` is the number of steps done, from 1, and `total` is the number of steps of the whole training. `loss` is the loss of the step.
+    `samples` is the number of samples since the previous report, over all ranks. Muster computes samples per second from it. `metrics` are
+    further figures of the model, such as an accuracy. The call does not wait for other ranks. A figure that is not a number is left out.
 
-    Raises UserError if `step` or `total` is not a whole number from 0.
+    Raises UserError if `step` or `total` is not a whole number of 0 or more.
     """
     whole = None if total is None else _whole("total", total)
     _session().report(step=_whole("step", step), total=whole, loss=loss, samples=samples, metrics=metrics)
 
 
 def should_stop() -> bool:
-    """Whether to save and end now. Call it on every rank once per step: the same call has the same answer on all ranks.
+    """Returns whether to save and end now. Call it once per step on every rank. All ranks get the same result from the same call.
 
-    It is True once any replica of the world was asked to stop, and stays True. From the first call on, SIGTERM does not end the process
-    any more. Outside Muster it is False, and SIGTERM is left alone.
+    It returns True after any replica of the world was asked to stop, and from then on. After the first call, SIGTERM does not end the
+    process. Outside Muster it returns False, and the handling of SIGTERM does not change.
 
     Raises PeerLost if rank 0 is gone.
     """
@@ -72,23 +72,24 @@ def should_stop() -> bool:
 
 @contextmanager
 def checkpoint(step: int, *, shared: bool = False) -> Iterator[Path]:
-    """Gives an empty folder, and makes what this rank has written there, and all other ranks in theirs, one checkpoint of `step`.
+    """A context manager that gives each rank an empty folder, and saves the files of all ranks as one checkpoint of `step`.
 
-    Every rank calls it at the same step. A file that all ranks have, such as the weights in data parallel training, is written by rank 0
-    alone. Names of other files contain the rank. The checkpoint counts when the block has ended. If an exception leaves the block on any
-    rank, nothing is saved, and all ranks raise. Without storage, and outside Muster, the files are removed again.
+    `step` is the number of steps done. Every rank calls it at the same step. If all ranks have the same content, such as the weights in
+    data parallel training, write it on rank 0 only. Put the rank into the names of other files. The checkpoint is committed at the end
+    of the block. If the block raises an exception on any rank, nothing is saved, and all ranks raise. If the job has no storage, and
+    outside Muster, the files are removed at the end.
 
-    With `shared` all ranks get the same folder, as Orbax and the sharded checkpoints of PyTorch need it. Then all ranks must be on one
-    machine, or the storage must be mounted on every node: an object store then does not do.
+    With `shared`, all ranks get the same folder, as Orbax and the sharded checkpoints of PyTorch need it. All ranks must then be on one
+    machine, or every node must mount the storage. An object store is not possible.
 
-    Raises StorageUnavailable, PeerLost (also if a newer attempt has taken over), and UserError for files that cannot be saved.
+    Raises StorageUnavailable, PeerLost (also if a newer attempt has started), and UserError for files that cannot be saved.
     """
     with _session().checkpoint(_whole("step", step), shared) as folder:
         yield folder
 
 
 def latest() -> Checkpoint | None:
-    """The newest checkpoint that counts and whose files all match their hashes; None if there is none. Call it on every rank.
+    """Returns the newest valid checkpoint whose files all match their hashes, or None if there is none. Call it on every rank.
 
     Raises StorageUnavailable, PeerLost, and BadConfiguration if the bundled trainer wrote the checkpoint.
     """
@@ -96,25 +97,25 @@ def latest() -> Checkpoint | None:
 
 
 def environment() -> Environment:
-    """The rank of this process, the size of its world, and the attempt."""
+    """Returns the rank of this process, the size of its world, and the attempt."""
     return _session().environment
 
 
 def report_metrics(step: int, metrics: Mapping[str, object]) -> None:
-    """Reports figures of the model at a step that is reported by itself. Their names may be any."""
+    """Reports figures of the model at `step`, without the step itself. Their names may be any strings."""
     _session().report_metrics(step, metrics)
 
 
 def checkpoint_copy(step: int, source: Path, *, seconds: float) -> None:
-    """Makes a copy of what a library has saved below `source` one checkpoint of `step`. Every rank calls it, once it has saved.
+    """Copies the files that a library has saved below `source` into a checkpoint of `step`. Every rank calls it after the library's save.
 
-    `seconds` is the time that the library took. Without storage, and outside Muster, nothing is copied.
+    `seconds` is the time that the library's save took. If the job has no storage, and outside Muster, nothing is copied.
     """
     _session().checkpoint_copy(step, source, seconds)
 
 
 def phase(activity: Activity) -> None:
-    """Reports what this process does from now on: an activity of the contract."""
+    """Reports the activity that this process begins now."""
     _session().phase(activity)
 
 
@@ -138,7 +139,7 @@ class Session:
 
     @functools.cached_property
     def ranks(self) -> Ranks:
-        """The ranks of the world, once they have met."""
+        """The ranks of the world. The first access connects them."""
         place = self.environment
         if self._replica is None or not place.in_world:
             return Alone()
@@ -149,7 +150,7 @@ class Session:
 
     @functools.cached_property
     def saves(self) -> Saves | None:
-        """The checkpoints; None without storage."""
+        """The checkpoints of the job; None if it has no storage."""
         spec = self._replica.trainer_spec.checkpoint if self._replica else None
         if self._replica is None or spec is None:
             return None
@@ -202,21 +203,21 @@ class Session:
             self.sender.send(Evaluation(step=step, metrics=finite))
 
     def _resume(self, step: int) -> None:
-        """Reports once where the training of this attempt begins, as its first step shows. A program may ignore the latest checkpoint."""
+        """Reports once where this attempt begins. Its first step decides, because a program may ignore the latest checkpoint."""
         if self._resumed:
             return
         self._resumed = True
         point = self._resume_point
         if point is None:
             newest = self._newest()
-            if newest is None:  # the program may keep checkpoints of its own, which Muster does not see
+            if newest is None:  # the program may have its own checkpoints, which Muster does not see
                 return
             point = ResumePoint(step=newest, committed_step=newest)
         is_ignored = step <= point.step
         self.sender.send(replace(point.event(), step=0, path=None) if is_ignored else point.event())
 
     def _newest(self) -> int | None:
-        """The step of the newest commit, of a program that has not called `latest`."""
+        """The step of the newest commit, also if the program has not called `latest`."""
         with suppress(TrainerError):
             return self.saves.newest() if self.saves else None
         return None
@@ -235,7 +236,7 @@ class Session:
         return self._stopping
 
     def _listen(self) -> None:
-        """Takes SIGTERM. The handler of the program, if it has one, is called as well."""
+        """Installs a handler of SIGTERM. It also calls the program's handler, if there is one."""
         self._listens = True
         if threading.current_thread() is not threading.main_thread():
             self._complain("should_stop() was first called outside the main thread, so this process cannot notice SIGTERM")
@@ -274,7 +275,7 @@ class Session:
 
     @contextmanager
     def checkpoint(self, step: int, shared: bool, *, earlier: float = 0.0) -> Iterator[Path]:
-        """`earlier` are the seconds that the save has taken before."""
+        """`earlier` is the time in seconds that the save has taken before this call."""
         if self.saves is None:
             with self._without_storage(self.ranks if shared else Alone()) as folder:
                 yield folder
@@ -282,7 +283,7 @@ class Session:
         if self._resume_point is None:
             self._resume_point = self.saves.resume_point()
         if self.environment.rank == 0:
-            self._resume(step + 1)  # a program that is asked to stop before its first step saves the step that it has resumed at
+            self._resume(step + 1)  # before its first step, a program that must stop saves at the step that it resumed at
         is_last = self._total is not None and step >= self._total
         reason = CommitReason.STOP if self._stopping else CommitReason.FINAL if is_last else CommitReason.PERIODIC
         saved: list[Saved] = []
@@ -297,14 +298,13 @@ class Session:
             commit = Commit(step=step, path=saved.name, bytes=saved.bytes, reason=reason)
             commit = replace(commit, seconds=saved.seconds, blocked_seconds=saved.seconds)
             self.sender.send(commit)
-        elif (
-            reason is not CommitReason.PERIODIC
-        ):  # a supervisor without rank 0 must know as well that its processes end because all is saved
+        elif reason is not CommitReason.PERIODIC:
+            # The supervisors of other ranks need the reason too: it shows that their processes end because all is saved.
             self.sender.send_document({"event": Commit.event, "reason": reason})
 
     @contextmanager
     def _without_storage(self, together: Ranks) -> Iterator[Path]:
-        """A folder that these ranks share, for as long as they write."""
+        """A temporary folder that these ranks share. It is removed when all have written."""
         if self._replica is not None:
             self._say_once(NO_STORAGE)
         folder = together.broadcast(tempfile.mkdtemp(prefix="muster-save-") if together.rank == 0 else "")
@@ -321,7 +321,7 @@ class Session:
         self._complain(message)
 
     def phase(self, activity: Activity) -> None:
-        """Reports what this rank does from now on. While it stops, that is what it does."""
+        """Reports the activity that this rank begins now. During a stop it reports nothing, because `Stopping` is its activity."""
         if not self._stopping:
             self.sender.send(PhaseEvent(phase=activity))
 
@@ -336,7 +336,7 @@ def _session() -> Session:
 
 
 def _whole(name: str, value: object) -> int:
-    """A number of steps, of any whole type."""
+    """`value` as an int, if it is of any integer type. Raises UserError otherwise."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -347,7 +347,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _number(value: object) -> float | None:
-    """A figure as a number; None if it is none."""
+    """`value` as a float; None if it cannot be converted."""
     try:
         return None if value is None else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):

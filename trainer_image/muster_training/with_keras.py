@@ -19,7 +19,8 @@ RANDOM = "keras.random.npz"
 class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Reports and saves after steps of `fit`.
 
-    The weights that Keras saves include the state of the optimizer, but not of the random generators, such as those of Dropout.
+    It saves the state of random generators, such as those of Dropout, in a file of its own, because the weights that Keras saves include
+    only the state of the optimizer.
     """
 
     def __init__(self, checkpoint: Checkpoint | None, every_steps: int) -> None:
@@ -47,7 +48,7 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._batch = -1
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._step += batch - self._batch  # more than one with steps_per_execution
+        self._step += batch - self._batch  # more than 1 step with steps_per_execution
         self._batch = batch
         per_epoch = self.params["steps"]
         total = self.params["epochs"] * per_epoch
@@ -60,7 +61,7 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._stopping or self._step >= total:
             self.model.stop_training = True
         elif self._step % per_epoch == 0 and batch + 1 < per_epoch:
-            self._cut = self.model.stop_training = True  # after a resume within an epoch, its rest is shorter
+            self._cut = self.model.stop_training = True  # ends an epoch that is shorter because the run resumed within it
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         if self._stopping:
@@ -84,6 +85,6 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
                 variable.assign(values[f"arr_{number}"])
 
     def _random_state(self) -> list[Any]:
-        """The variables that are no weights: mainly the state of random generators."""
+        """The variables that are not weights: mainly the state of random generators."""
         weights = {id(each) for each in self.model.weights}
         return [each for each in self.model.variables if id(each) not in weights]

@@ -38,7 +38,7 @@ class MusterCallback(Callback):
             signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step == self._step:  # the gradients of several batches are one step
+        if trainer.global_step == self._step:  # the gradients of several batches are accumulated for one step
             return
         step = self._step = trainer.global_step
         report(step=step, total=self._total, loss=outputs.get("loss") if isinstance(outputs, Mapping) else outputs)

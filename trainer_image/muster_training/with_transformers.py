@@ -33,12 +33,12 @@ class MusterCallback(TrainerCallback):
             raise BadConfiguration("enable_jit_checkpoint: Muster's callback saves at a stop, on all ranks; leave the argument out")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not control.should_log:  # else `on_log` reports the step, with its loss
+        if not control.should_log:  # otherwise `on_log` reports the step with its loss
             report(step=state.global_step, total=state.max_steps)
         if should_stop():
             self._stopping = True
             control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # it may take longer than the grace period
+            control.should_evaluate = False  # an evaluation may take longer than the grace period
         self._expect(control)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class MusterCallback(TrainerCallback):
         self._expect(control)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._stopping:  # in the midst of the epoch, all is saved
+        if self._stopping:  # the step has been saved already
             control.should_save = control.should_evaluate = False
         self._expect(control)
 

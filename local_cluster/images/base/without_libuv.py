@@ -1,5 +1,5 @@
-# The base image's Dockerfile puts this at the end of torch/distributed/__init__.py.
-# Debian builds torch without libuv, and torchrun's store asks for it whatever USE_LIBUV says.
+# The Dockerfile of the base image appends this to torch/distributed/__init__.py. Debian builds torch without libuv, and torchrun's store
+# requires libuv even if USE_LIBUV is off.
 import sys
 
 from torch._C._distributed_c10d import TCPStore as _TCPStore
@@ -10,4 +10,4 @@ class TCPStore(_TCPStore):
         super().__init__(*arguments, **{**options, "use_libuv": False})
 
 
-sys.modules["torch.distributed.rendezvous"].TCPStore = TCPStore  # it took the other one when it was imported above
+sys.modules["torch.distributed.rendezvous"].TCPStore = TCPStore  # this module imported the other class above

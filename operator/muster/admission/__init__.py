@@ -1,1 +1,1 @@
-"""What is accepted: reading job files, checking whole jobs, and the CRD with its CEL rules. Pure but for reading the named file."""
+"""Admission: reads job files, checks whole jobs, and generates the CRD with its CEL rules. Pure, except that it reads the named file."""

@@ -18,8 +18,8 @@ MAX_DEPTH = 32
 MAX_VALUES = 4_000
 """Objects, lists, texts and numbers of all parts together. An object takes 250 bytes in memory, and 3 as JSON."""
 MAX_BYTES = 64 * 1024
-"""Of all parts together, as compact JSON. The configuration reaches the training processes in an environment variable, which Linux limits
-to 128 KiB."""
+"""Bytes of all parts together, as compact JSON. The configuration reaches the training processes in an environment variable, which Linux
+limits to 128 KiB."""
 
 _TRAINER = ("config", "command", "args")
 _ROLE = ("template", "resources")

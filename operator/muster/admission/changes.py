@@ -14,7 +14,7 @@ NEVER = ("strategy", "managedBy")
 """Fields of the spec that can never change."""
 ROLE_NAMES = "roles.*"
 REPLICAS = "roles.*.replicas"
-"""Fixed only if the job is not elastic."""
+"""Fields that cannot change, unless the job is elastic."""
 HELD: Mapping[str, str] = {
     "preset": "",
     "trainer": "",

@@ -34,8 +34,8 @@ class Condition:
     holds: Callable[[Any], bool]
     """Whether the condition holds for a part."""
     schema: ToSchema
-    """A JSON schema that a part fulfils if the condition holds for it with its defaults. None if JSON schema cannot say so. The argument is
-    the schema of the part, which has the defaults."""
+    """A JSON schema that a part matches if the condition holds for it with its defaults. None if JSON schema cannot express the condition.
+    The argument is the schema of the part, which has the defaults."""
 
     def __or__(self, other: Condition) -> Condition:
         return Condition(
@@ -170,7 +170,7 @@ def default_at(schema: Schema, path: str) -> Any:
 
 
 def negated(schema: Schema | None) -> Schema | None:
-    """The JSON schema of what does not fit a schema."""
+    """A JSON schema for everything that does not match the schema."""
     if schema is None:
         return None
     return schema["not"] if schema.keys() == {"not"} else {"not": schema}
@@ -187,12 +187,13 @@ def literals(values: Iterable[str]) -> str:
 
 
 def escaped(path: str) -> str:
-    """The path with reserved words as CEL wants them."""
+    """The path in CEL, with reserved words escaped."""
     return ".".join(f"__{name}__" if name in RESERVED_WORDS else name for name in path.split("."))
 
 
 def _cel(it: str, path: str) -> str:
-    """A role is an index, as in `roles['worker']`, because the cost of `roles.worker` cannot be estimated."""
+    """The CEL expression of the path. A role is an index, as in `roles['worker']`, because the cost of `roles.worker` cannot be
+    estimated."""
     indexed = re.sub(_ROLE, r"roles['\1']", escaped(path))
     return f"{it}.{indexed}" if path else it
 

@@ -55,7 +55,7 @@ CONTAINER_FIELDS = (
 PORT_FIELDS = ("containerPort", "name", "protocol")
 
 _ENV_KINDS = {"secretRef": "secret", "configMapRef": "configMap", "secretKeyRef": "secret", "configMapKeyRef": "configMap"}
-"""Sources of environment variables, and the kind of volume that shows the same."""
+"""Sources of environment variables, and the kind of volume that gives the same data."""
 
 
 class Templates(StrEnum):

@@ -35,7 +35,7 @@ from muster_contract.inputs import INPUT_NAME, INPUT_NAME_MESSAGE, INPUT_SOURCE,
 
 PROGRAMS = ("task", "module", "script", "command")
 MAX_NAME_LENGTH = 44
-"""Leaves room in the 63 characters of a host name for `-evaluator-4095`, the longest suffix of a replica, and for other suffixes."""
+"""The rest of the 63 characters of a host name is for `-evaluator-4095`, the longest suffix of a replica, and for other suffixes."""
 JOB_NAME = rf"[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?"
 """A DNS label as a Service needs it, which may not begin with a digit (RFC 1035)."""
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -68,12 +68,12 @@ class Rule:
 
     part: Part
     field: str
-    """The path of the field that the message is about, from the part."""
+    """The path of the field that the message is about, relative to the part."""
     condition: Condition
     message: str
-    """What to write."""
+    """The rest of the message: what to write."""
     shows_value: bool = False
-    """Whether Muster adds the value of the field, if it is a text or a number."""
+    """Whether Muster adds the value of the field to the message, if it is a text or a number."""
 
 
 def violations(job: Mapping[str, Any], rules: Iterable[Rule]) -> Iterator[Problem]:

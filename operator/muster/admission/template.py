@@ -20,7 +20,7 @@ MAX_LIMITS = 16
 
 TEMPLATE_FIELDS = ("metadata", "spec")
 LONGEST_GRACE_SECONDS = 7 * 24 * 3600
-"""A pod with a longer grace period would hold its node for good, and its deletion would be beyond all dates."""
+"""Seconds. A pod with a longer grace period would hold its node for ever, and the time of its deletion would be out of range."""
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -125,7 +125,7 @@ def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> I
 
 
 def template_schema(description: str) -> dict[str, Any]:
-    """What the CRD declares of a pod template: what its rules must read, with bounds that keep them within the cost budget."""
+    """The fields of a pod template that the CRD declares. Its rules read them, and bounds keep the rules within the cost budget."""
     preserved = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     quantity = {"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY_LENGTH}
     by_name = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}

@@ -192,7 +192,8 @@ class _Longest:
 
 
 def _variable_problems(strategy: Strategy, job: TrainingJob) -> Iterable[Problem]:
-    """The problem of a world whose description in the environment is too long. A command is started with it; other processes unpack it."""
+    """A problem if the description of the world is too long for an environment variable. Only commands get it in one; other processes
+    unpack it."""
     plan = strategy.plan(job.spec)
     if len(plan.replicas) < FEW_REPLICAS:
         return

@@ -74,7 +74,7 @@ def read_yaml(text: str, *, top: str = JOB_TOP) -> Document:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Quotes texts that `read_yaml` and kubectl would read as another type. PyYAML knows fewer such words than they do."""
+    """Quotes texts that `read_yaml` and kubectl would read as another type. PyYAML recognises fewer such words."""
 
 
 def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:

@@ -49,4 +49,4 @@ Moment = Annotated[
     AfterValidator(_milliseconds_utc),
     PlainSerializer(lambda value: value.isoformat(timespec="milliseconds").replace("+00:00", "Z"), when_used="json"),
 ]
-"""The same to the millisecond: what is done again after a failure is over within a second."""
+"""RFC 3339, UTC, milliseconds, because the phases of a recovery often take less than a second."""

@@ -30,7 +30,7 @@ class RoleDefaults(ApiModel):
 
 
 class Defaults(ApiModel):
-    """What a job gets where it sets nothing itself."""
+    """Defaults for the fields that a job does not set."""
 
     images: dict[FrameworkName, ImageName] = Field(
         default_factory=dict, max_length=16, description="Trainer images by the name of the framework, such as PyTorch."

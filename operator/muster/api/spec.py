@@ -1,4 +1,4 @@
-"""What a user asks for: the spec of a TrainingJob.
+"""The spec of a TrainingJob, which users write.
 
 Defaults that are constants are here and in the CRD. Defaults that depend on other fields are computed where they are needed, and are
 never written back into the spec.
@@ -488,7 +488,7 @@ class Recovery(ApiModel):
         default=5,
         ge=1,
         le=1000,
-        description="Number of attempts in a row without a new step after which the job fails, whatever the failure class.",
+        description="Number of attempts in a row without a new step after which the job fails, regardless of the failure class.",
     )
     hang: Hang = Field(default_factory=Hang, description="How long the training may make no progress before it is restarted.")
     spares: int = Field(

@@ -1,4 +1,4 @@
-"""Shell completion: `muster completion`, and what kubectl calls to complete `kubectl muster`."""
+"""Shell completion: `muster completion`, and the program with which kubectl completes `kubectl muster`."""
 
 from __future__ import annotations
 

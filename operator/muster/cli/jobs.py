@@ -121,7 +121,7 @@ def resume(*, name: str, target: Target) -> None:
 @job_argument
 @cluster_options
 def restart(*, name: str, target: Target) -> None:
-    """Stops a job so that it saves, and starts it again in new pods. A job that has failed is made anew, and resumes."""
+    """Stops a job so that it saves, and starts it again in new pods. A failed job is created again, and resumes."""
     from muster.client.jobs import Jobs
 
     try:

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _program() -> str:
-    """How the user calls this program: it is also a plug-in of kubectl."""
+    """The name under which the user calls this program, because it is also a plug-in of kubectl."""
     return "kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster"
 
 

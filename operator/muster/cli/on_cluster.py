@@ -1,4 +1,4 @@
-"""What the commands on a cluster share: their options, the connection, their errors, and the completion of job names."""
+"""The common parts of the commands on a cluster: their options, the connection, their errors, and the completion of job names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def output_option(*formats: str, default: str) -> Callable[[Callable[..., Any]],
 
 
 def on_cluster(target: tuple[str | None, ...], work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Does `work` with a connection to the cluster. Raises RefusalError with a sentence and the exit code."""
+    """Runs `work` with a connection to the cluster. Raises RefusalError with a sentence and the exit code."""
     from muster.client.connection import Target, connected
     from muster.client.errors import ClientError
 
@@ -63,7 +63,7 @@ def on_cluster(target: tuple[str | None, ...], work: Callable[[Connection], Awai
 
 
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Jobs whose names begin like this; none where the cluster does not answer soon."""
+    """The names of jobs that begin like this. The list is empty if the cluster does not answer soon."""
 
     async def names(connection: Connection) -> list[str]:
         from muster.client.jobs import Jobs

@@ -65,11 +65,11 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
 
 
 def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[int]:
-    """How many processes to look at: 1, 2, 4, ... up to those of the job and of the machine, each with a sample at least."""
+    """The numbers of processes to compare: 1, 2, 4, ... up to those of the job and of the machine. Each process has at least one sample."""
     from muster.measure.jobs import fits, rehearsal_job
     from muster.strategies.registry import strategy_of
 
-    rehearsal_job(job, [1], processes=1)  # raises where there is nothing to rehearse
+    rehearsal_job(job, [1], processes=1)  # raises an error if the job cannot be measured
     own = strategy_of(job.spec.strategy).plan(job.spec).size
     if processors:
         fits(own, processors=processors)
@@ -79,8 +79,8 @@ def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[i
 
 
 def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> Costs:
-    """What steps of `samples` and an all-reduce cost on this machine, whose processors the processes of worlds of these sizes share.
-    Raises RunError."""
+    """The measured costs of steps of `samples` and of an all-reduce on this machine. The processes of worlds of these sizes share its
+    processors. Raises RunError."""
     from muster.local.measuring import run_and_measure
     from muster.measure import readings
     from muster.measure.jobs import link_job
@@ -94,7 +94,8 @@ def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> 
 
 
 def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, round_trip: float) -> Costs:
-    """The same for processes that have a machine like this each. `gbits`: of the network, by the second; `round_trip`: in milliseconds."""
+    """The costs for processes that each have a machine like this one. `gbits` is the speed of the network, and `round_trip` is in
+    milliseconds."""
     from muster.measure import readings
     from muster.measure.cost import Line
 
@@ -103,7 +104,7 @@ def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, r
 
 
 def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[StepMeasurement]:
-    """Steps of `processes` at a time, with their shares of `samples` and less."""
+    """Measures steps of `processes` at a time, with their shares of `samples` and less."""
     from muster.local.measuring import run_and_measure
     from muster.measure.jobs import rehearsal_job
     from muster.measure.readings import rehearsed

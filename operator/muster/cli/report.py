@@ -62,7 +62,7 @@ def report(
 
 
 def is_job(argument: Path) -> bool:
-    """Whether the argument is the name of a job, and no path."""
+    """Whether the argument is the name of a job and not a path."""
     return not argument.exists() and len(argument.parts) == 1 and argument.name not in ("", "..")
 
 
@@ -81,7 +81,7 @@ def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
 
 
 def page_of_job(name: str, *, history: str | Path | None, target: tuple[str | None, ...]) -> Page:
-    """The page of a job on a cluster. If it is deleted, that of its history."""
+    """The page of a job on a cluster. If it is deleted, the page of its history."""
     from muster.client.connection import Connection
     from muster.client.errors import NoClusterError, NoJobError
     from muster.client.views import cluster_view, gone_view

@@ -84,7 +84,7 @@ def ui(
 
 
 def _try(storage: Storage, *, must: bool) -> None:
-    """Refuses a storage that cannot be listed, unless `must` is False: then it is a line on stderr, because the storage may come back."""
+    """Raises RefusalError if the storage cannot be listed. If `must` is False, prints a line instead, because the storage may come back."""
     try:
         storage.names()
     except OSError as error:

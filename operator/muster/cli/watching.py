@@ -1,4 +1,4 @@
-"""Commands that follow a job on a cluster or collect what is known about it: watch, logs, debug-dump."""
+"""Commands that follow a job on a cluster or collect data about it: watch, logs, debug-dump."""
 
 from __future__ import annotations
 

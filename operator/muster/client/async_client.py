@@ -28,7 +28,7 @@ BackendName = Literal["cluster", "local"]
 
 
 class AsyncJob(ABC):
-    """A job that was submitted. Every call reads or changes the job as it is then."""
+    """A job that was submitted. Every call reads or changes the current state of the job."""
 
     def __init__(self, name: str, namespace: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class AsyncJob(ABC):
         return (await self.get()).status
 
     async def progress(self) -> Progress:
-        """How far the job is now."""
+        """The progress of the job now."""
         return progress_of(await self.get())
 
     async def wait(
@@ -91,7 +91,7 @@ class AsyncJob(ABC):
                     raise self._late(timeout, job) from error
                 if job is None:
                     if before is None:
-                        await self.get()  # its error says more: there is no such job, or only ones of similar names
+                        await self.get()  # its error is clearer: it names jobs of similar names
                     raise errors.NoJobError(f"{self.name} was deleted")
                 yield job
                 if is_over(job, wanted):

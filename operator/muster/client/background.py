@@ -54,7 +54,7 @@ class BackgroundLoop:
                 asyncio.run_coroutine_threadsafe(close(), self._loop)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Runs `last`, then ends the loop. It may be called from any thread, also by the garbage collector."""
+        """Runs `last`, then ends the loop. Any thread may call it, also the garbage collector."""
         if not self._thread.is_alive():
             return
 

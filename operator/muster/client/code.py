@@ -13,12 +13,12 @@ from muster.control.cluster import Object
 
 MOST_BYTES = 1_000_000
 """Bytes of all files together. The API server takes objects of at most 1 MiB, and binary files grow by a third."""
-_SKIPPED = ("__pycache__",)  # and hidden files, such as .env, which everybody who reads the namespace would see
+_SKIPPED = ("__pycache__",)  # hidden files are skipped too, because .env and others would be readable in the namespace
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 def config_map_of(folder: Path, *, job: str, namespace: str) -> Object:
-    """The ConfigMap with the files of `folder`. Its name has a digest of them, so that another version is another object.
+    """The ConfigMap with the files of `folder`. Its name has a digest of the files, so that each version is an object of its own.
 
     Raises RefusedError if the folder has no files, has folders with files, or is too large.
     """

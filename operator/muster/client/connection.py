@@ -39,7 +39,7 @@ _LONGEST = 1000  # characters of the API server's message
 
 @dataclass(frozen=True)
 class Target:
-    """Which cluster and namespace a command is about. None: as the kubeconfig says."""
+    """The cluster and namespace that a command uses. None stands for the value in the kubeconfig."""
 
     namespace: str | None = None
     context: str | None = None
@@ -74,26 +74,26 @@ class Connection:
                 return found
 
     async def create(self, path: str, body: Object, **query: str) -> Object:
-        """Creates the object. The API server refuses fields that it does not know."""
+        """Creates the object. The API server refuses unknown fields."""
         return await self._object("POST", path, body=body, query={"fieldManager": "muster", "fieldValidation": "Strict", **query})
 
     async def replace(self, path: str, body: Object) -> Object:
         return await self._object("PUT", path, body=body, query={"fieldManager": "muster"})
 
     async def may(self, attributes: Object) -> bool:
-        """Whether the user has the right that these resource attributes of an access review name."""
+        """Whether the user has the right that these resource attributes describe. The attributes are those of an access review."""
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         answer = await self._object("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def user_name(self) -> str:
-        """The name by which the API server knows the user. Raises NoRightsError if it does not."""
+        """The name of the user at the API server. Raises NoRightsError if the API server does not know the user."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = await self._object("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
         return printable(str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or ""))
 
     async def patch(self, path: str, body: Object) -> Object:
-        """A JSON merge patch."""
+        """Applies a JSON merge patch."""
         return await self._object("PATCH", path, body=body, query={"fieldManager": "muster"}, content=MERGE_PATCH)
 
     async def delete(self, path: str, options: Object | None = None) -> Object:
@@ -109,7 +109,7 @@ class Connection:
         return body.decode(errors="replace")
 
     async def stream(self, path: str, **query: str) -> AsyncIterator[bytes]:
-        """The lines of an answer as they arrive: of a log that is followed, or of a watch."""
+        """The lines of an answer as they arrive, such as those of a log or a watch."""
         with _answering(self.context):
             limits = _WATCHING if "watch" in query else _STREAMING
             response = await self._send("GET", path, query=query, accept="*/*", limits=limits)
@@ -164,7 +164,7 @@ async def connected(target: Target) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def connected_as(token: str, *, server: str, authority: str | None) -> AsyncIterator[Connection]:
-    """A connection with the rights of a token, and with no others. `authority` is the file with the certificates of the API server."""
+    """A connection with only the rights of a token. `authority` is the file with the certificates of the API server."""
     configuration = client.Configuration(host=server)
     configuration.client_session_kwargs = {"trust_env": False}
     if authority is not None:
@@ -177,7 +177,7 @@ async def connected_as(token: str, *, server: str, authority: str | None) -> Asy
 async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:
     """Fills in the configuration. Returns the namespace and the name of the context."""
     paths = target.kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
-    logging.getLogger("kubernetes.aio").setLevel(logging.ERROR)  # an error of this command says the same
+    logging.getLogger("kubernetes.aio").setLevel(logging.ERROR)  # this command reports the same error
     try:
         loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
             target.kubeconfig, context=target.context, client_configuration=configuration, persist_config=False
@@ -193,7 +193,7 @@ async def _load(target: Target, configuration: client.Configuration) -> tuple[st
 
 
 def _fault(paths: str) -> str:
-    """What is wrong with a kubeconfig, which may be several files."""
+    """The problem of a kubeconfig, which may be several files."""
     if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep)):
         return "does not exist"
     return "has no such context, or is not complete (kubectl config get-contexts)"

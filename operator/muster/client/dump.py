@@ -62,11 +62,11 @@ async def debug_dump(connection: Connection, name: str, *, version: str) -> Obje
 
 
 def redact(value: Any, *, name: str = "") -> Any:
-    """The value without what looks like a secret: values of variables and fields of such names, and credentials in text."""
+    """The value without possible secrets: values of variables and fields with such names, and credentials in text."""
     if isinstance(value, dict):
         return _redacted_object(value)
     if isinstance(value, list):
-        before = [None, *value]  # the value of an option is the item after it
+        before = [None, *value]  # the value of an option follows the option
         hidden = [isinstance(each, str) and _SECRET_OPTION.fullmatch(each) is not None for each in before[:-1]]
         return [HIDDEN if hide and isinstance(each, str) else redact(each, name=name) for each, hide in zip(value, hidden, strict=True)]
     if isinstance(value, str):
@@ -94,7 +94,7 @@ def _hidden(match: re.Match[str]) -> str:
 
 
 def _node(node: Object) -> Object:
-    """What matters of a node. The names of its images and volumes do not."""
+    """The parts of a node that help to find a fault. The names of its images and volumes do not."""
     metadata = {"name": node["metadata"]["name"], "labels": node["metadata"].get("labels") or {}}
     status = node.get("status") or {}
     return {

@@ -12,7 +12,7 @@ _MISSING = "this needs the Kubernetes client: pip install 'muster-training[clust
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """What to install, if the error is about a package of the extra `cluster`."""
+    """The install command, if the error is about a package of the extra `cluster`. Empty otherwise."""
     return _MISSING if (error.name or "").split(".")[0] in _PACKAGES else None
 
 
@@ -29,7 +29,7 @@ class NoClusterError(ClientError):
 
 
 class NoRightsError(ClientError):
-    """The user is not known to the API server, or may not do this."""
+    """The API server does not know the user, or refuses the request for lack of rights."""
 
     code = 4
 
@@ -69,7 +69,7 @@ class NotFoundError(ClientError):
 
 
 class JobFailedError(ClientError):
-    """The job that somebody waits for has failed."""
+    """A job has failed while the program waited for it."""
 
     code = 10
 
@@ -85,10 +85,10 @@ class JobFailedError(ClientError):
 
 
 class WaitTimeoutError(ClientError, TimeoutError):
-    """The job has not reached the phase in time. It goes on."""
+    """The job has not reached the phase in time. The job itself goes on."""
 
 
 class JobStoppedError(ClientError):
-    """The local run that somebody waits for was stopped. It goes on only if it is resumed."""
+    """A local run was stopped while the program waited for it. The run goes on only if it is resumed."""
 
     code = 21

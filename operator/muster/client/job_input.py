@@ -49,7 +49,7 @@ def checked(given: JobInput) -> tuple[TrainingJob, Path | None]:
 
 
 def data_of(given: TrainingJob) -> dict[str, Any]:
-    """What the user has set, with the names of a job file. Defaults are left out, so that those of the cluster apply."""
+    """The fields that the user has set, with the names of a job file. Defaults are omitted, so that those of the cluster apply."""
     if problem := _unplain(given):
         raise InvalidJobFileError(given.metadata.name, [problem])
     written = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True, exclude={"status"})
@@ -57,7 +57,7 @@ def data_of(given: TrainingJob) -> dict[str, Any]:
 
 
 def _unplain(given: TrainingJob) -> Problem | None:
-    """The problem of a free field, if it has a value that JSON does not have. Python has many, and a job file has none."""
+    """The problem of a free field, if its value has no form in JSON. A job file has no such values, but Python has many."""
     free = {"spec.trainer.config": given.spec.trainer.config}
     free |= {f"spec.roles.{name}.template": role.template for name, role in given.spec.roles.items()}
     for field, value in free.items():

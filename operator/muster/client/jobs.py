@@ -77,7 +77,7 @@ class Jobs:
             raise await self._no_job(name) from error
 
     async def restart(self, name: str) -> Object:
-        """Stops the job so that it saves, and lets it go on in new pods. A job that has failed is made anew, with the same checkpoints.
+        """Stops the job so that it saves, and continues it in new pods. A failed job is created again, with the same checkpoints.
 
         Raises RefusedError for a job that has succeeded, and ClientError if the job does not stop in time.
         """
@@ -120,7 +120,7 @@ class Jobs:
         return path if any(owner.get("uid") == job["metadata"]["uid"] for owner in owners) else None
 
     async def _create_once_gone(self, manifest: Object, *, uid: str) -> Object:
-        """Goes on while the API server does not answer, because the job exists nowhere else by now."""
+        """Retries while the API server does not answer, because after the deletion the job exists nowhere else."""
         began = time.monotonic()
         while True:
             try:

@@ -151,12 +151,12 @@ class LocalBackend:
                     stdin=subprocess.PIPE,
                     stdout=printed,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C in the notebook is not for it
+                    start_new_session=True,  # Ctrl-C in the notebook must not reach the run
                 )
         except OSError as error:
             raise errors.RefusedError(f"{error.filename or cwd}: {error.strerror}") from error
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already, and its output says why
+        with suppress(BrokenPipeError):  # the run has ended already, and its output shows the cause
             process.stdin.write(request.line())
             process.stdin.flush()
         if self._detach:
@@ -165,7 +165,7 @@ class LocalBackend:
 
     @staticmethod
     def _release(process: subprocess.Popen[bytes]) -> None:
-        """Closes our end of the run's standard input. An attached run then saves and ends."""
+        """Closes this end of the run's standard input. An attached run then saves and ends."""
         if process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
@@ -211,7 +211,7 @@ class LocalJob(AsyncJob):
     async def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
         before: TrainingJob | None = None
         while True:
-            is_running = self._backend.is_running(self.name)  # first: a run that has ended has written its last status
+            is_running = self._backend.is_running(self.name)  # before the status, because a run that has ended has written its last one
             try:
                 job = self._backend.read(self.name)
             except errors.NoJobError:
@@ -313,7 +313,7 @@ class LocalJob(AsyncJob):
 
 
 def _place_of(name: str, *, file: Path | None = None, code: Path | None = None) -> Place:
-    """A job without a file is taken for one in the folder `code`, or else in the working directory."""
+    """A job without a file counts as one in the folder `code`, or else in the working directory."""
     job_file = (code or Path.cwd()) / name if file is None or code else file
     return Place(str(job_file.absolute()), str(Path.cwd()))
 
@@ -329,7 +329,7 @@ def _lines(follower: LogFollower, log: Path) -> Iterator[str]:
 
 
 def _version(file: Path) -> tuple[int, int] | None:
-    """Changes when the file is replaced."""
+    """A value that changes when the file is replaced."""
     try:
         stat = file.stat()
     except OSError:

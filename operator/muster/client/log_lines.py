@@ -32,14 +32,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which replicas and which time. `attempt`: None for all that the pods have."""
+    """The replicas and the times to show. `attempt` is None for everything that the pods have printed."""
 
     rank: int | None = None
     replica: str | None = None
     attempt: int | None = None
 
     def pods(self, pods: Iterable[Object]) -> list[Object]:
-        """The pods whose logs are wanted."""
+        """The pods whose logs are to be shown."""
         return [pod for pod in pods if self._has(pod)]
 
     def _has(self, pod: Object) -> bool:
@@ -84,7 +84,7 @@ def previous_attempt(job: Object) -> int:
 
 
 def span_of(job: Object, attempt: int) -> tuple[str, str]:
-    """From when to when the lines of an attempt are, as times of lines. In-place restarts leave several attempts in one log.
+    """The first and the last time of the lines of an attempt. In-place restarts leave several attempts in one log.
 
     Raises RefusedError if the status does not have the attempt.
     """

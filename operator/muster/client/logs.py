@@ -19,7 +19,7 @@ from muster_contract.text import printable
 AT_ONCE = 16
 """How many logs are read at the same time."""
 HOLD_SECONDS = 0.3
-"""How long a line waits for earlier lines of other replicas."""
+"""How long a line waits for earlier lines of other replicas, in seconds."""
 POLL_SECONDS = 1.0
 Print = Callable[[str], None]
 
@@ -49,7 +49,7 @@ async def _log(
         async with turns:
             text = await connection.text(_path(pod), **query)
     except errors.NotFoundError:
-        return []  # it went meanwhile
+        return []  # the pod was deleted meanwhile
     except errors.NoRightsError:
         raise
     except errors.ClientError as error:
@@ -58,7 +58,7 @@ async def _log(
 
 
 async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int, most_bytes: int) -> list[tuple[str, list[Line]]]:
-    """Replica and the last lines of each pod that has started. What cannot be read is a line that says so."""
+    """The replica and the last lines of each pod that has started. If a log cannot be read, a line says so."""
     turns = asyncio.Semaphore(AT_ONCE)
     started = [pod for pod in pods if not is_pending(pod)]
 
@@ -86,7 +86,7 @@ class Follower:
         self._show, self._note = show, note
         self._held: list[tuple[Line, int, float]] = []
         self._count = 0
-        self._said = ""
+        self._shown = ""
 
     async def run(self) -> None:
         """Follows until the job has ended or is deleted, and all its lines are shown. Raises NoJobError if there is no such job."""
@@ -148,7 +148,7 @@ class Follower:
             except errors.ClientError as error:
                 self._say(str(error))
             await asyncio.sleep(POLL_SECONDS)
-            if not await self._is_alive(pod):  # also: another pod may have its name by now
+            if not await self._is_alive(pod):  # false too if another pod has its name by now
                 return
 
     async def _is_alive(self, pod: Object) -> bool:
@@ -177,8 +177,8 @@ class Follower:
             self._show(shown(heapq.heappop(self._held)[0]))
 
     def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        if text != self._shown:
+            self._shown = text
             self._note(printable(text))
 
 

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 async def snapshot_of(connection: Connection, name: str) -> Snapshot:
-    """The job and what surrounds it. What the user may not read is named in the snapshot. Raises NoJobError."""
+    """The job and the objects around it. The snapshot names the objects that the user may not read. Raises NoJobError."""
     jobs = Jobs(connection)
     job = await jobs.get(name)
     core, unreadable = f"/api/v1/namespaces/{connection.namespace}", list[str]()

@@ -36,7 +36,7 @@ async def submit(connection: Connection, job: TrainingJob, *, code: Path | None 
 
 
 async def _create_code(connection: Connection, config_map: Object, *, owner: Object) -> None:
-    """The pods wait for it meanwhile. If it cannot be made, the job is deleted again."""
+    """Creates the ConfigMap, for which the pods wait. If that fails, deletes the job again."""
     reference = {"apiVersion": API_VERSION, "kind": KIND, "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
     config_map["metadata"]["ownerReferences"] = [reference]
     folder = f"/api/v1/namespaces/{connection.namespace}/configmaps"

@@ -19,7 +19,7 @@ from muster.explain.explain import Explanation
 
 
 class Job:
-    """A job that was submitted. Every call reads or changes the job as it is then."""
+    """A job that was submitted. Every call reads or changes the current state of the job."""
 
     def __init__(self, client: Client, loop: BackgroundLoop, job: AsyncJob) -> None:
         self._client = client  # lives as long as its jobs
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def progress(self) -> Progress:
-        """How far the job is, read now."""
+        """The progress of the job now."""
         return self._loop.run(self._job.progress())
 
     def wait(

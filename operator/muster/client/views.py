@@ -1,4 +1,4 @@
-"""All that is known about a job, for its page: of a job on a cluster, of a local run, and of a job that is gone."""
+"""Everything about a job for its page: for a job on a cluster, a local run, or a job that is gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from muster_contract.history import LOG_LINE, LOG_LINES
 from muster_contract.text import printable
 
 MOST_LOGS = 16
-"""Replicas whose logs a page has, unless one is asked for."""
+"""Replicas whose logs a page shows, unless the user selects one."""
 MOST_LOG_BYTES = 1 << 18
 
 SOME_STEPS = "The job did many steps, of which the history has some."
@@ -38,7 +38,7 @@ SOME_STEPS = "The job did many steps, of which the history has some."
 async def cluster_view(
     connection: Connection, name: str, *, history: Path | Storage | None = None, points: Sequence[Point] = (), replica: str | None = None
 ) -> JobView:
-    """A job of the connection's namespace. `history` is the checkpoint storage, if it can be read. `points` were seen
+    """A job of the connection's namespace. `history` is the checkpoint storage, if it can be read. `points` are steps that were recorded
     before. Raises a ClientError."""
     snapshot = await snapshot_of(connection, name)
     job = typed(snapshot.job)
@@ -73,7 +73,7 @@ async def cluster_view(
 
 
 async def local_view(folder: Path, name: str, *, history: History | None) -> JobView:
-    """The run of this name below `folder`. `history` is that of its events. Raises a ClientError."""
+    """The run of this name below `folder`. Its `history` comes from its events. Raises a ClientError."""
     backend = LocalBackend(folder, detach=True)
     job = backend.read(name)
     state = job.status.phase.value
@@ -94,7 +94,7 @@ async def local_view(folder: Path, name: str, *, history: History | None) -> Job
 
 
 def gone_view(root: Path | Storage, namespace: str, name: str) -> JobView:
-    """A job of which only the history beside its checkpoints is left. Raises ReportError if there is none."""
+    """A job that is gone, from the history beside its checkpoints. Raises ReportError if there is none."""
     recorded = read_recorded(root, namespace, name)
     return JobView(
         name=f"{namespace}/{name}",
@@ -121,7 +121,7 @@ def status_points(status: TrainingJobStatus) -> list[Point]:
 
 
 def _merged(*sources: Iterable[Point]) -> list[Point]:
-    """The points by step. Of several at one step the first counts."""
+    """The points by step. If several points have the same step, the first one counts."""
     found: dict[int, Point] = {}
     for points in sources:
         for point in points:

@@ -1,6 +1,6 @@
 """Admission of jobs in the operator: from any object of the API server to a job that the lifecycle core can decide on.
 
-An object that cannot be read or accepted gives a job, too: with the last valid spec or a placeholder, and with the problems.
+An object that cannot be read or accepted also gives a job. That job has the last valid spec or a placeholder, and the problems.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Admitted:
     job: TrainingJob
     problems: tuple[Problem, ...]
     defaults: tuple[JobDefaults, ...]
-    """What its pods are made of, besides its spec: the defaults of the installation, then those of its preset."""
+    """The defaults that its pods use besides its spec: those of the installation, then those of its preset."""
     images: Images
 
     form: str
-    """The digest of what its pods are made of (`render.form`)."""
+    """The digest of everything that its pods are rendered from (`render.form`)."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Admission:
         self._statuses.pop(uid, None)
 
     def _status(self, uid: str, raw: object) -> TrainingJobStatus:
-        """The status. Recent ones are cached, because each replica of a new world reports while the status stays the same, and the cost to
-        read it grows with the number of replicas. Objects of the store never change, so the same object has the same status."""
+        """The status. Recent statuses are cached, because each replica of a new world reports while the status stays the same, and the cost
+        of parsing a status grows with the number of replicas. Objects of the store never change, so the same object has the same status."""
         cached = self._statuses.pop(uid, None)
         entry = cached if cached is not None and cached[0] is raw else (raw, readable_status(raw))
         self._statuses[uid] = entry
@@ -123,7 +123,7 @@ class Admission:
         return self._presets.version_of(result.preset) is not result.preset_version and not (is_starting and result.valid)
 
     def _result(self, obj: Object, metadata: Metadata, status: TrainingJobStatus, *, last: _Result | None) -> _Result:
-        """The result for this version. A job on which a check itself fails is invalid, and its user sees why."""
+        """The result for this version. If a check itself fails, the job is invalid, and the message shows the cause to the user."""
         valid = last.valid if last else None
         written: TrainingJobSpec | None = None
         version: _Version | None = None
@@ -217,8 +217,8 @@ class Admission:
 
 
 def _taken_names(version: _Version) -> list[Problem]:
-    """Containers and volumes of a preset that the job would change. They may have rights that the job's author has not: a side-car with
-    another image would have them, too."""
+    """Containers and volumes of a preset that the job would change. They may have rights that the author of the job lacks. A side-car with
+    another image would use these rights."""
     errors = []
     for role, given in version.written.roles.items():
         own = _names(given.template)

@@ -63,7 +63,7 @@ class Cluster(Protocol):
         """All pods with the job's name in their labels, as they are now, including those of other owners."""
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
-        """A PersistentVolumeClaim as it is now. The view says so if it does not exist."""
+        """A PersistentVolumeClaim as it is now. Its access modes are empty if it does not exist."""
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Replaces the status, if the job still has the same resourceVersion. Returns the updated job."""

@@ -58,7 +58,7 @@ class Channel:
 
 
 class _Held:
-    """Requests that are answered when their job changes: at most one for each pod, by the key of the job."""
+    """Requests that are answered when their job changes, by the key of the job. Each pod has at most one."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[str, asyncio.Future[bool]]] = {}
@@ -110,7 +110,7 @@ class CoordinationServer:
         self.listener = Listener(application, refused=channel.refused)
 
     def job_changed(self, job: str) -> None:
-        """Answers the held reports of the pods of this job for which there is news."""
+        """Answers the held reports of the job's pods if their reply has changed."""
         self._held.changed(job)
 
     async def _report(self, request: web.Request) -> web.Response:
@@ -152,7 +152,7 @@ class CoordinationServer:
         return response
 
     async def _reply_with_news(self, pod_uid: str, report: Report, reply: Reply, *, until: float) -> Reply:
-        """The first reply with which a supervisor that waits can go on, or the newest one at the end of the time."""
+        """The first reply that lets a waiting supervisor go on. If there is none in time, the newest reply."""
         channel = self._channel
         while not _is_news(reply, report) and (seconds := until - monotonic()) > 0:
             if not await self._held.wait(channel.job_of(pod_uid), pod_uid, seconds):
@@ -172,7 +172,7 @@ def _preferred_wait(request: web.Request) -> float:
 
 
 def refusal(error: RefusedReportError) -> web.Response:
-    """The response. Where the body was not read, or the client is unknown, the connection ends with it."""
+    """The response. The connection closes after it if the body was not read, or if the client is unknown."""
     response = web.json_response({"message": str(error)}, status=error.status)
     if error.retry_seconds is not None:
         response.headers["Retry-After"] = str(error.retry_seconds)

@@ -42,7 +42,7 @@ class Dependencies:
     gangs: Gangs = field(default_factory=Gangs)
     kueue: Kueue = field(default_factory=Kueue)
     positions: Positions | None = None
-    """Positions of jobs in their queues. None: they are not shown."""
+    """Positions of jobs in their queues. None if positions are not shown."""
     again: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None
@@ -50,4 +50,4 @@ class Dependencies:
     changed: Callable[[TrainingJobStatus, TrainingJobStatus], None] = lambda old, new: None
     """Called with the status of a job before and after each write."""
     tracing: Tracing | None = None
-    """Sends the traces of jobs. None if nobody wants them."""
+    """Sends the traces of jobs. None if no traces are sent."""

@@ -29,8 +29,8 @@ class GoneError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """Quota, admission, validation or RBAC refused the request. A retry helps only after somebody has changed something."""
+    """Quota, admission, validation or RBAC refused the request. A retry helps only after a change of the object or of the rules."""
 
 
 class UnavailableError(ClusterError):
-    """The server did not answer, or said to retry later."""
+    """The server did not answer, or its answer asks for a retry later."""

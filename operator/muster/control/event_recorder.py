@@ -1,5 +1,5 @@
-"""Sends Kubernetes Events to the API server in the background, one at a time. Passes over jobs that are due go first, so no pod waits for
-an Event."""
+"""Sends Kubernetes Events to the API server in the background, one at a time. Passes over due jobs go first, so no pod waits for an
+Event."""
 
 from __future__ import annotations
 

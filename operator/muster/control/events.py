@@ -1,4 +1,4 @@
-"""What happened to a job, for `kubectl describe`: the changes between two statuses as Kubernetes Events. Pure.
+"""The changes between two statuses of a job as Kubernetes Events, for `kubectl describe`. Pure.
 
 The name of an Event follows from its content, so that the same change makes one Event even if it is sent twice.
 """
@@ -37,11 +37,11 @@ _CONDITIONS = (
     (ConditionType.STORAGE_SHARED, False, "StorageNotShared"),
     (ConditionType.GRACE_SUFFICIENT, False, "GraceTooShort"),
 )
-"""Conditions that are worth a warning, with the value that is, and the reason of the Event."""
+"""Conditions that get a warning: the value that needs one, and the reason of the Event."""
 
 
 def events_between(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
-    """What the new status says and the old one did not."""
+    """Events for everything that is in the new status and not in the old one."""
     yield from _validity(old, new)
     for change in attempt_changes(old, new):
         yield from _attempt(change)

@@ -27,12 +27,12 @@ from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
 
 AT_ONCE = 48
-"""Concurrent requests for all jobs. More would only wait at the API server. Namespaces take turns when there are more."""
+"""Concurrent requests for all jobs. More requests would only wait at the API server. If there are more, namespaces take turns."""
 AT_ONCE_FOR_ONE = 16
 """Concurrent requests for one job, so that a job with a thousand pods does not block the others."""
 MOST_CREATIONS, SHARE_OF_CREATIONS = 64, 8
-"""How many pods one pass creates: this number, or this fraction of the world if that is more, because each pass lists the job's pods once.
-The next pass creates the rest, after other jobs had their turn."""
+"""How many pods one pass creates: this number, or this fraction of the world if that is more. Each pass lists the job's pods once, so a
+pass must not be too small. The next pass creates the other pods after other jobs had their turn."""
 
 OneAction = TypeVar("OneAction", bound=Action)
 
@@ -78,7 +78,8 @@ class Executor:
     async def _all(
         self, job: TrainingJob, actions: Sequence[OneAction], do: Callable[[OneAction], Awaitable[None]]
     ) -> list[BaseException | None]:
-        """The outcome of each action. Once one is refused those not yet begun are left: they would be refused too."""
+        """The outcome of each action. After a refusal, actions that have not begun are not carried out, because the API server would refuse
+        them too."""
         own_slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
         refused = False
 

@@ -17,12 +17,12 @@ class Gangs:
         """API groups, the preferred one first."""
 
     def replace(self, served: tuple[str, ...]) -> bool:
-        """Returns whether it has changed."""
+        """Sets the served API groups, and returns whether they have changed."""
         changed, self.served = served != self.served, served
         return changed
 
     def scheduler_of(self, job: TrainingJob, *, has_pods: bool) -> str | None:
-        """The value of `status.gangScheduler`. Pods of an attempt that has begun keep their scheduler, also if `spec` changes."""
+        """The value of `status.gangScheduler`. Pods of an attempt that has begun stay with their scheduler, even if `spec` changes."""
         if not _starts(job) or has_pods:
             return job.status.gang_scheduler
         scheduler = chosen(job.spec.scheduling.gang, self.served)
@@ -40,5 +40,5 @@ class Gangs:
 
 
 def _starts(job: TrainingJob) -> bool:
-    """Whether its next attempt begins without pods of an earlier one."""
+    """Whether the next attempt of the job begins without pods of an earlier one."""
     return not job.status.attempts or job.status.phase is Phase.SUSPENDED

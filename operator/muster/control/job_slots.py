@@ -12,8 +12,8 @@ from muster.control.store import Store
 class JobSlots:
     """At most `most` jobs of a namespace have started and not ended. The others wait. 0 is no limit.
 
-    A job keeps its slot while it is suspended, because otherwise a namespace could exceed the limit by resuming its jobs. `again` is called
-    with the key of a waiting job when a slot may be free for it. A restart of the operator loses nothing, because the statuses show which
+    A job keeps its slot while it is suspended, because otherwise a namespace could exceed the limit when it resumes its jobs. `again` is
+    called with the key of a waiting job when a slot may be free. A restart of the operator loses nothing, because the statuses show which
     jobs hold slots.
     """
 

@@ -6,9 +6,9 @@ that keeps to its interval.
 
 from __future__ import annotations
 
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of one supervisor; the reply announces a new attempt
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 2.0  # seconds between two reports of one supervisor
 REPORTS_PER_SECOND = 50.0  # of all supervisors together, within the limits above
-SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # the same for supervisors that wait for a world, because a recovery waits for them
+SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # seconds between two reports of one supervisor that waits for a world; a recovery waits for it
 WAITS_PER_SECOND = 200.0
 SUSTAINED_PER_SECOND = 300.0  # beyond the limits above, the intervals grow so that the rate limit refuses no supervisor
 SHORTEST_HOLD, LONGEST_HOLD = 2.0, 10.0  # seconds in which a report of a waiting supervisor is held, if nothing changes
@@ -27,11 +27,11 @@ def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) 
 
 
 def hold_seconds(preferred: float, waiting: int) -> float:
-    """Seconds for which a report of a supervisor that waits is held. `preferred` is its own limit, `waiting` the number of those that
-    wait."""
+    """Seconds for which the operator holds a report of a supervisor that waits. `preferred` is the limit that the supervisor has sent.
+    `waiting` is the number of supervisors that wait."""
     return min(preferred, LONGEST_HOLD, max(SHORTEST_HOLD, waiting / SUSTAINED_PER_SECOND))
 
 
 def delay_seconds(supervisors: int) -> float:
-    """By how many seconds the reports of so many supervisors may come later than the usual longest interval."""
+    """Seconds by which reports of this many supervisors may come later than the usual longest interval."""
     return max(0.0, (1 + JITTER) * supervisors / SUSTAINED_PER_SECOND - LONGEST_INTERVAL)

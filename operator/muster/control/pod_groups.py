@@ -26,7 +26,7 @@ class PodGroups:
         self._counts: dict[str, int] = {}
 
     def forget(self, uid: str) -> None:
-        """The job with this uid is gone."""
+        """Drops the state of a job that is gone."""
         self._counts.pop(uid, None)
 
     async def ensure(self, admitted: Admitted) -> Object | None:
@@ -57,9 +57,9 @@ class PodGroups:
         return existing
 
     async def follow(self, job: TrainingJob) -> None:
-        """Updates the count of the PodGroup if the world has become smaller or larger, and no pod is created for it.
+        """Updates the count of the PodGroup if the size of the world has changed and no pod is created for it.
 
-        A scheduler holds a pod back whose PodGroup has fewer pods than its count, and pods that have ended do not count. Raises
+        A scheduler holds back the pods of a PodGroup that has fewer pods than its count. Pods that have ended do not count. Raises
         ClusterError.
         """
         scheduler, uid = SCHEDULERS.get(job.status.gang_scheduler or ""), job.metadata.uid
@@ -68,7 +68,7 @@ class PodGroups:
         count = gang.size(job.spec, job.status)
         if self._counts.get(uid) == count:
             return
-        with suppress(NotFoundError):  # the next pod comes with a new one
+        with suppress(NotFoundError):  # the next pod gets a new PodGroup
             existing = await self._cluster.read(identity(job, scheduler))
             updated = with_count(existing, scheduler, count)
             if owner_of(existing) == uid and "deletionTimestamp" not in existing["metadata"] and updated != existing:

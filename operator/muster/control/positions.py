@@ -1,6 +1,6 @@
-"""The positions of waiting jobs in their queues, which Kueue's visibility API says.
+"""The positions of waiting jobs in their queues, from the visibility API of Kueue.
 
-Only queues with waiting jobs of Muster are read, each every SECONDS at most. A job gets a pass when its position has changed.
+Muster reads only queues in which its jobs wait, and each queue every SECONDS at most. A job gets a pass when its position has changed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from muster.lifecycle.observed import QueuePosition
 
 SECONDS = 5.0
 REFUSED_SECONDS = 300.0
-"""How long a queue is left alone whose positions the operator may not read."""
+"""Seconds until the next try, if the operator may not read the positions of a queue."""
 STALE_SECONDS = 60.0
-"""How long positions stay that cannot be read again, so that a short failure does not cost a write per job."""
+"""Seconds for which old positions stay valid while a queue cannot be read, so that a short failure does not cost a write per job."""
 LONGEST_PAUSE = 60.0
 
 Queue = tuple[str, str]
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class Positions:
-    """The positions of the jobs that have asked for theirs. `run` keeps them current; without it, none is known.
+    """The positions of the jobs whose position was requested with `of`. `run` updates them. Without `run`, all positions are unknown.
 
     `read` lists the Workloads that wait in a LocalQueue. `again` is called with the key of a job that needs another pass.
     """
@@ -72,7 +72,7 @@ class Positions:
         return position
 
     def forget(self, key: str) -> None:
-        """The job does not wait any more."""
+        """Drops a job that does not wait any more."""
         self._waiting.pop(key, None)
 
     async def run(self, is_served: Callable[[], bool]) -> None:
@@ -81,13 +81,14 @@ class Positions:
             delay = await self.look() if is_served() else self._lost()
             try:
                 await asyncio.wait_for(self._wanted.wait(), delay)
-                await asyncio.sleep(0.1)  # jobs that are submitted together ask together
+                await asyncio.sleep(0.1)  # gathers jobs that are submitted together
             except TimeoutError:
                 pass
             self._wanted.clear()
 
     async def look(self) -> float:
-        """Reads each queue that is due, and gives the jobs a pass whose positions have changed. Returns the seconds until the next look."""
+        """Reads each queue that is due, and gives a pass to the jobs whose positions have changed. Returns the seconds until the next
+        look."""
         queues = {each.queue for each in self._waiting.values()}
         self._known = {queue: known for queue, known in self._known.items() if queue in queues}
         self._read_at = {queue: moment for queue, moment in self._read_at.items() if queue in queues}
@@ -120,7 +121,7 @@ class Positions:
         return SECONDS
 
     def _wake(self) -> None:
-        """A job far behind gets a pass less often, because the positions of all change whenever a job starts."""
+        """A job far from the front gets a pass less often, because the positions of all jobs change whenever a job starts."""
         now = self._clock()
         for key, each in list(self._waiting.items()):
             position = self._known.get(each.queue, {}).get(key.partition("/")[2])
@@ -130,7 +131,7 @@ class Positions:
 
 
 def positions_in(workloads: Iterable[Object]) -> dict[str, QueuePosition]:
-    """Name of each Workload to its position. The API counts from 0."""
+    """The position of each Workload by its name. The API counts from 0."""
     positions: dict[str, QueuePosition] = {}
     for each in workloads:
         try:

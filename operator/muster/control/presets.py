@@ -30,7 +30,7 @@ _FILE_TOP = "apiVersion, kind, metadata and spec of a TrainingPreset, or kind: L
 
 @dataclass(frozen=True)
 class _Entry:
-    """A preset, or the problems for which it cannot be used."""
+    """A preset, or the problems that make it unusable."""
 
     source: Mapping[str, Any]
     defaults: JobDefaults | None
@@ -55,8 +55,8 @@ class Presets:
         return True
 
     def version_of(self, name: str | None) -> object:
-        """Something that is another object when the preset has changed. If there is no such preset, when any has changed, because messages
-        list them."""
+        """An object that differs after the preset has changed. If there is no such preset, the object differs after any preset has changed,
+        because messages list all presets."""
         return self._entries.get(name, self._entries) if name else None
 
     def of(self, name: str) -> tuple[JobDefaults | None, list[Problem]]:
@@ -87,7 +87,7 @@ def read_presets(path: Path) -> Presets:
 
 
 def no_file_for(preset: str) -> str:
-    """The message for a job whose preset is not at hand."""
+    """The message for a job whose preset is not in a file."""
     return (
         f"{preset} is a preset of a cluster, and is needed here: write `kubectl get trainingpreset {preset} -o yaml` into a file, and give "
         "the file in --presets or MUSTER_PRESETS, or in Python in Client(presets=...)"
@@ -95,8 +95,8 @@ def no_file_for(preset: str) -> str:
 
 
 def with_preset(job: TrainingJob, file: Path | None) -> tuple[TrainingJob, tuple[JobDefaults, ...]]:
-    """The job with the storage and resources of its preset, which is in the file, and the defaults to render it with: none if it names no
-    preset. Raises InvalidJobError if the job is not valid with it."""
+    """The job with the storage and resources of its preset, and the defaults to render the job with. The preset comes from `file`. There
+    are no defaults if the job names no preset. Raises InvalidJobError if the job is not valid with its preset."""
     if job.spec.preset is None:
         return job, ()
     defaults = _in_file(job.spec.preset, file)
@@ -126,8 +126,8 @@ def read_with_preset(path: str | Path, presets: Path | None, job: TrainingJob | 
 
 
 def problems_with_defaults(job: TrainingJob, written: TrainingJob) -> list[Problem]:
-    """The problems of a job with its defaults; `written` is the same without them. Problems that the job has only with its preset name the
-    preset, because their fields may not be the user's."""
+    """The problems of a job with its defaults. `written` is the same job without them. Problems that only the preset causes name the
+    preset, because the user may not own their fields."""
     errors, preset = problems(job), written.spec.preset
     if not errors or preset is None:
         return errors

@@ -1,16 +1,15 @@
 """The work queue: which jobs need a pass, and when.
 
-The contract is that of client-go's workqueue, for the same reasons:
+The contract is that of client-go's workqueue:
 
 - A key that is added several times before its pass gets one pass.
 - At most one worker works on a key. A key that is added during its pass gets another pass.
 - A key whose pass fails comes back with a growing delay, and does not block other keys. The delay is at least the Retry-After
   of the API server.
 
-Two rules go beyond that contract. Namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers, so that a
-tenant with many large jobs does not block others. And keys have an order: changed keys for which `urgent` returns true go first. A key that
-is due because time has passed, such as one whose running replicas are gathered for a while, yields to keys with a change. It waits at most
-ten times its delay, and at most PATIENCE.
+Two rules go beyond that contract. First, namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers, so
+that a tenant with many large jobs does not block others. Second, changed keys for which `urgent` returns true go first. A key that is due
+because of time yields to changed keys. It waits at most ten times its delay, and at most PATIENCE.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class WorkQueue:
         return max((self._time() - start for start in self._active.values()), default=0.0)
 
     def add(self, key: str) -> None:
-        """The key is due now."""
+        """Makes the key due now."""
         self._put(key, patience=0.0)
 
     def _put(self, key: str, *, patience: float) -> None:
@@ -108,8 +107,8 @@ class WorkQueue:
         self._wake_one()
 
     def add_after(self, key: str, seconds: float, *, happened: bool = False) -> None:
-        """The key is due in so many seconds, or sooner if it was added before: the earliest time counts. `happened` says that a change is
-        the reason, and that the delay only gathers further changes. Such a key does not yield to others."""
+        """Makes the key due in so many seconds. If it was added before, the earliest time counts. `happened` means that a change is the
+        reason, and that the delay only gathers further changes. Such a key does not yield to others."""
         if seconds <= 0:
             self.add(key)
             return
@@ -127,8 +126,8 @@ class WorkQueue:
             self.add(key)
 
     def open(self, urgent: Callable[[str], bool] = lambda _: False) -> None:
-        """Accepts keys from now on, unless it was drained. Keys added before are dropped, because an operator adds every job when it
-        becomes the leader."""
+        """Accepts keys from now on, unless `drain` was called. Drops keys that were added before, because an operator adds every job when
+        it becomes the leader."""
         self._urgent = urgent
         self._open = not self._is_drained
 
@@ -137,7 +136,7 @@ class WorkQueue:
         self._workers = [asyncio.create_task(self._run(work), name=f"worker {number}") for number in range(self._count)]
 
     async def drain(self, seconds: float) -> None:
-        """Takes no more keys, waits for the passes under way, and cancels those that have not ended after so many seconds."""
+        """Accepts no more keys, waits for the passes under way, and cancels those that have not ended after so many seconds."""
         self._open, self._is_drained = False, True
         self._calm.set()
         for key in list(self._timers):

@@ -1,4 +1,4 @@
-"""The queue of a job: its Workload in Kueue, which is created, followed, and removed when the job needs no quota."""
+"""The queue of a job. Creates and updates its Workload in Kueue, and deletes the Workload when the job needs no quota."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Kueue:
         """Whether the cluster serves the positions of jobs in their queues."""
 
     def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
-        """A problem if the job names a queue, starts now, and nothing would hold it there. `gang_groups`: those that the cluster serves."""
+        """A problem if the job names a queue and starts now, and nothing manages that queue. `gang_groups` are the API groups that the
+        cluster serves."""
         if not job.spec.scheduling.queue or self.served or is_open(job.status) or not _starts(job):
             return []
         gang = chosen(job.spec.scheduling.gang, gang_groups)
@@ -82,14 +83,14 @@ class Queues:
         return not queue or not self._kueue.served or obj["metadata"]["uid"] in self._settled
 
     def forget(self, key: str, uid: str) -> None:
-        """The job is gone."""
+        """Drops the state of a job that is gone."""
         if self._positions is not None:
             self._positions.forget(key)
         self._settled.discard(uid)
         self._existing.pop(uid, None)
 
     async def look(self, job: TrainingJob) -> QuotaView | None:
-        """What Kueue says about the job. None if no queue holds it. A job that runs without a Workload is left alone until it starts again.
+        """What Kueue says about the job. None if no queue holds it. A job that runs without a Workload gets one at its next start.
 
         Raises ClusterError.
         """
@@ -139,7 +140,7 @@ class Queues:
             return
         if is_open(status):
             if existing is not None and observed.quota.admitted:
-                await self._tell(admitted.job, existing, status, observed)
+                await self._update(admitted.job, existing, status, observed)
             return
         is_empty = observed.live and not observed.replicas
         if job.spec.suspend:
@@ -156,8 +157,8 @@ class Queues:
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
                 await self._cluster.replace_status(released(existing, self._time()))
 
-    async def _tell(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
-        """Tells Kueue whether all pods of the world run, and gives back the quota of workers that the spec does not ask for any more.
+    async def _update(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
+        """Reports to Kueue whether all pods of the world run, and gives back the quota of workers that the spec no longer asks for.
 
         Workers that are lost keep their quota, because they come back when there are nodes.
         """
@@ -189,7 +190,8 @@ class Queues:
         return self._kueue.served and ours and bool(job.spec.scheduling.queue)
 
     async def _create(self, admitted: Admitted) -> None:
-        """Its priority is always given: Kueue's visibility API fails for a whole queue if a Workload has none."""
+        """Creates the Workload. Its priority is always set, because Kueue's visibility API fails for a whole queue if a Workload has
+        none."""
         manifest, value = workload(admitted.job, admitted.images, admitted.defaults), 0
         if name := manifest["spec"].get("priorityClassName"):
             try:
@@ -207,13 +209,13 @@ class Queues:
 
 
 def _starts(job: TrainingJob) -> bool:
-    """Whether its next attempt is the first one in its queue. A job that has run without a queue goes on without one."""
+    """Whether the next attempt of the job is the first one in its queue. A job that has run without a queue goes on without one."""
     status = job.status
     return not status.attempts or status.phase is Phase.SUSPENDED or status.condition(ConditionType.QUOTA_RESERVED) is not None
 
 
 def view_of(existing: Object | None, queue: str, worker: str | None = None) -> QuotaView:
-    """What Kueue says about the Workload. None: it does not exist. `worker` is the pod set of the workers of an elastic job."""
+    """What Kueue says about the Workload. `existing` is None if there is none. `worker` is the pod set of the workers of an elastic job."""
     if existing is None:
         return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
     conditions = conditions_of(existing)
@@ -221,5 +223,5 @@ def view_of(existing: Object | None, queue: str, worker: str | None = None) -> Q
     if is_true(existing, "Admitted") and evicted is None:
         return QuotaView(admitted=True, workers=admitted_count(existing, worker) if worker else None)
     words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
-    said = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
-    return QuotaView(admitted=False, message=f"queue {queue}: {said}")
+    message = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
+    return QuotaView(admitted=False, message=f"queue {queue}: {message}")

@@ -37,9 +37,10 @@ from muster.render.trainer import image_of
 from muster.strategies.registry import strategy_of
 
 CALM_SECONDS = 0.5
-"""How long changes that no recovery waits for are gathered, so that a world of many pods does not cost one status write per pod."""
+"""Seconds in which the operator gathers changes that no recovery waits for, so that a world of many pods does not cost one write per
+pod."""
 STARTING_SECONDS = 5.0
-"""The same while replicas start. All replicas that start within this time share one status write."""
+"""The time for this while replicas start. All replicas that start in this time share one status write."""
 
 log = logging.getLogger("muster.reconciler")
 
@@ -157,7 +158,7 @@ class Reconciler:
     async def _look_live(self, admitted: Admitted) -> Observed:
         """The pods of the job as the API server has them now.
 
-        The job itself comes from the cache. The pass notices if it is stale: a status is written only to this version of the job, and
+        The job itself comes from the cache. The pass detects a stale job, because a status is written only to this version of the job, and
         `_confirm` reads the job if no status is written. So a job without attempts has no pods, and needs no list.
         """
         store, job = self._dependencies.store, admitted.job
@@ -204,8 +205,8 @@ class Reconciler:
         return replace(view, report=received.report, reported=received.time, missed_seconds=reports.missed_since(received))
 
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
-        """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, which must be
-        deleted first, a live list would show them too, so one every `look_seconds` is enough."""
+        """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, a live list would
+        show the same replicas. So one list every `look_seconds` is enough."""
         roles = strategy_of(job.spec.strategy).roles
         has_older = any(view.attempt < job.status.attempt for view in assigned(cached, job.status, roles)[0])
         last = self._listed_at.get(job.key)
@@ -214,8 +215,8 @@ class Reconciler:
     # writing
 
     def _pinned(self, admitted: Admitted, status: TrainingJobStatus) -> TrainingJobStatus:
-        """The status with the trainer image of the job's admission. A newer default of the installation or of the preset does not change
-        it. A job that is not admitted has neither an image nor a gang scheduler."""
+        """The status with the trainer image that the job had at its admission. A new default of the installation or preset does not change
+        the image. A job that is not admitted has neither an image nor a gang scheduler."""
         job = admitted.job
         if status.admitted_time is None:
             return replace(status, gang_scheduler=job.status.gang_scheduler)
@@ -266,7 +267,7 @@ class Reconciler:
             return 0.0
         wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._dependencies.now()).total_seconds())]
         if created.replicas or written:
-            wakes.append(STARTING_SECONDS)  # if somebody else changed the status, one pass may not be enough
+            wakes.append(STARTING_SECONDS)  # another client may change the status, so one pass may not be enough
         if _needs_live_look(decision):
             wakes.append(self._dependencies.policy.look_seconds)
         return min(wakes, default=None)

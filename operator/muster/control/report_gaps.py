@@ -1,4 +1,4 @@
-"""How regularly supervisors report. The operator takes one for silent sooner if reports come regularly. Pure."""
+"""Measures how regularly supervisors report. If reports come regularly, a silent supervisor counts as lost sooner. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from muster.lifecycle.policy import DEFAULT_POLICY
 
 WINDOW = timedelta(seconds=30)
-"""How far back the longest gap is looked for, at least. At most it is twice as far."""
+"""The time, at least, in which the longest gap is searched. The time is at most twice as long."""
 LONGEST_SECONDS = DEFAULT_POLICY.silence_seconds
-"""A longer gap is that of a node that was lost and came back. It says nothing of the others."""
+"""A longer gap comes from a node that was lost and came back. Such a gap does not count."""
 FEWEST = 50
-"""Fewer gaps than this say nothing."""
+"""With fewer gaps than this, the longest gap is unknown."""
 
 
 class ReportGaps:
-    """The longest time between two reports of one supervisor whose processes train, of all supervisors."""
+    """The longest time between two reports of one supervisor whose processes train, over all supervisors."""
 
     def __init__(self) -> None:
         self._began: datetime | None = None
@@ -32,13 +32,13 @@ class ReportGaps:
         self._now = (count + 1, max(longest, seconds))
 
     def longest(self, now: datetime) -> float | None:
-        """In seconds. None if there were too few gaps lately."""
+        """The longest gap in seconds. None if there were too few gaps recently."""
         self._turn(now)
         (before, one), (count, other) = self._before, self._now
         return max(one, other) if before + count >= FEWEST else None
 
     def _turn(self, now: datetime) -> None:
-        """Begins a new window if it is time for that. The window before counts too, unless it is long ago."""
+        """Begins a new window when the current one is over. The window before counts too, unless it is too old."""
         age = None if self._began is None else now - self._began
         if age is not None and timedelta() <= age < WINDOW:
             return

@@ -10,7 +10,7 @@ from muster_contract.events import Activity
 from muster_contract.reports import Report
 
 PAUSE_SECONDS = 1.0
-"""If no report at all comes for longer, the operator itself may stand still, or be cut off. What is longer proves no silence."""
+"""If no report at all comes for longer, the operator itself may stand still, or be cut off. So the rest of the pause proves no silence."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Received:
     report: Report
     time: datetime
     missed_seconds: float
-    """The sum of all pauses before it, less `PAUSE_SECONDS` of each."""
+    """The sum of all earlier pauses, less `PAUSE_SECONDS` for each."""
 
 
 class Reports:
@@ -34,11 +34,11 @@ class Reports:
         self._gaps = ReportGaps()
 
     def record(self, pod_uid: str, report: Report, now: datetime) -> bool:
-        """Records the report, and returns whether it is the newest of its pod. An older one is dropped, because reports may arrive out of
+        """Records the report, and returns whether it is the newest of its pod. Drops an older report, because reports may arrive out of
         order.
 
-        A newer report has a higher attempt, or the same attempt and a higher sequence number. A report of the fetcher is older than any of
-        the supervisor.
+        A newer report has a higher attempt, or the same attempt and a higher sequence number. A report of the fetcher is older than any
+        report of the supervisor.
         """
         since_last = (now - self._last).total_seconds() if self._last else 0.0
         self._missed_seconds += max(0.0, since_last - PAUSE_SECONDS)
@@ -61,7 +61,7 @@ class Reports:
         return self._missed_seconds - received.missed_seconds
 
     def longest_gap(self, now: datetime) -> float | None:
-        """The longest time in seconds between two reports of one replica that trains, lately. None if too few came."""
+        """The longest recent time in seconds between two reports of one replica that trains. None if there were too few reports."""
         return self._gaps.longest(now)
 
     def forget(self, pod_uid: str) -> None:

@@ -1,7 +1,7 @@
-"""The safety net below the watches: every few minutes, all objects are listed again, and every job gets a pass.
+"""The safety net below the watches. Every few minutes, lists all objects again, and gives every job a pass.
 
-A watch that starts over receives every object that exists, but not those that were deleted meanwhile. They would stay in the caches, so a
-round runs at once after such a start.
+A watch that starts over receives every object that exists. It does not receive those that were deleted meanwhile, so they would stay in the
+caches. Therefore a round runs at once after such a start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The trace of a job: the spans that a change of its status finishes. Pure.
 
-All ids follow from the uid of the job. So an operator that is restarted, or another leader, continues the same trace. The status says what
-has happened, and it is written before the spans are sent. So no span is sent twice.
+All ids follow from the uid of the job. So a restarted operator, or another leader, continues the same trace. The status records what has
+happened, and is written before the spans are sent. So no span is sent twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobSpan:
     end: datetime
     attributes: Mapping[str, Value] = field(default_factory=dict)
     error: str | None = None
-    """What went wrong, if something did."""
+    """The error. Empty if there was none."""
 
 
 def trace_id(uid: str) -> int:
@@ -243,7 +243,7 @@ def _attempt_key(attempt: int) -> str:
 
 
 def _after(moment: datetime, seconds: float) -> datetime:
-    """So many seconds later. The moment itself if that is no time."""
+    """The time so many seconds later. The moment itself if the sum is not a valid time."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:

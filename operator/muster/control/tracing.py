@@ -1,7 +1,7 @@
 """Sends the spans of jobs to a collector by OTLP, with the OpenTelemetry SDK. The standard variables OTEL_* set it up.
 
-The SDK sends in a thread of its own and drops spans if too many wait. So a collector that is away delays nothing. The packages of
-OpenTelemetry are an extra. They are imported only when the variables ask for traces.
+The SDK sends in a thread of its own and drops spans if too many wait. So a collector that is down delays nothing. The packages of
+OpenTelemetry are an extra. Muster imports them only when the variables request traces.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TRACEPARENT = "TRACEPARENT"
 FLUSH_SECONDS = 2.0
 """How long the end of a process waits at most for the spans that are not sent yet."""
 SHARE_OF_AGE = 1 / 300
-"""Of saves and evaluations that follow each other within this share of the job's age, only the first has a span. A job that saves at every
-step for weeks would otherwise have a trace that no viewer can show."""
+"""Saves that follow each other within this share of the job's age get only one span. The same applies to evaluations. Otherwise the trace
+of a job that saves at every step for weeks would be too large for any viewer."""
 MOST_JOBS = 10_000
 
 
@@ -40,7 +40,7 @@ class TracingError(ValueError):
 
 
 def tracing_from(environ: Mapping[str, str]) -> Tracing | None:
-    """Starts what the variables ask for. None if they ask for no traces. Raises TracingError."""
+    """Starts the tracing that the variables request. None if they request no traces. Raises TracingError."""
     source = next((name for name in ENDPOINTS if environ.get(name)), None)
     chosen = [each.strip().lower() for each in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",") if each.strip()] or ["otlp"]
     if source is None or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or chosen == ["none"]:
@@ -82,7 +82,7 @@ class Tracing:
         self._thinned: OrderedDict[str, dict[str, datetime]] = OrderedDict()
 
     def record(self, job: TrainingJob, new: TrainingJobStatus, observed: Observed) -> None:
-        """Sends what the change from the job's status to the new one has finished. It never waits."""
+        """Sends the spans that the change from the job's status to the new one has finished. Never waits."""
         if not self._is_sampled(job.metadata.uid):
             return
         now = datetime.now(UTC)
@@ -98,8 +98,8 @@ class Tracing:
         return {TRACEPARENT: traceparent(uid)} if uid and self._is_sampled(uid) else {}
 
     def close(self, seconds: float = FLUSH_SECONDS) -> str:
-        """Sends what waits, for at most so many seconds. Returns a sentence if spans of this process did not reach the collector, and
-        otherwise nothing. Nothing can be sent afterwards."""
+        """Sends the waiting spans, for at most so many seconds. Returns a sentence if spans of this process did not reach the collector,
+        and otherwise an empty text. No spans can be sent after this call."""
         flush = Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         flush.start()
         flush.join(seconds)
@@ -107,7 +107,7 @@ class Tracing:
         return f"traces: {lost} of {self._sent} spans did not reach the collector of {self._source}" if lost > 0 else ""
 
     def _is_sampled(self, uid: str) -> bool:
-        """What the sampler of OTEL_TRACES_SAMPLER decides for the whole trace. It depends on nothing but the id of the trace."""
+        """The decision of the sampler in OTEL_TRACES_SAMPLER for the whole trace. It depends only on the id of the trace."""
         from opentelemetry.context import Context
         from opentelemetry.sdk.trace.sampling import Decision
 

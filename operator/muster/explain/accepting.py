@@ -93,13 +93,13 @@ REFUSED: tuple[Cause, ...] = rows(
         "WebhookDenied",
         r"admission webhook \"(?P<name>[^\"]+)\" denied the request:?\s*(?P<what>.*)",
         "the admission webhook {name} refuses the pods: {what}",
-        "change what it names in roles.*.template, or ask who runs the webhook",
+        "change what it names in roles.*.template, or ask the owner of the webhook",
     ),
     (
         "PolicyDenied",
         r"ValidatingAdmissionPolicy '(?P<name>[^']+)'.* denied request:?\s*(?P<what>.*)",
         "the admission policy {name} refuses the pods: {what}",
-        "change what it names in roles.*.template, or ask who owns the policy",
+        "change what it names in roles.*.template, or ask the owner of the policy",
     ),
     (
         "NamespaceTerminating",

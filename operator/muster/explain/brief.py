@@ -13,7 +13,7 @@ from muster.explain.causes import CAUSES
 from muster.explain.evidence import Evidence, Source
 from muster.explain.explain import filled
 
-LONGEST = 1024  # characters of a message that are looked at
+LONGEST = 1024  # characters of a message that the patterns search
 _REPEATING = ("Unschedulable", "PodsRefused")
 """Causes whose sentence only repeats the text."""
 _QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
@@ -21,7 +21,7 @@ _QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
 
 @lru_cache(maxsize=4096)  # the pods of a world wait for the same
 def brief(source: Source, reason: str, message: str) -> str:
-    """The sentence of the first cause that the text is of, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
+    """The sentence of the first cause that matches the text, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
     evidence = Evidence(source, reason, message[:LONGEST])
     for cause in CAUSES:
         values = cause.values(evidence)

@@ -1,4 +1,4 @@
-"""What a cause is."""
+"""The types of causes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 class Cause:
     """A row of the table of causes.
 
-    Evidence from one of `sources` is of this cause if `pattern` is in its `reason: message`, or if `ends` has the signal or exit code of
+    Evidence from one of `sources` matches this cause if `pattern` is in its `reason: message`, or if `ends` has the signal or exit code of
     the process. `sentence` and `remedy` may use `{subject}`, `{message}`, and the named groups of the pattern.
     """
 
@@ -41,7 +41,7 @@ class Cause:
     ends: tuple[str | int, ...] = ()
 
     def values(self, evidence: Evidence) -> dict[str, str] | None:
-        """The values for sentence and remedy, or None if the evidence is not of this cause."""
+        """The values for sentence and remedy. None if the evidence does not match this cause."""
         if evidence.source not in self.sources:
             return None
         pattern = re.compile(self.pattern, re.IGNORECASE | re.DOTALL)
@@ -57,6 +57,6 @@ _Row = tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, s
 
 def rows(kind: Kind, sources: Iterable[Source], *table: _Row) -> tuple[Cause, ...]:
     """Causes of one kind with the same sources, from (id, sentence, remedy), (id, pattern, sentence, remedy) or (id, pattern, sentence,
-    remedy, ends). A row without a pattern is for evidence whose reason is the id."""
+    remedy, ends). A row without a pattern matches evidence whose reason is the id."""
     where = tuple(sources)
     return tuple(Cause(row[0], kind, where, *(row[1:] if len(row) > 3 else (f"^{row[0]}", *row[1:]))) for row in table)

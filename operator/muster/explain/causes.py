@@ -1,4 +1,4 @@
-"""The table of causes, in the order in which they explain: what is earlier is the reason for what is later."""
+"""The table of causes. An earlier cause is the reason for later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a snapshot to evidence: each text in it that may say why a job does not run, with where it is from. Pure."""
+"""Turns a snapshot into evidence: each text that may explain why a job does not run, with its source. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
 
 
 class Source(StrEnum):
-    """Where a text is from."""
+    """The source of a text."""
 
     REFUSED = "refused"
-    """What the API server says to the operator when it does not create a pod."""
+    """The answer of the API server when it refuses to create a pod."""
     SCHEDULING = "scheduling"
     """The condition PodScheduled of a pod that has no node, and events of the scheduler."""
     STARTING = "starting"
@@ -41,7 +41,7 @@ class Source(StrEnum):
     NOTICE = "notice"
     """A notice of the trainer."""
     STATE = "state"
-    """The state of the job and of what surrounds it (see `states`)."""
+    """The state of the job and of the objects around it (see `states`)."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Evidence:
     """The reason in one word, such as ImagePullBackOff or OutOfMemory."""
     message: str
     subject: str = ""
-    """What it is about, such as worker-1."""
+    """The subject of the text, such as worker-1."""
     is_past: bool = False
-    """Whether the job has gone on since."""
+    """Whether the job has gone on since this event."""
     end: str | int | None = None
-    """The signal or exit code that a process ended with, if the reason does not say more."""
+    """The signal or exit code with which a process ended, if the reason does not explain more."""
 
     @property
     def text(self) -> str:
@@ -110,7 +110,7 @@ def is_pending(pod: Object) -> bool:
 
 
 def time_of(text: str | None) -> datetime | None:
-    """A time of the API server, or None."""
+    """A time of the API server. None if it is absent or not valid."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None
     except ValueError:
@@ -163,7 +163,7 @@ def _of_events(events: Iterable[Object], pod: Object) -> Iterator[Evidence]:
 
 
 def _is_scheduling_over(pod: Object) -> bool:
-    """Whether events of the scheduler say nothing new: the pod has a node, or its condition has the newest message."""
+    """Whether events of the scheduler are out of date, because the pod has a node, or because its condition has the newest message."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return bool(pod["spec"].get("nodeName")) or any(each.get("type") == "PodScheduled" for each in conditions)
 
@@ -205,7 +205,7 @@ def _is_bound(snapshot: Snapshot, name: str) -> bool:
 
 
 def _of_attempts(job: Object) -> Iterator[Evidence]:
-    """How attempts ended, newest first. The newest end is not past while no later attempt runs."""
+    """How attempts ended, newest first. The newest end counts as past only if a later attempt runs."""
     status = status_of(job)
     newest = True
     for record in reversed(status.get("attempts") or ()):

@@ -1,4 +1,4 @@
-"""From a snapshot to one ordered answer."""
+"""Turns a snapshot into one ordered answer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Finding:
     sentence: str
     remedy: str
     is_past: bool = False
-    """Whether the job has gone on since."""
+    """Whether the job has gone on since this event."""
     subjects: tuple[str, ...] = ()
-    """What shows it, such as worker-1."""
+    """The objects that show the cause, such as worker-1."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Explanation:
     phase: str
     findings: tuple[Finding, ...]
     unreadable: tuple[str, ...] = ()
-    """What the user may not read, so that causes may be missing."""
+    """What the user may not read. Causes may be missing for this reason."""
 
     def __str__(self) -> str:
         return "\n".join(as_lines(self))
@@ -51,7 +51,7 @@ class _Match:
 
 
 def explain(snapshot: Snapshot) -> Explanation:
-    """The causes that apply, the first one first. Generic causes are left out where a specific one explains the same evidence."""
+    """The causes that apply, in order. A generic cause is omitted if a specific one explains the same evidence."""
     matches: dict[tuple[str, bool], _Match] = {}
     for order, evidence in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
         match = first_match(evidence)
@@ -69,7 +69,7 @@ def explain(snapshot: Snapshot) -> Explanation:
 
 
 def first_match(evidence: Evidence) -> tuple[int, Finding] | None:
-    """The first cause that this evidence is of, with its place in the table."""
+    """The first cause that matches this evidence, with its place in the table."""
     for index, cause in enumerate(CAUSES):
         values = cause.values(evidence)
         if values is not None:
@@ -96,7 +96,7 @@ _GENERIC = {
     "PeerLost": (Kind.FAILED,),
     "ImagePull": (Kind.STARTING,),
 }
-"""Causes that say nothing if one of these kinds is found as well. None: any kind before the states."""
+"""Causes that explain nothing if a cause of one of these kinds applies too. None stands for any kind before the states."""
 _BEFORE_STATES = (Kind.NOT_ACCEPTED, Kind.REFUSED, Kind.SCHEDULING, Kind.STARTING, Kind.WAITING, Kind.FAILED)
 
 

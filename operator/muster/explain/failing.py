@@ -63,7 +63,7 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "PodDeleted",
         r"^(?:PodDeleted|ReplicaLost|Disrupted)",
         "{subject} was deleted, but not by Muster: {message}",
-        "find out who deletes pods of this namespace; the job resumes",
+        "look for a user or program that deletes pods of this namespace; the job resumes",
     ),
 )
 

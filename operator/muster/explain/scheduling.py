@@ -97,7 +97,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "QueueStopped",
         r"(?P<what>LocalQueue|ClusterQueue) (?P<name>\S+) is (?:inactive|stopped)",
         "{what} {name} admits no jobs now",
-        "ask who runs the queue: kubectl describe shows its stopPolicy, and flavors and admission checks that it lacks",
+        "ask the owner of the queue: kubectl describe shows its stopPolicy, and flavors and admission checks that it lacks",
     ),
     (
         "QuotaNeverFits",

@@ -1,4 +1,4 @@
-"""What `muster explain` looks at: plain JSON objects, as the API server has them."""
+"""The input of `muster explain`: plain JSON objects, as the API server returns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A job and what surrounds it, at one time."""
+    """A job and the objects around it, at one time."""
 
     now: datetime
     """Time of the snapshot, by the clock of the reader."""
@@ -22,14 +22,14 @@ class Snapshot:
     events: tuple[Object, ...] = ()
     """Events of the namespace that are about the job, its pods or its claims."""
     nodes: tuple[Object, ...] | None = ()
-    """Nodes. None: the user may not read them."""
+    """Nodes. None if the user may not read them."""
     claims: tuple[Object, ...] | None = ()
-    """The PersistentVolumeClaims of the namespace. None: the user may not read them."""
+    """The PersistentVolumeClaims of the namespace. None if the user may not read them."""
     quotas: tuple[Object, ...] | None = ()
-    """The ResourceQuotas of the namespace. None: the user may not read them."""
+    """The ResourceQuotas of the namespace. None if the user may not read them."""
     policies: tuple[Object, ...] | None = ()
-    """The NetworkPolicies of the namespace. None: the user may not read them."""
+    """The NetworkPolicies of the namespace. None if the user may not read them."""
     spec_fields: frozenset[str] | None = None
-    """The fields of `spec` that the cluster's definition has. None: unknown."""
+    """The fields of `spec` that the cluster's definition has. None if unknown."""
     unreadable: tuple[str, ...] = ()
     """What the user may not read, such as `nodes`."""

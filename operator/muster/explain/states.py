@@ -1,4 +1,4 @@
-"""What a snapshot shows that no text says: states, ages, and comparisons. The evidence is of Source.STATE. Pure."""
+"""Evidence that no text contains: states, ages, and comparisons. The evidence is of Source.STATE. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PULL_SECONDS = 30.0
 REPORT_SECONDS = 120.0
 FIRST_STEP_SECONDS = 120.0
 STUCK_SECONDS = 30.0
-SHARE = 0.15  # of a job's time that counts as much
+SHARE = 0.15  # a larger share of a job's time counts as a problem
 _UNITS = {
     "": 1.0,
     "n": 1e-9,
@@ -264,7 +264,7 @@ def _inputs(status: dict[str, Any]) -> Iterator[Evidence]:
 
 
 def _policies(snapshot: Snapshot) -> Iterator[Evidence]:
-    """Policies that others made and that select the job's pods."""
+    """Policies of other owners that select the job's pods."""
     name = snapshot.job["metadata"]["name"]
     labels = {JOB_NAME_LABEL: name} | ((snapshot.pods[0]["metadata"].get("labels") or {}) if snapshot.pods else {})
     for policy in snapshot.policies or ():
@@ -281,7 +281,7 @@ def _avoided(snapshot: Snapshot) -> Iterator[Evidence]:
 
 
 def _storage(snapshot: Snapshot) -> Iterator[Evidence]:
-    """The chart may give storage to jobs that name none. Their pods then mount it."""
+    """Whether the pods mount storage. The chart may give storage to jobs that name none."""
     has_own = bool((snapshot.job["spec"].get("checkpoint") or {}).get("storage"))
     containers = [each for pod in snapshot.pods for each in pod["spec"].get("containers") or ()]
     variables = {variable.get("name") for each in containers for variable in each.get("env") or ()}
@@ -323,7 +323,7 @@ def _age(obj: Object, snapshot: Snapshot) -> float:
 
 
 def _requests(pod: Object) -> dict[str, float]:
-    """What the containers of a pod ask for together. A limit counts as the request where there is none."""
+    """The sum of the requests of a pod's containers. A container without a request counts with its limit."""
     total: dict[str, float] = {}
     for container in pod["spec"].get("containers") or ():
         resources: dict[str, Any] = container.get("resources") or {}

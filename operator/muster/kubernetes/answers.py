@@ -27,7 +27,7 @@ from muster.control.errors import (
 )
 
 DEPTH = 200
-"""Levels that remain of an answer that is too deep. Admission allows far fewer, so it still notices and reports the depth."""
+"""Levels that remain of an answer that is too deep. Admission allows far fewer levels, so it still detects and reports the depth."""
 
 LONGEST_RETRY_SECONDS = 60.0
 """The longest wait that an answer can ask for. A proxy must not stop the operator for an hour."""

@@ -22,7 +22,8 @@ from muster.kubernetes.election import Requests
 
 LIFE = timedelta(days=3650)
 LEAST_LEFT = timedelta(days=365)
-"""If less than this is left at a start, the operator creates a new one. Pods with the old one cannot report until they are replaced."""
+"""The least validity that is left at a start. Below it, the operator creates a new certificate. Pods with the old one cannot report until
+they are replaced."""
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
@@ -43,12 +44,12 @@ class Certificate:
         return context
 
     def serves(self, host: str, now: datetime) -> bool:
-        """Whether it is valid for this host, and for at least LEAST_LEFT."""
+        """Whether the certificate is valid for this host, and for at least LEAST_LEFT."""
         try:
             parsed = x509.load_pem_x509_certificate(self.certificate.encode())
             names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
             self.context()
-        except (ValueError, x509.ExtensionNotFound, OSError):  # somebody else has written other data
+        except (ValueError, x509.ExtensionNotFound, OSError):  # another client has written other data
             return False
         return host in names and parsed.not_valid_after_utc - now > LEAST_LEFT
 
@@ -79,7 +80,7 @@ def new_certificate(host: str, now: datetime) -> Certificate:
 async def load_or_create(requests: Requests, namespace: str, *, secret: str, host: str, now: datetime) -> Certificate:
     """The certificate in the Secret. If that is not valid, creates a new one and writes it to the Secret.
 
-    Raises ClusterError, for example if the Secret is missing, and ConflictError if somebody else has just written it.
+    Raises ClusterError, for example if the Secret is missing, and ConflictError if another client has just written it.
     """
     path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
     stored = await requests.request("GET", path)

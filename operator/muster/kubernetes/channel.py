@@ -29,9 +29,9 @@ from muster.render.addresses import addresses_of
 from muster_contract.reports import Reply, Report
 
 GATHER_SECONDS = 0.05  # how long reports of supervisors whose processes have ended are gathered; a recovery depends on them
-PROGRESS_SECONDS = 5.0  # the same for reports with progress only
+PROGRESS_SECONDS = 5.0  # how long reports with progress only are gathered
 STANDSTILLS = (DEFAULT_POLICY.shortest_standstill_seconds, DEFAULT_POLICY.standstill_seconds)
-"""A replica that stands still for so many seconds may have lost a peer. The first is the limit if reports come regularly."""
+"""Seconds without progress after which a replica may have lost a peer. The first value applies if reports come regularly."""
 
 
 class ClusterChannel:
@@ -81,7 +81,7 @@ class ClusterChannel:
         return self._listener.connections
 
     def _job_of(self, uid: str) -> Object | None:
-        """The job that controls the pod. Labels of a pod prove nothing, because everybody who may create pods may set them."""
+        """The job that controls the pod. Its labels prove nothing, because every user who may create pods may set them."""
         child = self._store.child(uid)
         job = self._store.job(child.key) if child is not None else None
         return job if child is not None and job is not None and child.owner == job["metadata"]["uid"] else None
@@ -92,7 +92,7 @@ class ClusterChannel:
             raise RefusedReportError(404, "pod", f"pod {uid} is not a replica of a job of this operator")
         status = obj.get("status") or {}
         attempt = int(status.get("attempt", 0))
-        if report.attempt > attempt + 1 and status.get("attempts"):  # somebody cleared the status if it has none
+        if report.attempt > attempt + 1 and status.get("attempts"):  # a status without attempts was cleared
             raise RefusedReportError(400, "attempt", f"attempt: {report.attempt} has not begun, the job is at attempt {attempt}")
         if report.attempt == attempt and not report.waiting and not report.inputs and not _is_over(status):
             return Reply(attempt=attempt, grace_seconds=0.0)  # the common case: the job need not be parsed

@@ -12,9 +12,9 @@ from muster.render.gang import PLURAL, SCHEDULERS, GangScheduler
 
 
 async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str]) -> tuple[str, ...]:
-    """Those of the API groups that serve their PodGroup, in the same order. Raises ClusterError.
+    """The API groups that serve their PodGroup, in the same order. Raises ClusterError.
 
-    A cluster without any of them gets one request.
+    A cluster without any of these groups gets one request.
     """
     if not groups:
         return ()

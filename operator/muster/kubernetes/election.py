@@ -64,7 +64,7 @@ class Times:
 
     @property
     def look(self) -> float:
-        """Between two reads by a candidate, and between two tries of a holder after a failure."""
+        """Seconds between two reads by a candidate, and between two tries of a holder after a failure."""
         return self.duration / 8
 
 
@@ -78,7 +78,7 @@ class _Sighting:
 
 
 class Lease:
-    """One candidate for one lease. `identity` must be unique. `ready` returns whether it may take the lease."""
+    """One candidate for one lease. `identity` must be unique. `ready` returns whether the candidate may take the lease."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Lease:
 
     @property
     def valid(self) -> bool:
-        """Whether no other candidate can have taken the lease yet. The holder may write only then. Safe to read from any thread."""
+        """Whether no other candidate can have taken the lease yet. If false, the holder must not write. Safe to read from any thread."""
         renewed = self._renewed
         return renewed is not None and time.monotonic() - renewed < self._times.valid
 

@@ -1,7 +1,7 @@
 """Every metric of the operator: name, type, meaning and labels. docs/reference/metrics.md is generated from this list.
 
-Names follow the conventions of Prometheus (unit as a suffix, `_total` for counters). Those of the queue are the ones of client-go, so
-existing dashboards work. No label is called `job` or `namespace`, because Prometheus puts those on every series that it scrapes.
+Names follow the conventions of Prometheus (unit as a suffix, `_total` for counters). The names of queue metrics are those of client-go, so
+existing dashboards work. No label is called `job` or `namespace`, because Prometheus adds these labels to every series that it scrapes.
 """
 
 from __future__ import annotations

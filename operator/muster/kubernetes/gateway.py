@@ -180,7 +180,7 @@ class Gateway:
 
     @property
     def job_folders(self) -> list[str]:
-        """The same for jobs."""
+        """The paths of all jobs that this installation manages."""
         return self.folders(_JOBS, PLURAL)
 
     async def _everywhere(

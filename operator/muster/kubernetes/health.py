@@ -1,7 +1,7 @@
 """Whether the operator is alive and ready, and the HTTP servers of /healthz, /readyz and /metrics.
 
-They answer from the start, on standby operators too. /metrics shows the namespaces and jobs of all users. It uses HTTPS, and needs a token
-of a user with the right to get that URL.
+The servers answer from the start, on standby operators too. /metrics shows the namespaces and jobs of all users. So it uses HTTPS, and
+needs a token of a user with the right to get that URL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SILENT_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)
 
 
 class Health:
-    """Answers the probes with the problem as a sentence, or None if there is none.
+    """Answers the probes. The answer is a sentence about the problem, or None if there is none.
 
     `is_listed` returns whether jobs and pods have been listed. `lacks_channel` returns whether this operator leads without a running
     channel.
@@ -45,7 +45,7 @@ class Health:
         self._lacks_channel = lacks_channel
 
     def sick(self) -> str | None:
-        """A problem that only a restart solves."""
+        """A problem that only a restart solves. None if there is none."""
         seconds = self._queue.longest_work()
         if seconds > STUCK_SECONDS:
             return f"a pass over a job has taken {seconds:.0f} s"

@@ -1,8 +1,8 @@
 """The series that each job has of its own in `/metrics`, while it has not ended.
 
-Tenants decide how many jobs there are, so the number of jobs with series is limited: per namespace, and in total. The oldest jobs come
-first, so that a flood of new jobs takes no series from those that run. A status comes from the API server, and users with rights to it may
-write nonsense: what is not of the expected type has no series.
+Tenants decide how many jobs there are, so the number of jobs with series is limited per namespace and in total. The oldest jobs come first,
+so that a flood of new jobs takes no series from running jobs. Users with rights to a status may write nonsense into it, so a value of an
+unexpected type has no series.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_NAMESPACES = 500
 MOST_UNREADABLE = 100
 
 _PARTS = ("queued", "starting", "unreported", "productive", "checkpoint", "redone", "recovering", "suspended")
-_REASONS = tuple(reason.value for reason in Reason)  # tuples, because a value that is looked up in them may be a list
+_REASONS = tuple(reason.value for reason in Reason)  # tuples, because a looked-up value may be an unhashable list
 _CLASSES = tuple(each.value for each in FailureClass)
 
 Labels = tuple[str, ...]

@@ -1,6 +1,6 @@
 """Runs the operator under kopf, which starts it, logs it in, handles signals and stops it.
 
-kopf watches nothing here: no jobs, peers, namespaces or definitions. `watches.py` explains why.
+kopf watches no jobs, peers, namespaces or definitions here. `watches.py` explains why.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from muster.kubernetes.credentials import load_configuration
 
 
 class _Pauses:
-    """Endless pauses, in seconds, between the retries of a request by kopf. By default, kopf gives up and ends the operator after a minute
-    of 503, which a load balancer answers while the API server is away."""
+    """Endless pauses, in seconds, between the retries of a request by kopf. By default, kopf ends the operator after a minute of status
+    503. A load balancer answers with this status while the API server is down."""
 
     def __iter__(self) -> Iterator[float]:
         return chain((1.0, 1.0, 2.0, 3.0), repeat(5.0))
@@ -58,7 +58,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 
 async def _connection() -> kopf.ConnectionInfo:
-    """kopf calls this again when the API server refuses the token, because a pod's token changes within an hour."""
+    """The credentials. kopf calls this again when the API server refuses the token, because a pod's token changes within an hour."""
     configuration = await load_configuration()
     scheme, _, token = (await configuration.get_api_key_with_prefix("BearerToken") or "").partition(" ")
     return kopf.ConnectionInfo(

@@ -57,7 +57,7 @@ class Parts:
 
 
 class Leader:
-    """`certificate` is that of the channel. None if this operator has no address, so that supervisors cannot reach it."""
+    """`certificate` is that of the channel. It is None if this operator has no address, so that supervisors cannot reach it."""
 
     def __init__(
         self, configuration: Configuration, pod: OperatorPod, gateway: Gateway, *, parts: Parts, certificate: Certificate | None
@@ -114,8 +114,8 @@ class Leader:
         queue.open(urgent=self._reconciler.recovers)
         if self._certificate is not None:
             await self._channel.start(self._configuration.coordination.port, self._certificate.context())
-        await self._discover()  # jobs that started before would have no gang
-        await self._list_presets()  # jobs that name one would not be valid
+        await self._discover()  # without this, jobs would start without a gang
+        await self._list_presets()  # without this, jobs with a preset would not be valid
         self._look_at_all_jobs()
         queue.start(self._reconciler.reconcile)
         async with asyncio.TaskGroup() as tasks:
@@ -130,7 +130,7 @@ class Leader:
             tasks.create_task(self._keep_listing_presets())
 
     def _workloads(self) -> list[Watch]:
-        """The watches of the Workloads of jobs. A change is a reason for a pass, which reads the Workload."""
+        """The watches of the Workloads of jobs. A change causes a pass, which reads the Workload."""
 
         def changed(kind: str, obj: Object) -> None:
             self._parts.queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
@@ -194,7 +194,7 @@ class Leader:
             await self._list_presets()
 
     async def _stay_reachable(self) -> None:
-        """Points the Service of the channel at this pod, again and again, in case somebody changes it."""
+        """Points the Service of the channel at this pod again and again, in case another client changes it."""
         coordination = self._configuration.coordination
         while True:
             try:

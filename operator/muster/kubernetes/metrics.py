@@ -1,4 +1,4 @@
-"""The counters and durations of the operator, on `prometheus_client`. `families` has their names."""
+"""The counters and durations of the operator, on `prometheus_client`. `families` defines their names."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ class Metrics:
         self._pass_errors.labels(type(error).__name__).inc()
 
     def count_request(self, verb: str, status: int) -> None:
-        """The API server answered a request with `status`; 0: it did not answer."""
+        """Counts an answer of the API server with this status. 0 means no answer."""
         self._requests.labels(verb, str(status)).inc()
 
     def count_refusal(self, reason: str) -> None:
-        """The channel refused a report or a connection."""
+        """Counts a refused report or connection of the channel."""
         self._refusals.labels(reason).inc()
 
     def count_change(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
-        """The status of a job was written: failures, restarts, recoveries, the first start and the end that it adds."""
+        """Counts what a written status adds: failures, restarts, recoveries, the first start and the end."""
         for change in attempt_changes(old, new):
             self._count_attempt(change)
         if new.start_time and not old.start_time:

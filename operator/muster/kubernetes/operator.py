@@ -93,7 +93,7 @@ class Operator:
 
     @property
     def superseded(self) -> bool:
-        """Whether it ended because another operator leads."""
+        """Whether this operator ended because another operator leads."""
         return self._election.lost
 
     def _is_listed(self) -> bool:

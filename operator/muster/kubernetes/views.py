@@ -40,10 +40,10 @@ _LAST_LINES = 3
 _DEVICES_NAMED = 4
 _LONGEST_DEVICE = 200
 _CLAIM_PREFIX = "claim:"
-"""Of the resource's name, if the device comes from a ResourceClaim. Its identifier is then driver/pool/device."""
+"""The resource name of a device from a ResourceClaim begins with this. Its identifier is then driver/pool/device."""
 _MOST_DIGITS = 9
 _EVERYDAY = frozenset({"ContainerCreating", "PodInitializing"})
-"""Reasons for which every container waits once. To show them would only make the status flicker."""
+"""Reasons that every waiting container has once. If Muster showed them, the status would flicker."""
 
 
 def child_of(pod: Object) -> Child | None:
@@ -210,7 +210,7 @@ def _placement_time(status: Mapping[str, Any]) -> datetime | None:
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:
-    """Whether its scheduler has found no node. A nominated node says that it has one since, or that it makes room there."""
+    """Whether the scheduler found no node for the pod. A nominated node means that it has found one since, or that it makes room there."""
     unscheduled = _condition(status, "PodScheduled", holds="False") or {}
     return unscheduled.get("reason") == "Unschedulable" and not status.get("nominatedNodeName")
 

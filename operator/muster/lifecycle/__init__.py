@@ -1,1 +1,2 @@
-"""The lifecycle core: (job, what is observed, now) -> (status, actions). Pure; one file per policy, `decide.py` lists them."""
+"""The lifecycle core: (job, what is observed, now) -> (status, actions). It is pure. Each policy has its own file, and `decide.py` calls
+all of them."""

@@ -23,12 +23,12 @@ class CreateReplica:
     index: int
     attempt: int
     standby: bool = False
-    """It waits outside the world until a later world takes it in."""
+    """Whether the replica waits outside the world until a later world takes it in."""
 
 
 @dataclass(frozen=True)
 class DeleteReplica:
-    """Delete the object with this uid and no other. `grace_seconds` None: the pod's own grace period; 0: at once."""
+    """Delete the object with this uid and no other. `grace_seconds` is None for the grace period of the pod, or 0 to delete at once."""
 
     name: str
     uid: str
@@ -37,7 +37,7 @@ class DeleteReplica:
 
 @dataclass(frozen=True)
 class LookLive:
-    """Come back at once with a live observation: what is next depends on whether a replica is gone."""
+    """Decide again at once, with a live observation, because the next actions depend on whether a replica is gone."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,16 @@ Action = EnsureService | CreateReplica | DeleteReplica | LookLive | DeleteJob
 
 
 def deletion(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
-    """Deletes the replica, unless it is already being deleted. An empty pod does not wait for its node, which would take seconds."""
+    """The actions that delete the replica. There are none if its deletion was requested before.
+
+    An empty pod gets no grace period, because the node would take seconds to confirm its end.
+    """
     return (DeleteReplica(view.name, view.uid, 0 if view.empty else grace_seconds),) if view.deleting is None else ()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The status to write, then what to do, and when to look again even if nothing happens."""
+    """The status to write, the actions to carry out after that, and the time to decide again if nothing happens before."""
 
     status: TrainingJobStatus
     actions: tuple[Action, ...] = field(default=())

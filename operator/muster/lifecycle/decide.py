@@ -1,4 +1,4 @@
-"""The lifecycle of a job in three stages: facts, transition, presentation; and when to look again."""
+"""Decides about a job in three stages: facts, transition, presentation. Also decides when to look at the job again."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from muster.lifecycle.transition.transition import must_look_live, transition
 def decide(
     job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
 ) -> Decision:
-    """The status that the job should have, and the actions to carry out. Pure, and a fixpoint: if the status is written, the actions are
-    carried out and nothing else happens, the next call returns the same status and no action.
+    """The status that the job should have, and the actions to carry out. The function is pure and reaches a fixpoint: after the status is
+    written and the actions are carried out, the next call returns the same status and no action, unless something else has happened.
 
-    `observed` holds replicas of this very job (by uid) only. `problems` is what admission rejects in the spec: nothing is created for such
-    a job, and what runs goes on. docs/architecture/operator.md, "Writes", says what the caller must do.
+    `observed` holds only replicas of this job, selected by its uid. `problems` are the reasons for which admission rejects the spec. Muster
+    creates nothing for such a job, and its running replicas go on. docs/architecture/operator.md, "Writes", lists the duties of the caller.
     """
     old = job.status
     if job.spec.managed_by != policy.controller:
@@ -54,8 +54,8 @@ def decide(
 
 
 def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: str) -> TrainingJobStatus:
-    """The status of a job that was not watched, updated once from the traces of its replicas. Its attempt ends as if suspended at
-    `now`, the time of its last event. The time after that does not count as training time."""
+    """The status of a job that no operator watched, updated once from the traces of its replicas. Its attempt ends as if the job was
+    suspended at `now`, the time of the last event of the job. The time after that does not count as training time."""
     old = job.status
     facts = read(job, observed, now)
     facts = replace(facts, now=max(now, booked_until(old, facts)))
@@ -66,8 +66,8 @@ def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: s
 def _of_deleted_job(job: TrainingJob, observed: Observed) -> tuple[Action, ...]:
     """Deletes the pods of a job that is being deleted.
 
-    The garbage collector does that only once the job is gone, and a finalizer of the user can hold it back for ever. A deletion with
-    `--cascade=orphan` keeps the pods.
+    The garbage collector deletes pods only when the job is gone, and a finalizer of the user can delay that without limit. If the user
+    deletes the job with `--cascade=orphan`, the pods stay.
     """
     if ORPHAN_FINALIZER in job.metadata.finalizers:
         return ()
@@ -75,7 +75,7 @@ def _of_deleted_job(job: TrainingJob, observed: Observed) -> tuple[Action, ...]:
 
 
 def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_write: datetime | None) -> datetime | None:
-    """The earliest time at which time alone changes something. `next_write`: when figures that are held back may be written."""
+    """The earliest time at which a decision changes without an event. `next_write` is when postponed figures may be written."""
     if isinstance(state, Ended):
         times = clean_up.wake_times(status, facts)
     else:

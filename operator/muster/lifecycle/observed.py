@@ -1,4 +1,4 @@
-"""What the lifecycle core sees: plain frozen data, which the caller makes from pods or from local processes."""
+"""The input of the lifecycle core: plain frozen data, which the caller makes from pods or from local processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaView:
-    """One replica that exists, or whose pod object still does."""
+    """A replica whose pod, or local process, still exists."""
 
     name: str
     uid: str
@@ -39,53 +39,55 @@ class ReplicaView:
     phase: ReplicaPhase
     created: datetime
     suffix: int | None = None
-    """The number at the end of its name, if it has a new one because the pod before it does not answer."""
+    """The number at the end of the pod's name. Present if an earlier pod of this replica does not answer, so that this one has a new
+    name."""
     finished: datetime | None = None
-    """When its trainer container ended."""
+    """When the trainer container of the replica ended."""
     deleting: datetime | None = None
-    """When its deletion was requested. This is a pod's deletionTimestamp less its grace period."""
+    """When the deletion of the pod was requested: its deletionTimestamp less its grace period."""
     due: datetime | None = None
-    """The end of its grace period, once its deletion was requested: a pod's deletionTimestamp."""
+    """The end of the grace period of a pod whose deletion was requested: its deletionTimestamp."""
     exit_code: int | None = None
-    """Of the trainer container; 128+n for signal n."""
+    """Exit code of the trainer container; 128+n for signal n."""
     last_words: LastWords | None = None
     report: Report | None = None
     """The newest report of its supervisor."""
     inputs: tuple[InputProgress, ...] = ()
-    """What its fetcher reports. Empty once its supervisor reports."""
+    """What the fetcher of the inputs reports. Empty after the supervisor has reported."""
     fetch_failed: bool = False
-    """Whether its fetcher failed, so that its trainer container never ran. `last_words` are then those of the fetcher."""
+    """Whether the fetcher failed, so that the trainer container never ran. Then `last_words` are those of the fetcher."""
     reported: datetime | None = None
-    """When that report came."""
+    """When the newest report came."""
     missed_seconds: float = 0.0
-    """For how long since then the operator may have missed reports, because none came from any replica."""
+    """For how many seconds after that report the operator may have missed reports, because none came from any replica."""
     disruption: str | None = None
-    """Reason of a DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
+    """The reason of the pod's DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
     reason: str = ""
-    """The pod's own reason (Evicted, NodeLost, Shutdown, ...) or, while Pending, its container's (ImagePullBackOff, ...)."""
+    """The reason of the pod (Evicted, NodeLost, Shutdown, ...) or, while it is Pending, of its container (ImagePullBackOff, ...)."""
     message: str = ""
     waits_for: str = ""
-    """While Pending: reason and cause in one short sentence for users (`explain.brief`). Empty if the cause is unknown."""
+    """While Pending: the reason and cause in one short sentence for users (`explain.brief`). Empty if the cause is unknown."""
     oom_killed: bool = False
     unhealthy_devices: tuple[str, ...] = ()
-    """Devices of its trainer container that its node reports as unhealthy: resource, identifier and what is known of the cause."""
+    """Devices of the trainer container that the node reports as unhealthy: resource, identifier, and the cause as far as the node reports
+    one."""
     node: str = ""
     placed: datetime | None = None
-    """When its pod was bound to that node. None: unknown, or it has none."""
+    """When the pod was bound to the node. None if it has no node, or if the time is unknown."""
     unschedulable: bool = False
     """Whether the scheduler says that it finds no node for the pod."""
     standby: bool = False
-    """It was created to wait outside the world until a world takes it in."""
+    """Whether the replica was created to wait outside the world until a world takes it in."""
     form: str = ""
     """A digest of the pod's template; empty if unknown."""
     lingers: bool = False
-    """Its trainer container has ended and a side-car still runs, so it still holds its node's resources."""
+    """Whether the trainer container has ended while a side-car still runs, so that the pod still uses resources of its node."""
     empty: bool = False
-    """Its node reports that none of its containers runs, so nothing is left to end."""
+    """Whether the node reports that no container of the pod runs, so that nothing is left to end."""
     excluded_nodes: tuple[str, ...] = ()
-    """Nodes that its pod may not go to, because pods that do not answer were on them."""
+    """Nodes that the pod may not go to, because pods that do not answer were on them."""
     spent: bool = False
-    """Its last words say that its processes have ended, and its supervisor waits for the next attempt."""
+    """Whether the last words say that the processes have ended, and the supervisor waits for the next attempt."""
 
     @property
     def over(self) -> bool:
@@ -94,7 +96,7 @@ class ReplicaView:
 
     @property
     def stays(self) -> bool:
-        """Whether it runs and its end was not requested."""
+        """Whether the replica runs and its end was not requested."""
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 
     @property
@@ -112,7 +114,7 @@ class ClaimView:
     """The PersistentVolumeClaim that holds a job's checkpoints."""
 
     access_modes: tuple[str, ...] = ()
-    """Empty: there is no such claim."""
+    """Name of the claim. Empty if there is no such claim."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,9 @@ class QuotaView:
     message: str = ""
     """Why it may not."""
     workers: int | None = None
-    """Of an elastic job that is admitted: for how many workers there is quota. None: for all that the spec asks for."""
+    """The number of workers for which an admitted elastic job has quota. None if there is quota for all that the spec asks for."""
     position: QueuePosition | None = None
-    """Where it waits. None if that is unknown."""
+    """Where the job waits. None if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -143,23 +145,23 @@ class Observed:
 
     replicas: tuple[ReplicaView, ...] = ()
     live: bool = True
-    """False when this comes from a cache: then a missing replica proves nothing. True also promises that the job is no older than the
-    replicas. A caller with a cached job does nothing until a write of its status, or a read, has proved that it is current."""
+    """False if the observation comes from a cache. Then a missing replica proves nothing. True also means that the job is at least as new
+    as the replicas. A caller with a cached job does nothing until a write of its status, or a read, proves that the job is current."""
     service: bool = False
     """Whether the headless service exists."""
     refused: str = ""
-    """The message with which the API server refuses to create a replica or the service (quota, admission); empty if it does not."""
+    """The message with which the API server refuses to create a replica or the service (quota, admission). Empty if there is no refusal."""
     refusal: str = ""
     """The cause of `refused` in one short sentence for users. Empty if it is unknown."""
     claim: ClaimView | None = None
-    """None: the job has none, or the caller did not read it."""
+    """The claim for checkpoints. None if the job has none, or if the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
     hears: bool = False
-    """Whether supervisors must report to the caller. Otherwise silence proves nothing, as in a local run."""
+    """Whether supervisors must report to the caller. If not, as in a local run, silence proves nothing."""
     gap_seconds: float | None = None
-    """The longest time between two reports of one replica that trains, of all jobs, lately. None: unknown."""
+    """The longest recent time between two reports of one training replica, over all jobs. None if unknown."""
     report_delay_seconds: float = 0.0
-    """By how much reports come later than usual, because so many supervisors report."""
+    """Seconds by which reports are late because very many supervisors report."""
     quota: QuotaView | None = None
-    """None: no queue holds the job."""
+    """What the queue says. None if no queue holds the job."""

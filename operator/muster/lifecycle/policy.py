@@ -14,8 +14,8 @@ _MOST_DOUBLINGS = 30
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds before the next attempt: none after the first `free` failures in a row without progress, then `first`, doubled by each
-    further failure, up to `longest`."""
+    """Seconds before the next attempt. There is no pause after the first `free` failures in a row without progress. Then the pause is
+    `first`, and each further failure doubles it, up to `longest`."""
 
     first: float
     longest: float
@@ -29,7 +29,7 @@ class Delays:
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
     {
-        # a drain takes the pods of a world one by one; further preemptions before any step are a loop
+        # a drain removes the pods of a world one by one; further preemptions before any step are a loop
         FailureClass.PREEMPTION: Delays(1, 60, free=2),
         # most infrastructure failures do not last, and a whole recovery takes little more than a second
         FailureClass.INFRASTRUCTURE: Delays(1, 60, free=1),
@@ -47,17 +47,17 @@ class Policy:
     progress_seconds: float = 30
     """The shortest time between two writes of a status in which only figures have changed."""
     acknowledge_seconds: float = 15
-    """How long a kept replica may take to end the processes of the attempt before. Then it is replaced."""
+    """How long a replica that the next attempt keeps may take to end its old processes. Then Muster replaces the replica."""
     look_seconds: float = 5
     """The time between two live observations, if a replica must be gone and no event has reported that."""
     evaluator_seconds: float = 30
-    """How long after its failure an evaluator is created again."""
+    """How long after the failure of an evaluator Muster creates it again."""
     arrival_seconds: float = 30
-    """How long after its creation a pending replica that has a node is still expected, even if `shrinkAfterSeconds` is shorter."""
+    """How long after its creation Muster expects a pending replica that has a node, even if `shrinkAfterSeconds` is shorter."""
     lasting_seconds: float = 600
     """An attempt of a program that reports no steps counts as progress if its processes ran this long."""
     node_seconds: float = 3600
-    """How long a node is avoided after an attempt has failed on it for the second time, or once because of a device."""
+    """How long Muster avoids a node after an attempt has failed on it for the second time, or once because of a device."""
     device_seconds: float = 10
     """How long a device must be unhealthy to end the attempt of the replica that has it."""
     stopped_seconds: float = 60
@@ -65,32 +65,33 @@ class Policy:
     silence_seconds: float = 8
     """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
     shortest_silence_seconds: float = 3
-    """The same if reports come regularly, as they do in a cluster that is not too busy."""
+    """The lower limit for `silence_seconds`. It applies if reports come regularly, as they do in a cluster that is not too busy."""
     silence_gaps: float = 4
-    """Between these two limits, it is this many times the longest gap between two reports of one supervisor lately. The next two times
-    become shorter in proportion."""
+    """Between these two limits, the time is this many times the longest recent gap between two reports of one supervisor.
+    `acknowledgement_silence_seconds` and `standstill_seconds` become shorter in proportion."""
     acknowledgement_silence_seconds: float = 5
-    """The same once the attempt is over. A supervisor that lives then acknowledges the next one."""
+    """How long a supervisor may go without a report after the attempt is over. A live supervisor acknowledges the next attempt in this
+    time."""
     standstill_seconds: float = 5
-    """How long the peers of a silent replica stand still, at least, before they count as stopped by its loss."""
+    """How long, at least, the peers of a silent replica stand still before Muster concludes that its loss stopped them."""
     shortest_standstill_seconds: float = 2.5
-    """The same if less silence is enough."""
+    """The lower limit for `standstill_seconds`. It applies if reports come regularly."""
     standstill_steps: float = 3
-    """The same in steps of the job, if that is longer."""
+    """The standstill of the peers in steps of the job, if that is longer."""
     standstill_saves: float = 3
-    """How many times the duration of a save is added to it while the peers save."""
+    """How many times the duration of a save is added to the standstill while the peers save."""
     unplaced_seconds: float = 20
     """How long a pod may wait for a node although it excludes nodes that it could go to again."""
     split_seconds: float = 5
-    """How long a gang that starts may have only a part of its nodes. It counts from the last pod that got one."""
+    """How long a gang that starts may have only a part of its nodes, counted from the last pod that got a node."""
     split_kept_seconds: float = 60
-    """The same if pods of the attempt before are among those with a node: a lost node is often replaced soon."""
+    """The same limit if pods of the attempt before are among the pods with a node, because a lost node is often replaced soon."""
     overdue_seconds: float = 10
     """How long after its grace period a replica that still exists proves that its node does not answer."""
     stuck_seconds: float = 60
-    """How long after its grace period a replica is removed by force, if fences keep its processes from doing harm."""
+    """How long after its grace period Muster removes a replica by force, if fences keep its processes from doing harm."""
     stuck_unfenced_seconds: float = 300
-    """The same for a user's own program, which no fence stops."""
+    """The same limit for a program of the user, which no fence stops."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
     controller: str = CONTROLLER

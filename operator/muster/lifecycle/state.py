@@ -14,12 +14,12 @@ class Open:
 
     record: AttemptRecord
     provisional: AttemptRecord | None = None
-    """The failure of an earlier attempt, if later reports may still correct its class."""
+    """The earlier attempt whose failure later reports may still correct. None if there is none."""
 
 
 @dataclass(frozen=True)
 class Provisional:
-    """The newest attempt has failed and no other follows it yet, because later reports may still correct its class."""
+    """The newest attempt has failed and no other has begun, because later reports may still correct its class."""
 
     record: AttemptRecord
 
@@ -30,16 +30,16 @@ class Provisional:
 
 @dataclass(frozen=True)
 class Settled:
-    """No attempt is open, and the end of the newest one is final."""
+    """No attempt is open, and the reason for the end of the newest one is final."""
 
     record: AttemptRecord | None = None
-    """None: there was no attempt yet."""
+    """The newest attempt. None if there was none yet."""
     provisional: None = None
 
 
 @dataclass(frozen=True)
 class Suspended:
-    """No attempt is open, because the user wants none, or because the queue of the job has taken its quota back."""
+    """No attempt is open, because the user suspended the job, or because its queue has taken the quota back."""
 
     record: AttemptRecord | None = None
     provisional: AttemptRecord | None = None
@@ -68,13 +68,13 @@ class Verdict:
     reason: Reason
     message: str
     attempt: int | None = None
-    """The failed attempt that it is about; None: a deadline."""
+    """The number of the failed attempt that caused the verdict. None for a deadline."""
     at_once: bool = False
-    """Whether no later report can change it."""
+    """Whether no later report can change the verdict."""
 
 
 def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
-    """`suspend`: what the spec says."""
+    """The state of a job with this status. `suspend` is the field of the spec."""
     if status.phase.final:
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
         end = status.condition(kind)
@@ -114,18 +114,18 @@ def newest_ended(status: TrainingJobStatus) -> AttemptRecord | None:
 
 
 def is_held_back(status: TrainingJobStatus, now: datetime) -> bool:
-    """Whether the back-off before the newest attempt is not over."""
+    """Whether the back-off before the newest attempt still lasts."""
     return status.next_attempt_time is not None and now < status.next_attempt_time
 
 
 def has_failed_without_successor(status: TrainingJobStatus) -> bool:
-    """Whether the newest attempt has failed and no other follows it so far."""
+    """Whether the newest attempt has failed and no other has begun."""
     record = newest(status)
     return record is not None and record.end_time is not None and record.failure_class is not None
 
 
 def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
-    """The failure that the job is recovering from: of the newest attempt, or of the one before it."""
+    """The failure that the job is recovering from: that of the newest attempt, or of the one before it."""
     return next((record for record in reversed(status.attempts[-2:]) if record.failure_class), None)
 
 

@@ -24,7 +24,7 @@ from muster.local.session import run_job
 from muster_contract.codes import ExitCode
 
 STOP = signal.SIGHUP
-"""Stops a run so that it saves. Unlike SIGTERM, it may come twice: the second one does not end the run at once."""
+"""Stops a run so that it saves. Unlike a second SIGTERM, a second signal of this kind does not end the run at once."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Request:
     job: dict[str, Any]
     """The data of a job file."""
     job_file: str
-    """Path of the job file, also if there is none: programs and modules are looked for in its folder."""
+    """Path of the job file, which need not exist. Its folder is searched for programs and modules."""
     directory: str
     """The run directory."""
     resume: bool

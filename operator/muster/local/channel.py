@@ -43,7 +43,7 @@ class LocalChannel:
         await self._listener.stop()
 
     def job_changed(self) -> None:
-        """Answers the held reports of replicas that can go on, because the status has changed."""
+        """Answers the held reports of replicas whose reply has changed with the status."""
         self._server.job_changed("")
 
     def write_token(self, path: Path, pod_uid: str) -> None:

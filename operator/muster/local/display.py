@@ -1,5 +1,5 @@
-"""Shows the progress of a run: a live panel in a terminal, plain lines elsewhere. It escapes control characters, because the logs of
-replicas may have some."""
+"""Shows the progress of a run: a live panel in a terminal, plain lines elsewhere. Escapes control characters, because the logs of replicas
+may contain them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_display(*, quiet: bool, clock: Callable[[], float]) -> Display:
 
 
 class PlainDisplay:
-    """PlainDisplay lines. Progress is shown when the phase changes and every few seconds, or never without `progress`."""
+    """Plain lines. Shows progress when the phase changes and every few seconds. Without `progress`, shows none."""
 
     def __init__(self, out: IO[str], clock: Callable[[], float], *, progress: bool = True) -> None:
         self._out: IO[str] | None = out
@@ -68,7 +68,7 @@ class PlainDisplay:
             if self._out is not None:
                 print(printable(text, keep="\n"), file=self._out, flush=True)
         except OSError:
-            self._out = None  # nothing reads the output any more; the run continues
+            self._out = None  # the reader of the output is gone; the run continues
 
     def close(self) -> None:
         return

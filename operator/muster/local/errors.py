@@ -1,4 +1,4 @@
-"""Errors that stop a local run. Each message says what is wrong, where it is, and what to do instead."""
+"""Errors that stop a local run. Each message says what is wrong and where, and what to do instead."""
 
 from __future__ import annotations
 

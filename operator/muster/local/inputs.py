@@ -69,7 +69,7 @@ class Fetcher:
         async for line in self._process.stdout:
             try:
                 state = parse(InputProgress, line)
-            except WireError:  # something that a library prints
+            except WireError:  # a line that a library prints
                 continue
             if state.name in states:
                 states[state.name] = state
@@ -83,7 +83,7 @@ class Fetcher:
         return status
 
     def stop(self) -> None:
-        """Ends the fetch. What it has is kept, and the next run continues from it."""
+        """Ends the fetch. The fetched data stays, and the next run continues from it."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 

@@ -42,12 +42,15 @@ class Launch:
     ignored: tuple[str, ...]
 
 
-def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], processes: int) -> Launch:
+def launch_of(
+    pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], processes: int, gpus: Mapping[str, str] | None = None
+) -> Launch:
     """The trainer container of the pod as a command on this machine.
 
     The environment has the host's variables without the names that Muster reserves, then those of the pod, then those in `local`. The pod
     may have a variable in another form, such as a folder inside a container; `local` overrides it only if the pod sets it. If
-    OMP_NUM_THREADS is not set, the `processes` of the world share the processors.
+    OMP_NUM_THREADS is not set, the `processes` of the world share the processors. `gpus` are the variables that give the replica its GPUs;
+    the pod may override them.
     """
     container = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
     environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in CONTAINER_ONLY}
@@ -55,6 +58,7 @@ def launch_of(pod: Mapping[str, Any], host: Host, *, local: Mapping[str, str], p
         "OMP_NUM_THREADS": str(max(1, host.cpus // max(1, processes))),
         **host.defaults,
         **{name: value for name, value in host.environ.items() if not is_reserved_env(name)},
+        **(gpus or {}),
         **environment,
         **{name: value for name, value in local.items() if name in environment or name not in _ONLY_IF_RENDERED},
     }

@@ -101,7 +101,7 @@ def success(job: TrainingJob, directory: Path) -> list[str]:
 
 
 def success_sentence(job: TrainingJob) -> str:
-    """Such as `digits succeeded, 100 steps, loss 0.1234, 1 restart, 42 s`."""
+    """A sentence such as `digits succeeded, 100 steps, loss 0.1234, 1 restart, 42 s`."""
     status = job.status
     parts = [f"{job.metadata.name} succeeded"]
     if status.progress is not None and status.progress.step:

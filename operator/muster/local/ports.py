@@ -1,9 +1,9 @@
 """The addresses of replicas on this machine: loopback, and a distinct free port for each port of each replica.
 
-Another program may take a free port before the training process listens on it, which takes seconds. On Linux, this process therefore
-keeps the ports bound for the whole attempt. A bound socket that does not listen shares its port with a socket that sets SO_REUSEADDR, as
-gRPC and torch's TCPStore do. The kernel does not give a bound port to programs that want any free port, and a second `muster run` sees
-that the port is in use.
+Another program may take a free port before the training process listens on it, which takes seconds. On Linux, this process therefore binds
+the ports for the whole attempt. A bound socket that does not listen shares its port with a socket that sets SO_REUSEADDR, as gRPC and
+torch's TCPStore do. The kernel does not assign a bound port to programs that request any free port, and a second `muster run` sees that the
+port is in use.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ProcessTable:
         replica.deleting = replica.deleting or self._now()
 
     def forget(self, replicas: Iterable[Replica]) -> None:
-        """Removes replicas from the table. They were to be deleted, have ended, and the lifecycle core has seen that."""
+        """Removes replicas from the table. They were stopped and have ended, and the lifecycle core has seen that."""
         for replica in replicas:
             self._replicas.pop(replica.identity.uid, None)
 
@@ -175,7 +175,7 @@ class ProcessTable:
         task.add_done_callback(self._tasks.discard)
 
     async def _await_end(self, replica: Replica) -> None:
-        """Waits for the replica's first process, as a container does, and then kills those that it has left behind."""
+        """Waits for the replica's first process, as a container does, and then kills the processes that it left."""
         code = await replica.process.wait()
         await asyncio.to_thread(sweep, REPLICA_MARK, replica.identity.uid, grace_seconds=0.0)
         replica.exit_code = code if code >= 0 else SIGNAL_BASE - code

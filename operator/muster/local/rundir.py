@@ -43,7 +43,7 @@ FIXED_FIELDS = (
 )
 """Fields that must not change within a run, because the training would not be the same."""
 _CLOCK_SECONDS = 2.0
-"""How far the clock of processes and that of files may differ."""
+"""Seconds by which the clock of processes may differ from that of files."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ def load_run(path: Path) -> TrainingJob | None:
 
 
 def pid_of_run(path: Path) -> int | None:
-    """The pid of the process that runs the job of the directory now. The lock itself is not tried, because that would refuse a run that
-    starts meanwhile."""
+    """The pid of the process that now runs the job of the directory. Does not try the lock, because that would refuse a run that starts at
+    the same time."""
     try:
         lock = path / "lock"
         pid, locked = int(lock.read_text(encoding="utf-8")), lock.stat().st_mtime

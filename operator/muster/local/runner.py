@@ -29,7 +29,7 @@ from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Delays, Policy
-from muster.local import loopback, messages
+from muster.local import gpus, loopback, messages
 from muster.local.channel import LocalChannel
 from muster.local.display import Display
 from muster.local.errors import ConfigurationError, StorageError
@@ -101,6 +101,7 @@ class Runner:
             defaults={**loopback.interfaces(), **(tracing.variables(job) if tracing else {})},
             site=loopback.SITE,
         )
+        self._gpus = gpus.visible(os.environ)
         self._cwd = working_directory(job.spec.trainer, cwd=settings.cwd, job_file=settings.job_file)
         self._runnable = localized(job, directory, cwd=self._cwd, job_file=settings.job_file)
         self._mark = directory.mark(job.metadata.uid)
@@ -244,7 +245,8 @@ class Runner:
             **input_variables((each.name for each in inputs_of(self._job.spec, identity.role)), str(self._inputs)),
         }
         size = self._job.status.world.size if self._job.status.world else 1
-        launch = launch_of(pod, self._host, local=local, processes=size)
+        share = gpus.share(self._gpus, world_plan(self._current()), identity.role, identity.index, environ=os.environ)
+        launch = launch_of(pod, self._host, local=local, processes=size, gpus=share)
         for sentence in launch.ignored:
             if (text := f"{identity.role}: {sentence}") not in self._ignored:
                 self._ignored.add(text)
@@ -328,7 +330,7 @@ class Runner:
         return self._directory.log(record.attempt, record.replica) if record and record.replica else None
 
     async def _wait(self, wake: datetime | None) -> None:
-        """Waits until something happens, or until the time at which the lifecycle core wants to look again."""
+        """Waits until something happens, or until the time of the next decision."""
         seconds = None if wake is None else max(0.0, (wake - _now()).total_seconds())
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)

@@ -85,8 +85,8 @@ def _run_file(request: RunRequest) -> ExitCode:
 def run_job(
     job: TrainingJob, directory: Path, *, job_file: Path, display: Display, resume: bool = False, again: str = "the same command"
 ) -> ExitCode:
-    """Runs a job that has no file of its own, from the start or, with `resume`, from where the run in the directory is. Paths of programs
-    are relative to `job_file`. `again` says how the user continues. Raises RunError if the job cannot run."""
+    """Runs a job that has no file of its own. With `resume`, continues the run in the directory. Paths of programs are relative to
+    `job_file`. `again` is the command that continues, for messages. Raises RunError if the job cannot run."""
     start = open_run(job, directory, resume=resume, fresh=not resume, now=datetime.now(UTC), again=again, say=display.line)
     return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, again=again), display)
 
@@ -117,7 +117,8 @@ async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
 
 
 def _started_tracing(display: Display) -> Tracing | None:
-    """The job runs without traces if these cannot be sent. What the SDK logs would disturb the display; `Tracing.close` says the same."""
+    """Starts tracing. If that fails, the job runs without traces. The SDK's log records would disturb the display, and `Tracing.close`
+    reports the same."""
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     try:
         return tracing_from(os.environ)

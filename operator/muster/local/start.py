@@ -25,9 +25,9 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may begin. The job has its identity and status, and the directory is locked. `finished`: nothing is left to do.
+    """A run that may begin. The job has its identity and status, and the directory is locked. `finished` means that nothing is left to do.
 
-    A run that continues has the status that it had `before`, and the `observed` state that it was brought up to."""
+    A run that continues also has its status `before`, and the `observed` state from which its status was updated."""
 
     job: TrainingJob
     directory: RunDirectory
@@ -127,7 +127,7 @@ def _resume(job: TrainingJob, run: TrainingJob, directory: RunDirectory, now: da
 
 
 def _caught_up(run: TrainingJob, directory: RunDirectory, now: datetime) -> tuple[TrainingJobStatus, Observed]:
-    """The status with what the last attempt did after the last write, and the traces of it. If `muster run` was killed, supervisors have
+    """The status, updated from the traces of what the last attempt did after the last write. If `muster run` was killed, supervisors have
     saved and ended."""
     if not run.status.attempts:
         return run.status, Observed()

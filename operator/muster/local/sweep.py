@@ -17,7 +17,7 @@ RUN_MARK = environment.RUN
 """The environment variable that identifies the run and its directory (`rundir.mark_of`)."""
 REPLICA_MARK = environment.NAMES["pod_uid"]
 LIST_SECONDS = 0.05  # between two listings, while processes end
-KILL_SECONDS = 10.0  # until a process that is stuck in the kernel is given up
+KILL_SECONDS = 10.0  # after this time, a process that is stuck in the kernel counts as not ended
 
 
 def marked(mark: str, value: str) -> list[psutil.Process]:

@@ -1,1 +1,1 @@
-"""What measurements say: of the collectives of a world, and of what a job would cost in worlds that are not there yet."""
+"""Evaluates measurements: the collectives of a world, and the predicted cost of a job in other worlds."""

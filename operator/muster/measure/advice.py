@@ -1,6 +1,6 @@
 """The advice of `muster plan`: whether to distribute a job, and how, with the reasons. Pure.
 
-"You shouldn't always distribute." Several processes are advised only if they are clearly faster than one.
+Several processes are advised only if they are clearly faster than one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muster.measure.cost import Costs, World, predict, share_for
 from muster.strategies.base import Measured
 
 WORTH_IT = 1.2
-"""How many times as fast as one process a world must be, because restarts, waiting and moving data also cost time."""
+"""The least speed-up of a world over one process, because restarts, waiting and moving data also cost time."""
 AS_GOOD = 1.1
 """A world may take this many times as long as the fastest if it needs fewer processes."""
 OVERHEAD = 0.2
@@ -25,7 +25,7 @@ MEBI = 2**20
 
 @dataclass(frozen=True)
 class Candidate:
-    """A world with its strategy. `room`: the memory of each process in bytes; None: unknown."""
+    """A world with its strategy. `room` is the memory of each process in bytes, or None if it is unknown."""
 
     world: World
     strategy: StrategyName
@@ -39,7 +39,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """`chosen` is None if no world has enough memory. `batch`: the least number of samples of each process that is efficient; None: any."""
+    """`chosen` is None if no world has enough memory. `batch` is the least number of samples of each process that is efficient, or None for
+    any."""
 
     candidates: Sequence[Candidate]
     chosen: Candidate | None

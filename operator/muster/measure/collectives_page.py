@@ -50,7 +50,7 @@ def sizes_table(collectives: Sequence[Collective]) -> Table:
 
 
 def findings(collectives: Sequence[Collective], socket: Socket, *, processors: int | None) -> list[Finding]:
-    """The main results. `processors`: how many the processes shared; None: unknown."""
+    """The main results. `processors` is how many the processes shared, or None if unknown."""
     own = [one for one in collectives if one.own]
     results = []
     if own:

@@ -91,7 +91,7 @@ def interval_of_median(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def _communication(history: History) -> float | None:
-    """The mean over ranks of the share of step time in which they waited, in the last attempt that reported it; None: not measured."""
+    """The mean over ranks of the share of step time that they waited, in the last attempt that reported it. None if it was not measured."""
     newest = max((one.attempt for one in history.trainings), default=None)
     last = [one for one in history.trainings if one.attempt == newest]
     if len(last) == 1 and len(history.fingerprints) == 1:

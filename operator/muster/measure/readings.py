@@ -27,8 +27,8 @@ def in_log(lines: Iterable[str]) -> list[Event]:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation at one size. `seconds` is the median time until the last rank has finished, `low` to `high` its interval. `own`: whether
-    the job itself uses this variant."""
+    """An operation at one size. `seconds` is the median time until the last rank has finished, and `low` to `high` is its interval. `own`
+    is whether the job itself uses this variant."""
 
     name: str
     own: bool

@@ -16,7 +16,7 @@ from muster.strategies.registry import STRATEGIES, strategy_of
 PORTS: Mapping[str, int] = MappingProxyType({name: port for strategy in STRATEGIES.values() for name, port in strategy.ports.items()})
 
 ATTEMPT_PORTS = 100
-"""The number of ports after which they repeat. The ports of one strategy are further apart."""
+"""The number of attempts after which ports repeat. The ports of one strategy are further apart."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ClusterAddresses:
     job: str
     namespace: str
     shift: int = 0
-    """Added to every port."""
+    """The number that is added to every port."""
     suffixes: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """The suffixes of the names of replicas that have one, by role and index."""
 
@@ -55,7 +55,7 @@ def suffixes_of(job: TrainingJob) -> Mapping[tuple[str, int], int]:
 
 @dataclass(frozen=True, eq=False)
 class _WorldKey:
-    """Keys are equal if they have the same world. To compare two worlds would cost as much as the suffixes."""
+    """Keys are equal if they have the same world object, because to compare two worlds would cost as much as the suffixes."""
 
     world: World
 

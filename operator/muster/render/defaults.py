@@ -18,9 +18,10 @@ Template = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class JobDefaults:
-    """`template` is a pod template for every replica, and `templates` and `resources` are for single roles. The job's own come first.
-    `storage` is for checkpoints. `images` are trainer images by framework. `node_cache` is a folder of the nodes in which the pods of a
-    namespace share inputs; only an installation has one. `preset` is the name of the preset; empty: the installation's.
+    """`template` is a pod template for every replica. `templates` and `resources` are for single roles. The fields of a job override all of
+    them. `storage` is for checkpoints. `images` are trainer images by framework. `node_cache` is a folder of the nodes in which the pods of
+    a namespace share inputs; only an installation has one. `preset` is the name of the preset, or empty for the defaults of the
+    installation.
     """
 
     template: Template = field(default_factory=dict)
@@ -78,7 +79,8 @@ def images_with(images: Images, defaults: Sequence[JobDefaults]) -> Images:
 
 
 def written_out(spec: TrainingJobSpec, defaults: JobDefaults) -> TrainingJobSpec:
-    """The spec with all fields of a preset written into it, and without its name. It has no images: they are for clusters only."""
+    """The spec with all fields of a preset written into it, and without its name. Images are omitted, because they are only for
+    clusters."""
     spec = defaults.applied(spec)
     below = {name: [template for _, template in defaults.templates_of(name)] for name in strategy_of(spec.strategy).roles}
     roles = {name: _with_templates(role, below[name]) for name, role in _roles_of(spec).items()}
@@ -93,7 +95,7 @@ def _roles_of(spec: TrainingJobSpec) -> dict[RoleName, Role]:
 
 
 def _with_resources(role: Role, given: Resources) -> Role:
-    """The role with the resources that it does not name itself, be it in limits or in requests."""
+    """The role with default resources, for each resource that it names neither in limits nor in requests."""
     own = role.resources
     named = {*own.limits, *own.requests}
     limits = {name: quantity for name, quantity in given.limits.items() if name not in named}

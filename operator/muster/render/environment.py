@@ -28,7 +28,7 @@ CODE_SOURCE_PATH = "/run/muster-code"
 """The read-only mount of the ConfigMap of `trainer.code`. The supervisor copies it into the working directory, CODE_PATH."""
 STATE_PATH = "/run/muster"
 OBJECTS_PATH = "/run/muster-objects"
-"""The mounts of the ConfigMaps and Secrets of a strategy, each in a folder of its name."""
+"""The mounts of the ConfigMaps and Secrets of a strategy. Each is in a folder of its name."""
 TOKEN_PATH = "/var/run/secrets/muster"
 
 
@@ -138,6 +138,6 @@ def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:
     role = job.spec.roles.get(replica.role)
     cpus = accelerators.cpus(role) if role is not None else None
     if cpus is not None:
-        # Libraries count the machine's cores, not the container's, and would start far too many threads.
+        # Libraries count the cores of the machine, not those of the container, and would start far too many threads.
         env["OMP_NUM_THREADS"] = str(max(1, floor(cpus / replica.processes)))
     return env

@@ -1,5 +1,5 @@
-"""Forms: digests of what objects are rendered from, in their label `muster.dev/form`. All pods of one world must have the same form,
-because their processes must agree."""
+"""Forms: digests of the input from which objects are rendered, in their label `muster.dev/form`. All pods of one world must have the same
+form, because their processes must agree."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LEFT_OUT: Any = {
 
 
 def form_of(spec: TrainingJobSpec, defaults: Sequence[JobDefaults]) -> str:
-    """The form of pods of this spec and these defaults, fit for a label. Fields with default values are left out, so that a newer operator
-    with more fields gets the same digest. So are images, because a job keeps those of its admission."""
+    """The form of pods of this spec and these defaults, fit for a label. Fields with default values are omitted, so that a newer operator
+    with more fields gets the same digest. Images are omitted too, because a job uses the images of its admission."""
     fields = spec.model_dump(mode="json", exclude=_LEFT_OUT, exclude_defaults=True)
     roles = {name: role for name, role in fields.pop("roles", {}).items() if role}
     installation = {name: value for each in defaults if not each.preset for name, value in each.template.items()}
@@ -43,6 +43,5 @@ def digest_of(value: Any) -> str:
 
 
 def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether an object has another form than the wanted one. The API server adds fields, so the digests of what Muster wrote are
-    compared."""
+    """Whether an object has another form than the wanted one. Compares only digests, because the API server adds fields to the object."""
     return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])

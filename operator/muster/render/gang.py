@@ -1,6 +1,6 @@
 """Gang schedulers: how the pods of a job become one PodGroup, of which the scheduler places all pods or none.
 
-Each scheduler is one description. Nothing else in Muster depends on which one it is. docs/scheduling.md says which are used when.
+Each scheduler is one description. The rest of Muster does not depend on the choice. docs/scheduling.md describes the choice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class GangScheduler:
 
 
 def _native(job: TrainingJob, priority_class: str) -> dict[str, Any]:
-    """An elastic job goes on without a pod that is preempted. Others restart, so preempting a part of them would free too little."""
+    """The fields of the PodGroup of Kubernetes. An elastic job goes on without a preempted pod, so pods may be preempted one by one. Other
+    jobs restart, so the preemption of only a part would free too little."""
     mode = "single" if job.spec.elastic else "all"
     return {"disruptionMode": {mode: {}}, **_priority(priority_class)}
 
@@ -101,8 +102,8 @@ def chosen(mode: GangMode, served: Sequence[str]) -> GangScheduler | None:
 
 
 def priority_class_of(job: TrainingJob, defaults: Sequence[JobDefaults]) -> str:
-    """The priority class of the job's PodGroup: that of the job, or else the one that the templates give to its first replica. Empty: the
-    cluster's default. Templates of other replicas may say something else, but a PodGroup has one priority."""
+    """The priority class of the job's PodGroup: that of the job, or else that of its first replica's template. Empty stands for the
+    cluster's default. Templates of other replicas may have another class, but a PodGroup has one priority."""
     if job.spec.scheduling.priority_class_name:
         return job.spec.scheduling.priority_class_name
     strategy = strategy_of(job.spec.strategy)
@@ -134,7 +135,7 @@ def with_count(group: dict[str, Any], scheduler: GangScheduler, count: int) -> d
 
 
 def joined(pod: dict[str, Any], scheduler: GangScheduler, name: str, *, priority_class: str) -> dict[str, Any]:
-    """The pod as a member of the PodGroup `name`, which has this priority class. A `schedulerName` of its template stays."""
+    """The pod as a member of the PodGroup `name`, which has this priority class. Does not change the `schedulerName` of its template."""
     metadata, spec = pod["metadata"], pod["spec"]
     if scheduler.label:
         metadata = {**metadata, "labels": {**metadata["labels"], scheduler.label: name}}

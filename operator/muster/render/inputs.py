@@ -40,7 +40,7 @@ def fetcher_of(job: TrainingJob, role: RoleName, *, image: str) -> dict[str, Any
 
 
 def requests_of(job: TrainingJob, inputs: list[JobInput]) -> list[InputRequest]:
-    """What the fetcher is asked for. Each input has the revision that the job uses already."""
+    """The request to the fetcher. Each input has the revision that the job already uses."""
     known = {(each.name, each.source): each.revision for each in job.status.inputs}
     return [InputRequest(each.name, each.source, known.get((each.name, each.source), "")) for each in inputs]
 
@@ -48,8 +48,8 @@ def requests_of(job: TrainingJob, inputs: list[JobInput]) -> list[InputRequest]:
 def with_fetcher(pod: dict[str, Any], job: TrainingJob, role: RoleName, *, node_cache: str | None) -> dict[str, Any]:
     """The pod, whose templates are merged, with the variables of the fetcher and with the cache of the node.
 
-    The fetcher has the trainer's variables, so that proxies and endpoints are written once. The cache is added last, and no template may
-    name it: a template could otherwise mount the folders of other namespaces.
+    The fetcher has the trainer's variables, so that users write proxies and endpoints once. The cache is added last, and no template may
+    name it. Otherwise a template could mount the folders of other namespaces.
     """
     spec = pod["spec"]
     if node_cache is not None:

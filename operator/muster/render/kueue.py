@@ -1,4 +1,4 @@
-"""Kueue: the Workload with which a job asks for the quota of its queue, and what Kueue's answer adds to the pods of the job."""
+"""Kueue: the Workload with which a job requests quota of its queue, and the changes to pods that follow from Kueue's answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from muster.strategies.registry import strategy_of
 
 GROUP, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta1", "workloads"
 VISIBILITY = f"visibility.{GROUP}/v1beta1"
-"""The API that says at which position of its queue a Workload waits."""
+"""The API with the positions of Workloads in their queues."""
 PODS_READY = "PodsReady"
 _API_VERSION = f"{GROUP}/{VERSION}"
 _READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
-"""The fields of a pod, besides its containers, that decide which flavors fit it and what it needs."""
+"""The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources it needs."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def is_true(existing: dict[str, Any], condition: str) -> bool:
 
 
 def with_pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str, Any]:
-    """The Workload that says whether all pods of the world run. Kueue can limit how long that takes (`waitForPodsReady`)."""
+    """The Workload with the condition that all pods of the world run, or not. Kueue can limit the time for this (`waitForPodsReady`)."""
     if is_true(existing, PODS_READY) == is_ready:
         return existing
     others = [each for each in existing["status"]["conditions"] if each["type"] != PODS_READY]
@@ -121,7 +121,8 @@ def _pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str,
 
 
 def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
-    """For how many pods of this pod set Kueue has reserved quota that the job has not given back. None if it does not say it."""
+    """The number of pods of this pod set for which Kueue reserves quota that the job has not given back. None if Kueue does not report
+    it."""
     wanted = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
     assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
     given = next((each.get("count", wanted) for each in assignments if each["name"] == pod_set), None)
@@ -131,7 +132,7 @@ def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
 
 
 def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict[str, Any]:
-    """The Workload that keeps quota for `needed` pods of this pod set only. Kueue does not take back what is given back."""
+    """The Workload that reserves quota for only `needed` pods of this pod set. The job cannot get the rest back."""
     count = admitted_count(existing, pod_set)
     if count is None or needed >= count:
         return existing
@@ -187,7 +188,7 @@ def placement_of(existing: dict[str, Any], pod_set: str, flavors: Sequence[dict[
 
 
 def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
-    """The pod where its quota is."""
+    """The pod, changed to run where its quota is."""
     spec = dict(pod["spec"])
     if placement.node_selector:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **placement.node_selector}

@@ -73,7 +73,7 @@ def render_replica(
 ) -> Manifest:
     """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
 
-    `priority_class` is that of the PodGroup. None: the PodGroup has yet to be created.
+    `priority_class` is that of the PodGroup. None if the PodGroup does not exist yet.
     `defaults` have pod templates and images that the job's own override. Pass `plans` when you render many replicas, because their cost
     grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
     merged.

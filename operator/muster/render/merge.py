@@ -1,6 +1,6 @@
 """Strategic merge: merges a user's pod template into a rendered pod, as `kubectl patch` does.
 
-Maps are merged key by key, and null removes a key. Lists of things that have a name are merged by it; all others are replaced.
+Maps are merged key by key, and null removes a key. Lists of items with names are merged by name; all other lists are replaced.
 `$patch: replace` and `$patch: delete` work in maps and in items of merged lists, and `- $patch: replace` replaces a whole list.
 Source: the patchMergeKey tags of the Kubernetes API types. One list differs: tolerations, which Kubernetes replaces, are merged, so that
 tolerating a spot node does not cost the short toleration of lost nodes.

@@ -198,8 +198,8 @@ def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:
 
 
 def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with the trainer's resources, without devices, for its init containers too. So the pod needs no more resources than before,
-    keeps its QoS class, and fits the same quota."""
+    """The pod with the trainer's resources, without devices, for its init containers too. So the pod needs no more resources, and its QoS
+    class and quota stay the same."""
     containers = [each for each in pod["spec"].get("initContainers", ()) if each["name"] in _OUR_CONTAINERS and "resources" not in each]
     if not containers:
         return pod
@@ -212,7 +212,7 @@ def _with_like_resources(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_memory(pod: dict[str, Any], mib: int) -> dict[str, Any]:
-    """The pod with so much memory more for its trainer. Snapshots are in memory that the kernel counts to the container."""
+    """The pod with more memory for its trainer, because the kernel counts the memory of snapshots to the container."""
     trainer = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
     given = trainer.get("resources") or {}
     parts = {part: dict(given.get(part) or {}) for part in ("limits", "requests")}
@@ -257,8 +257,8 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
 
 
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
-    """The pod with a preference for nodes that have the same value of this label as those of the job's other pods. It is only a preference:
-    a scheduler chooses the first pod's node before it knows where all of them fit, so a rule could keep the job from starting."""
+    """The pod with a preference for nodes that have the same value of this label as the nodes of the job's other pods. A rule could prevent
+    the start of the job, because a scheduler chooses the first pod's node before it knows where all pods fit."""
     affinity = pod["spec"].get("affinity") or {}
     pod_affinity = affinity.get("podAffinity") or {}
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}

@@ -14,7 +14,7 @@ from muster_contract.batch import largest_portion
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, MemorySpec, TrainerSpec
 
 SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor")
-"""-P: Python imports nothing from the working directory, because others may be able to write to it."""
+"""With -P, Python imports nothing from the working directory, because other users may be able to write to it."""
 SUPERVISOR_PATH = "/muster"
 """The path of the supervisor in a user's image, to which an init container has copied it."""
 COPY_SUPERVISOR = ("python", "-P", "-m", "muster_trainer.supervisor.copying", SUPERVISOR_PATH)
@@ -29,7 +29,7 @@ COPIED_SUPERVISOR = (
     "-m",
     "muster_trainer.supervisor",
 )
-"""Brings its own loader, libraries and Python, and reads no variable of the image (`muster_trainer.supervisor.copying`)."""
+"""A program that brings its own loader, libraries and Python, and reads no variable of the image (`muster_trainer.supervisor.copying`)."""
 DEFAULT_STEPS_BETWEEN_COMMITS = 100
 
 
@@ -53,7 +53,7 @@ def command_of(trainer: Trainer) -> list[str]:
 
 
 def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
-    """The job's own folder in its storage, which is mounted at `claim_path` where it is a claim; None where it has no storage.
+    """The job's own folder in its storage, which is mounted at `claim_path` if it is a claim. None if the job has no storage.
 
     It is in a folder of the namespace, so jobs of two namespaces that share a storage never share a folder, and credentials can be
     limited to one.
@@ -70,7 +70,7 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
 
 
 def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> TrainerSpec:
-    """What each replica trains, of a job whose whole world has so many processes. The trainer fills in the defaults of `config`."""
+    """What each replica trains, for a job whose whole world has so many processes. The trainer fills in the defaults of `config`."""
     trainer = spec.trainer
     return TrainerSpec(
         task=trainer.task,

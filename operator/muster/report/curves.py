@@ -9,7 +9,8 @@ from muster.report.history import History
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of `compared` steps, `equal` have the same loss, bit for bit. The others differ by at most `largest_difference`."""
+    """The result for `compared` steps. `equal` of them have the same loss, bit for bit. The others differ by at most
+    `largest_difference`."""
 
     compared: int
     equal: int
@@ -37,8 +38,8 @@ class Comparison:
 
 
 def compare(one: History, other: History) -> Comparison:
-    """Compares the losses step by step as exact binary numbers (`float.hex`). Of a step that was redone, the last execution counts. Steps
-    without such a number are left out."""
+    """Compares the losses step by step as exact binary numbers (`float.hex`). If a step was redone, its last execution counts. Omits steps
+    without such a number."""
     left, right = ({number: step for number, step in history.curve.items() if step.loss_hex} for history in (one, other))
     common = sorted(left.keys() & right.keys())
     different = [step for step in common if left[step].loss_hex != right[step].loss_hex]

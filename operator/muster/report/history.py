@@ -19,7 +19,7 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class History:
-    """The events of a run. Starts and evaluations are those of rank 0. So are steps and commits, with those that ranks add which save
+    """The events of a run. Starts and evaluations are those of rank 0. Steps and commits are those of rank 0, and those of ranks that save
     alone after they have lost rank 0."""
 
     steps: tuple[Step, ...]
@@ -49,13 +49,13 @@ class History:
 
 
 def recorded_events(run: Path) -> Iterator[Event]:
-    """The events of a run directory, in the order in which each replica wrote them. Lines without a valid event are left out."""
+    """The events of a run directory, in the order in which each replica wrote them. Omits lines without a valid event."""
     for path in sorted(run.glob("attempts/*/*/events.jsonl")):
         yield from events_in(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def events_in(text: str) -> Iterator[Event]:
-    """The events in the text of an `events.jsonl`. Lines without a valid event are left out."""
+    """The events in the text of an `events.jsonl`. Omits lines without a valid event."""
     for line in text.splitlines():
         try:
             document = json.loads(line)
@@ -66,7 +66,7 @@ def events_in(text: str) -> Iterator[Event]:
 
 
 def _is_recorded(document: dict[str, object]) -> bool:
-    """Whether it is an event that a supervisor wrote: with a name, and with time, replica and attempt within their bounds."""
+    """Whether a supervisor wrote the event: it has a name, and its time, replica and attempt are within their bounds."""
     origin = decode_event({**document, "event": ""})
     decoded = (origin.time, origin.role, origin.index, origin.attempt)
     return isinstance(document.get("event"), str) and decoded == tuple(map(document.get, ("time", "role", "index", "attempt")))
@@ -83,7 +83,7 @@ def read_history(run: Path) -> History:
 
 
 def history_of(unordered: Iterable[Event]) -> History:
-    """The history that these events tell."""
+    """The history that follows from these events."""
     events = sorted(unordered, key=lambda event: event.time)
     spans: dict[int, tuple[float, float]] = {}
     for event in events:
@@ -102,7 +102,7 @@ def history_of(unordered: Iterable[Event]) -> History:
 
 
 def _without_repeats(events: Iterable[Event]) -> list[Event]:
-    """Steps and commits without those of other ranks that rank 0, or a rank before, reports in the same attempt."""
+    """The steps and commits, without those that rank 0, or a lower rank, also reports in the same attempt."""
     found = [event for event in events if isinstance(event, Step | Commit)]
     known = {(type(event), event.attempt, event.step) for event in found if event.rank == 0}
     single: list[Event] = []

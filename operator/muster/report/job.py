@@ -1,4 +1,4 @@
-"""The page of a job, whether it runs, has ended or is deleted, from all that is known about it."""
+"""The page of a job that runs, has ended or is deleted, from all data about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH = re.compile(r"(?:\[rank \d{1,9}\] )?epoch \d{1,9} of \d{1,9}: step (\d{1
 
 @dataclass(frozen=True)
 class Point:
-    """A step that was seen while the job ran. `time` is in Unix seconds; NaN where it is not known."""
+    """A step that the reader recorded while the job ran. `time` is in Unix seconds, or NaN if it is unknown."""
 
     time: float
     step: int
@@ -38,7 +38,7 @@ class Log:
 
 @dataclass(frozen=True)
 class JobView:
-    """What is known about a job. `state` is its phase, or how it ended if it is deleted. `created` is in Unix seconds."""
+    """All data about a job. `state` is its phase, or how it ended if it is deleted. `created` is in Unix seconds."""
 
     name: str
     state: str
@@ -50,7 +50,7 @@ class JobView:
     explanation: Sequence[str] = ()
     logs: Sequence[Log] = ()
     notes: Sequence[str] = ()
-    """What is missing on the page, and why."""
+    """Sentences about the missing parts of the page, and why they are missing."""
 
 
 def job_page(job: JobView) -> Page:

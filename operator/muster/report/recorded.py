@@ -1,6 +1,7 @@
-"""Reads what supervisors left of a job beside its checkpoints (muster_contract.history).
+"""Reads the history of a job that supervisors wrote beside its checkpoints (muster_contract.history).
 
-The training code of the job can write there. So files are read within bounds, links are not followed, and what does not fit is left out.
+The training code of the job can write to the same folder. So files are read within bounds, links are not followed, and other content is
+omitted.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from muster_contract.text import printable
 from muster_contract.wire import WireError, parse
 
 MOST_REPLICAS = 1024
-"""Replicas of an attempt that are read."""
+"""The number of replicas of an attempt that are read."""
 MOST_BYTES = 16 << 20
-"""Bytes of events and logs of a job that are read. The newest attempts go first."""
+"""The number of bytes of events and logs of a job that are read. The newest attempts come first."""
 MOST_BRIEFLY = 4
 
 
 @dataclass(frozen=True)
 class Left:
-    """What one replica left of one attempt."""
+    """The files of one replica from one attempt."""
 
     record: ReplicaRecord
     events: tuple[Event, ...]
@@ -53,7 +54,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the replicas of one job left, by attempt and replica. There is at least one."""
+    """The files of all replicas of one job, by attempt and replica. There is at least one replica."""
 
     replicas: tuple[Left, ...]
 
@@ -85,7 +86,7 @@ class Recorded:
         return Phase.SUCCEEDED.value if all(words) else "Ended"
 
     def status(self) -> TrainingJobStatus:
-        """What of a status can be told from the records."""
+        """The part of a status that follows from the records."""
         attempts: dict[int, list[ReplicaRecord]] = {}
         for each in self.replicas:
             attempts.setdefault(each.record.attempt, []).append(each.record)
@@ -101,8 +102,8 @@ class Recorded:
 
 
 def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: datetime | None = None, brief: bool = False) -> Recorded:
-    """What is left of the job whose folder in the checkpoint storage `root` has this name: of the one that was created then, or of the
-    newest. With `brief` it is only how some replicas of the newest attempt ended.
+    """The history of a job, in the folder with this name in the checkpoint storage `root`: of the job that was created then, or else of the
+    newest one. With `brief`, it has only how some replicas of the newest attempt ended.
 
     Raises ReportError if there is nothing.
     """
@@ -116,7 +117,7 @@ def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: d
             most = 1 if brief else ATTEMPTS_KEPT
             own = [fence for fence in fences if fence.created == wanted][-most:]
             reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
-            for fence in reversed(own):  # if there is too much, the oldest is left out
+            for fence in reversed(own):  # if there is too much, the oldest is omitted
                 replicas[:0] = reading.attempt(history, fence)
     except FileNotFoundError:
         pass  # what could be read is shown
@@ -151,7 +152,7 @@ def _moment(seconds: float) -> datetime:
 
 
 class _Reading:
-    """Reads replicas, at most so many of each attempt. `left` is how many bytes of events and logs may still be read."""
+    """Reads at most so many replicas of each attempt. `left` is how many bytes of events and logs may still be read."""
 
     def __init__(self, most: int, left: int) -> None:
         self._most = most
@@ -181,7 +182,7 @@ class _Reading:
         return Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
 
     def _text(self, folder: Folder, name: str, limit: int) -> str:
-        """Empty if the file is too large, or of another kind."""
+        """The content of a file. Empty if the file is too large, or of another kind."""
         try:
             content = folder.content(name, min(limit, self._left))
         except (OSError, ValueError):

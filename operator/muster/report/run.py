@@ -23,7 +23,7 @@ SMOOTHING = 25
 FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
 MOST_SEGMENTS = 2000
-"""Of a timeline. A shorter one would be a fraction of a pixel."""
+"""The number of segments of a timeline. A shorter segment would be narrower than a pixel."""
 ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
@@ -39,7 +39,7 @@ class Run:
     status: TrainingJobStatus
     history: History
     state: str = ""
-    """How the run ended, if the phase of its status does not say it."""
+    """How the run ended, if the phase of its status does not show it."""
 
     @property
     def shown_state(self) -> str:
@@ -222,7 +222,7 @@ def seconds_of_phases(record: AttemptRecord | None) -> list[Cell]:
 
 
 def end_of(record: AttemptRecord | None, *, state: str) -> str:
-    """Why the attempt ended. `state` is shown of one that has not ended."""
+    """Why the attempt ended. `state` is shown for an attempt that has not ended."""
     if record is None or record.reason is None:
         return state
     return f"{record.reason.value} ({record.failure_class.value})" if record.failure_class else record.reason.value
@@ -231,7 +231,7 @@ def end_of(record: AttemptRecord | None, *, state: str) -> str:
 def _processes(history: History) -> Table:
     newest = {(item.role, item.index, item.rank): item for item in history.fingerprints}
     return Table(
-        ["replica", "rank", "framework", "Python", "devices", "host"],
+        ["replica", "rank", "framework", "Python", "devices", "host", "GPU ready, s", "NCCL ready, s"],
         [
             [
                 f"{role}-{index}",
@@ -240,6 +240,8 @@ def _processes(history: History) -> Table:
                 item.python or "",
                 ", ".join(item.devices),
                 item.host or "",
+                item.device_seconds,
+                item.collectives_seconds,
             ]
             for (role, index, rank), item in sorted(newest.items())
         ],

@@ -1,6 +1,6 @@
-"""The checkpoint storage as a reader of histories sees it: a folder, or a prefix of an S3 bucket.
+"""The checkpoint storage, for readers of histories: a folder, or a prefix of an S3 bucket.
 
-The training code of jobs can write there. So names are single parts of a path, links are not followed, and all is read within bounds.
+The training code of jobs can write there. So names are single parts of a path, links are not followed, and all reads are within bounds.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 MOST_ENTRIES = 10_000
-"""Names of a folder that are looked at, and objects of a job's history."""
+"""The largest number of names in a folder that are read, and of objects in a job's history."""
 LISTING_SECONDS = 30.0
-"""How long a listing of a bucket counts."""
+"""Seconds for which a listing of a bucket is valid."""
 MOST_LISTED = 200_000
-"""Names in the listings that are kept in memory."""
+"""The largest number of names in the listings in memory."""
 MOST_CACHED = 64 << 20
-"""Bytes of objects that are kept in memory."""
+"""The largest number of bytes of objects in memory."""
 CONNECT_SECONDS, READ_SECONDS = 5, 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 
 
 class StorageError(ValueError):
-    """The place of a storage cannot be understood, or its client is not installed. The message says what to write or do."""
+    """The address of a storage is not valid, or its client is not installed. The message says what to write or do."""
 
 
 class Folder(Protocol):
     """A folder that is open. Its methods raise OSError."""
 
     def names(self) -> list[str]:
-        """The names of the folders in it, sorted, without links."""
+        """The names of the folders in this folder, sorted, without links."""
 
     def folder(self, name: str) -> Any:
-        """A context manager with the folder in it that has this name."""
+        """A context manager with the folder of this name in this folder."""
 
     def content(self, name: str, limit: int) -> bytes:
         """The content of a file. Raises ValueError for one of another kind, or one that is longer than `limit` bytes."""
@@ -56,7 +56,7 @@ class Storage(Protocol):
         """The names of the folders in that folder, sorted, without links."""
 
     def folder(self, *path: str) -> Any:
-        """A context manager with the folder that is there."""
+        """A context manager with the folder at this path."""
 
 
 def storage_of(place: str | Path | Storage) -> Storage:
@@ -72,7 +72,7 @@ def storage_of(place: str | Path | Storage) -> Storage:
 
 
 def is_plain(name: str) -> bool:
-    """Whether this is one part of a path, and leads nowhere else."""
+    """Whether this is one part of a path, and leads to no other folder."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name and len(name) <= 253
 
 
@@ -164,7 +164,7 @@ class _Cache(Generic[_T]):
 
 @dataclass(frozen=True)
 class _Listing:
-    """What a bucket has below a prefix: folders, or with their ETags the objects of all folders. `until` is in monotonic seconds."""
+    """The content of a bucket below a prefix: folders, or the objects of all folders with their ETags. `until` is in monotonic seconds."""
 
     folders: tuple[str, ...]
     objects: dict[str, str]
@@ -189,7 +189,7 @@ class Bucket:
 
     @contextmanager
     def folder(self, *path: str) -> Iterator[_BucketFolder]:
-        """The folder. All below it is listed at once."""
+        """The folder. One listing covers everything below it."""
         prefix = self._below(path)
         yield _BucketFolder(self, prefix, self._listed(prefix, deep=True).objects)
 

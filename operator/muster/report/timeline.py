@@ -91,7 +91,8 @@ def _extend(spans: list[Span], kind: Kind, attempt: int, begin: float, end: floa
 
 
 def coarse(spans: Iterable[Span], *, least: float) -> list[Span]:
-    """The spans of each attempt, where one that is shorter than `least` seconds is joined to the next. It has the kind of the longer."""
+    """The spans of each attempt. A span shorter than `least` seconds is joined to the next one. The joined span has the kind of the longer
+    one."""
     joined: list[Span] = []
     for span in spans:
         before = joined[-1] if joined and joined[-1].attempt == span.attempt else None

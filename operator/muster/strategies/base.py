@@ -30,7 +30,7 @@ class RoleRule:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Ports on which each replica listens, by name."""
     in_world: bool = True
-    """Whether its processes have ranks. A replica outside the world starts and ends without an effect on the training."""
+    """Whether the processes of the role have ranks. A replica outside the world starts and ends without an effect on the training."""
     decides_success: bool = False
     """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides."""
     restarts_with: frozenset[RoleName] | None = None
@@ -70,7 +70,7 @@ class WorldPlan:
         return self.arranged([key for key in self.positions if key in members])
 
     def arranged(self, members: Sequence[tuple[str, int]]) -> WorldPlan:
-        """The world of these replicas in this order, as `part` makes it. Members that the plan does not have are left out."""
+        """The world of these replicas in this order, as `part` makes it. Omits members that the plan does not have."""
         replicas: list[ReplicaPlan] = []
         size = 0
         for member in members:
@@ -102,13 +102,13 @@ class ExtraObject:
     name: str
     """At most 15 lower-case letters and digits, beginning with a letter. The object's name is the job's, a hyphen, and this."""
     data: Callable[[], Mapping[str, str]]
-    """The entries. Muster updates a ConfigMap when they change. A Secret keeps its first entries, so they may be random keys."""
+    """The entries. Muster updates a ConfigMap when they change. A Secret never changes, so its entries may be random keys."""
     kind: Literal["ConfigMap", "Secret"] = "ConfigMap"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The strategies of the same framework that `muster plan` measures and advises, by name."""
+    """The strategies of the same framework that `muster plan` measures and recommends, by name."""
 
     plain: StrategyName
     """Data parallel: every process has the whole model."""
@@ -119,7 +119,7 @@ class Measured:
 
 
 def host_name(role: RoleName, index: int, suffix: int | None = None) -> str:
-    """The host name of a replica's pod. `suffix`: the number with which a pod is told from one before it that may still exist."""
+    """The host name of a replica's pod. `suffix` is the number that distinguishes the pod from an earlier pod that may still exist."""
     return f"{role}-{index}" if suffix is None else f"{role}-{index}-{suffix}"
 
 
@@ -159,7 +159,7 @@ class Strategy:
     first_ports: Mapping[str, int] = field(default_factory=dict)
     """Ports on which only the first replica of the world listens, by name."""
     environment: Callable[[TrainingJobSpec, WorldPlan, ReplicaPlan, Addresses], Mapping[str, str]] = no_environment
-    """The variables of a replica's trainer container from which the framework learns the world."""
+    """The variables of a replica's trainer container that describe the world to the framework."""
     reserved: frozenset[str] = frozenset()
     """Variables that a user may not set, in addition to those with the prefix MUSTER_ or PET_, and to the framework's
     `process_environment` and `world_variables`."""

@@ -31,7 +31,7 @@ FRAMEWORK = Framework(
 
 
 def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:
-    """The variables have the names that Kubeflow gives them. JAX itself reads the address. Rank 0 hosts the coordination service.
+    """The variables, with the names that Kubeflow gives them. JAX itself reads the address. Rank 0 hosts the coordination service.
 
     The evaluator gets none, because it belongs to no world.
     """

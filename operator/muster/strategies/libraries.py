@@ -1,4 +1,4 @@
-"""What communication libraries that several frameworks use print when they lose a peer, as regular expressions.
+"""Regular expressions for the messages of communication libraries, used by several frameworks, about the loss of a peer.
 
 Lookaheads stand for "and": `a.*b` would take quadratic time on a line of many `a`.
 """

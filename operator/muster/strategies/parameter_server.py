@@ -1,4 +1,4 @@
-"""tf.distribute.ParameterServerStrategy: a chief hands out steps, workers compute them, parameter servers hold the variables."""
+"""tf.distribute.ParameterServerStrategy. A chief schedules steps, workers compute them, and parameter servers hold the variables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def _check_copies(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem
 
 SERVER = RoleRuntime(program="muster_trainer.tensorflow.server:serve")
 
-# Asynchronous: no replica waits for a broken worker. The coordinator's task type is `chief`. A lost parameter server takes variables
-# with it, which only the chief can restore; workers and the chief restart alone. A step is one worker's, so it shares out no batch.
+# Asynchronous: no replica waits for a broken worker. The coordinator's task type is `chief`. The loss of a parameter server loses
+# variables, # which only the chief can restore. Workers and the chief restart alone. A step belongs to one worker, so no devices share its
+# batch.
 PARAMETER_SERVER = Strategy(
     runtime=StrategyRuntime(
         "ParameterServer",

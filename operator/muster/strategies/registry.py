@@ -1,7 +1,7 @@
 """The strategies of this installation: those of Muster, and those of other packages.
 
-Another package names its descriptor in the entry-point group `muster.strategies`. One that cannot be used is left out, and the reason is
-in `REFUSED`: it must not take Muster down for the other strategies.
+Another package names its descriptor in the entry-point group `muster.strategies`. A descriptor that cannot be used is omitted, so that the
+other strategies still work. `REFUSED` has the reason.
 """
 
 from __future__ import annotations

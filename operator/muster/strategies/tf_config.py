@@ -56,7 +56,7 @@ def tf_config(plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> st
 
 @dataclass(frozen=True, eq=False)
 class _ClusterKey:
-    """Keys are equal if they have the same plan. To compare two plans would cost as much as the cluster."""
+    """Keys are equal if they have the same plan object, because to compare two plans would cost as much as the cluster."""
 
     plan: WorldPlan
     addresses: Addresses

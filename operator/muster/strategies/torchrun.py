@@ -23,7 +23,7 @@ PYTORCH = Framework(
     package="muster_trainer.pytorch",
     modules=("torch",),
     preload=("torch._dynamo",),  # torch imports it when the first optimizer is created
-    # What torchrun sets for each process, less what the container has already. Source: torchrun's manual.
+    # The variables that torchrun sets for each process, without those of the container. Source: torchrun's manual.
     process_environment={
         "RANK": "$(MUSTER_RANK)",
         "LOCAL_RANK": "$(MUSTER_LOCAL_RANK)",

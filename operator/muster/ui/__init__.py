@@ -1,1 +1,1 @@
-"""The web page: all jobs, and one job's attempts, curves, use of time, explanation and logs, while it runs and afterwards."""
+"""The web page: all jobs, and the attempts, curves, use of time, explanation and logs of each job, during and after its run."""

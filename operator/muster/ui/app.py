@@ -1,4 +1,4 @@
-"""The pages, as an aiohttp application. It only reads: no request changes a job."""
+"""The pages, as an aiohttp application. They are read-only: no request changes a job."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from muster.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Sess
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
 ROWS_PER_SECOND = 100
-"""A list that is longer is refreshed less often."""
+"""The number of rows for each second of the refresh interval. So a longer list is refreshed less often."""
 AT_ONCE = 8
-"""Pages that are made at the same time."""
+"""The number of pages that are made at the same time."""
 MOST_ROWS = 1000
 KINDS: tuple[Kind, ...] = ("cluster", "local", "gone")
 STATIC = {"ui.css": "text/css", "ui.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -37,15 +37,15 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer. Plots have style attributes, so styles are allowed inline. Scripts are not."""
+"""Headers of every answer. Plots have style attributes, so inline styles are allowed. Scripts are not allowed."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pages:
-    """`sessions` are those of the users of a cluster, or the only one of a user's machine. `hosts` are the names by which a browser may
-    reach the page; None: any, because a session is bound to the name that the browser uses. `namespace` is listed unless another one is
-    chosen; None: all."""
+    """`sessions` are those of the users of a cluster, or the only one of a user's machine. `hosts` are the names under which a browser may
+    reach the page. None allows any name, because a session is bound to the name that the browser uses. `namespace` is the default of the
+    list. None stands for all namespaces."""
 
     def __init__(
         self, sessions: OwnSession | UserSessions, *, hosts: Collection[str] | None, cookie: str, namespace: str | None = None
@@ -118,7 +118,7 @@ class Pages:
         return await self._page("jobs.html.j2", session, refresh=refresh, **values)
 
     async def _rows(self, session: Session, namespace: str | None) -> tuple[list[Listed], list[str]]:
-        """The jobs of all sources. A source that does not answer is a note."""
+        """The jobs of all sources. A source that does not answer causes a note."""
         rows: list[Listed] = []
         notes: list[str] = []
         for kind in KINDS:
@@ -172,7 +172,7 @@ class Pages:
         return response
 
     def _with_cookie(self, value: str) -> web.StreamResponse:
-        """Leads to the list. The address no longer has the token."""
+        """Redirects to the list. Its address no longer has the token."""
         response = _lead_to("/")
         secure = isinstance(self._sessions, UserSessions)
         response.set_cookie(self._cookie, value, httponly=True, samesite="Strict", path="/", secure=secure)

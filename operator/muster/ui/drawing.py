@@ -17,7 +17,7 @@ MOST_PLOTS = 256
 
 
 class Drawing:
-    """The templates, with a memory of plots. It may be used by several threads."""
+    """The templates, with a cache of plots. Several threads may use it."""
 
     def __init__(self) -> None:
         self._plots: OrderedDict[tuple[str, float], Markup] = OrderedDict()

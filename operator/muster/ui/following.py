@@ -12,7 +12,8 @@ MOST_STEPS = 20_000
 
 
 class RunFollower:
-    """The history of a run. Each call reads what was written since the last one. Of very many steps, every second, fourth, ... stays."""
+    """The history of a run. Each call reads the events written since the last one. If there are very many steps, it stores only every
+    second, fourth, ..."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -23,7 +24,7 @@ class RunFollower:
         self._stride = 1
 
     def history(self) -> History | None:
-        """The history so far; None if there is no event yet."""
+        """The history so far. None if there is no event yet."""
         self._begin_anew_if_replaced()
         for path in sorted(self._run.glob("attempts/*/*/events.jsonl")):
             while text := self._read(path):
@@ -32,7 +33,7 @@ class RunFollower:
         return history_of(events) if events else None
 
     def _begin_anew_if_replaced(self) -> None:
-        """Another run may be in the directory by now."""
+        """Starts over if another run is in the directory."""
         stat = self._run.stat()
         if self._identity not in (None, (stat.st_dev, stat.st_ino)):
             self._offsets, self._events, self._steps, self._stride = {}, [], [], 1

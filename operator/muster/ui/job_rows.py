@@ -26,7 +26,7 @@ class Listed:
     strategy: str = ""
     state: str = ""
     queue: str = ""
-    """Position and queue in short, while it waits in one."""
+    """Position and queue in short, while the job waits in a queue."""
     workers: str = ""
     step: int | None = None
     percent: int | None = None
@@ -37,7 +37,7 @@ class Listed:
 
     @property
     def path(self) -> str:
-        """Where its page is."""
+        """The path of the job's page."""
         return f"/jobs/{self.kind}/{quote(self.namespace, safe='')}/{quote(self.name, safe='')}"
 
     @property
@@ -46,7 +46,7 @@ class Listed:
 
 
 def row_of(job: Object) -> Listed:
-    """The row of a job of the API server. What does not fit is left out, because an older operator may have written it."""
+    """The row of a job of the API server. Values of an unexpected type are omitted, because an older operator may have written them."""
     metadata, status = job["metadata"], job.get("status") or {}
     progress, restarts, queue = (status.get(part) or {} for part in ("progress", "restarts", "queue"))
     try:
@@ -91,7 +91,7 @@ def row_of_status(kind: Kind, namespace: str, name: str, *, status: TrainingJobS
 
 
 def in_order(rows: Iterable[Listed]) -> list[Listed]:
-    """The newest first."""
+    """The rows, newest first."""
     return sorted(rows, key=lambda row: (-(row.created or 0.0), row.kind, row.namespace, row.name))
 
 

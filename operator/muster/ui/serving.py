@@ -1,4 +1,4 @@
-"""Serves the pages until the process is asked to end."""
+"""Serves the pages until the process gets a signal to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Own:
-    """What the page of a user's own machine shows. `target` is None if no cluster is to be asked, and `everywhere` lists the jobs of all
+    """What the page of a user's own machine shows. `target` is None if it shows no cluster. `everywhere` lists the jobs of all
     namespaces."""
 
     runs: Path
@@ -82,7 +82,8 @@ def _tls(folder: Path | None) -> ssl.SSLContext | None:
 
 
 def _own_pages(session: OwnSession, port: int, *, namespace: str | None) -> Pages:
-    """Cookies do not know ports, so the name has the port. Names other than these would let another site read the page."""
+    """The allowed host names. Cookies do not depend on ports, so the cookie's name has the port. Other names would let another site read
+    the page."""
     hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
     return Pages(session, hosts=hosts, cookie=f"muster-ui-{port}", namespace=namespace)
 

@@ -1,7 +1,8 @@
-"""Who looks at the page, and what they may see.
+"""Sessions: the users of the page and their rights.
 
-On a user's own machine there is one session: whoever has the random token of the address gets its cookie. On a cluster a session has the
-token with which a user signed in. All requests to the API server for this user have this token, and the server has none of its own.
+On a user's own machine there is one session. A browser gets its cookie if it opens the address with the random token. On a cluster, a
+session has the token with which a user signed in. All requests to the API server for this user use this token, and the server has no token
+of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ MOST_PER_USER = 10
 SESSION_SECONDS = 8 * 3600.0
 IDLE_SECONDS = 3600.0
 HEADER_SECONDS = 300.0
-"""How long a token of a header is not looked up again."""
+"""Seconds for which the review of a token in a header is valid."""
 SIGN_INS_PER_SECOND, SIGN_INS = 2.0, 20.0
 REQUESTS_PER_SECOND, REQUESTS = 5.0, 30.0
 LONGEST_TOKEN = 16 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
-"""RFC 6750, section 2.1."""
+"""The form of a token in RFC 6750, section 2.1."""
 
 
 class TooManyError(Exception):
@@ -38,7 +39,7 @@ class TooManyError(Exception):
 
 
 class NotSignedInError(Exception):
-    """There is no session. The message says why, and is empty if nobody has tried."""
+    """There is no session. The message says why. It is empty if there was no attempt to sign in."""
 
 
 @dataclass

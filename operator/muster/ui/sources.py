@@ -1,4 +1,4 @@
-"""Where jobs are found: on a cluster, in the run directories of this machine, and in the history beside checkpoints."""
+"""The sources of jobs: a cluster, the run directories of this machine, and the histories beside checkpoints."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from muster.ui.following import RunFollower
 from muster.ui.job_rows import Listed, row_of, row_of_status
 
 MOST_GONE = 500
-"""Folders of the checkpoint storage that are looked at."""
+"""The largest number of folders of the checkpoint storage that are read."""
 RIGHTS_SECONDS = 30.0
-"""How long an answer of the API server on a user's rights counts for deleted jobs."""
+"""Seconds for which an answer of the API server about a user's rights is valid for deleted jobs."""
 MOST_POINTS = 2000
 MOST_JOBS = 200
 MOST_RUNS = 200
@@ -43,17 +43,17 @@ class Source(Protocol):
         """The jobs of a namespace, or of all."""
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
-        """All that is known about a job. With `replica`, the logs are those of this one."""
+        """All data about a job. With `replica`, the logs are those of this replica."""
 
 
 class Seen:
-    """The steps of jobs that were seen while somebody looked, so that a job that runs has a curve."""
+    """The steps that the page has observed while a user had it open, so that a running job has a curve."""
 
     def __init__(self) -> None:
         self._points: OrderedDict[str, list[Point]] = OrderedDict()
 
     def add(self, job: Object) -> list[Point]:
-        """Takes in the state of a job. Returns its points so far."""
+        """Adds the state of a job. Returns its points so far."""
         uid = str(job["metadata"].get("uid"))
         points = self._points.setdefault(uid, [])
         self._points.move_to_end(uid)
@@ -92,7 +92,7 @@ class ClusterJobs:
 
 
 class GoneJobs:
-    """Jobs of which only the history beside their checkpoints is left. With a connection, a user sees those of namespaces in which they
+    """Jobs that are gone, from the histories beside their checkpoints. With a connection, a user sees those of namespaces in which the user
     may read jobs and logs."""
 
     def __init__(self, root: Path | Storage, connection: Connection | None) -> None:

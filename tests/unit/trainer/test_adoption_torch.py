@@ -107,7 +107,7 @@ def test_what_is_received_is_not_held_twice() -> None:
     assert {box.name: tensor.data_ptr() for box, tensor in tensors.items()} == {box.name: tensor.data_ptr() for box, tensor in own.items()}
 
 
-def test_no_rank_sends_if_all_have_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_if_all_ranks_have_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = Messages(monkeypatch, rank=1)
     adoption.adopt(Kept((3, 3)), trained("adam", 3, seed=1), [{}], device=CPU)
     assert messages.sent == []

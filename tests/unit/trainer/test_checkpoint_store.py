@@ -79,7 +79,7 @@ def test_a_checkpoint_without_its_marker_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "reason"),
     [
-        ("weights", lambda content: content[:-1], "bytes in place of"),
+        ("weights", lambda content: content[:-1], "bytes instead of"),
         ("weights", lambda content: bytes([content[0] ^ 1]) + content[1:], "SHA-256 differs"),
         ("weights", None, "weights is missing"),
         ("manifest.json", lambda content: content[:-9], "cannot be read"),
@@ -155,7 +155,7 @@ def test_a_named_checkpoint_must_exist_and_verify(tmp_path: Path) -> None:
     named = save(begin_attempt(tmp_path / "other", 0), 40)
     with pytest.raises(BadConfiguration, match="checkpoint directory"):
         chosen(tmp_path, resume=str(tmp_path / "nothing"))
-    with pytest.raises(BadConfiguration, match="no committed checkpoint"):
+    with pytest.raises(BadConfiguration, match="is not a committed checkpoint"):
         chosen(tmp_path, resume=str(tmp_path))
     (named / "weights").write_bytes(b"short")
     with pytest.raises(CheckpointDamaged, match="name another checkpoint"):

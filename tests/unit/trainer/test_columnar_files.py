@@ -200,11 +200,11 @@ DEEP = b"\x15\x04" + b"\x1c" * 100_000  # structs in structs
         ("Parquet", footer(DEEP), "cannot be read: .*damaged"),
         ("Parquet", footer(b"", 2**32 - 1), ".*4294967295 .*16777216"),
         ("Parquet", footer(b"", 99), "cannot be read: .*damaged"),
-        ("Parquet", b"", "is no whole Parquet file"),
-        ("Parquet", b"PAR1", "is no whole Parquet file"),
-        ("Parquet", b"a,b\n1,2\n" * 9, "is no whole Parquet file"),
-        ("Arrow", b"", "is no Arrow file"),
-        ("Arrow", b"FEA1" + bytes(99), "is no Arrow file"),
+        ("Parquet", b"", "is not a complete Parquet file"),
+        ("Parquet", b"PAR1", "is not a complete Parquet file"),
+        ("Parquet", b"a,b\n1,2\n" * 9, "is not a complete Parquet file"),
+        ("Arrow", b"", "is not an Arrow file"),
+        ("Arrow", b"FEA1" + bytes(99), "is not an Arrow file"),
         ("Arrow", b"ARROW1", "cannot be read: .*damaged"),
         ("Arrow", b"ARROW1\0\0" + bytes(99), "is not a complete Arrow file"),
         ("Arrow", b"ARROW1\0\0" + b"\xff" * 99 + b"ARROW1", "cannot be read: .*damaged"),
@@ -220,7 +220,7 @@ def test_hostile_files_are_refused_with_their_path(form: str, content: bytes, me
 def test_an_arrow_stream_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pa.ipc.new_stream(tmp_path / "train", table_of(2).schema) as writer:
         writer.write_table(table_of(2))
-    with pytest.raises(BadConfiguration, match=r"no Arrow file; .*pyarrow\.ipc\.new_file"):
+    with pytest.raises(BadConfiguration, match=r"is not an Arrow file; .*pyarrow\.ipc\.new_file"):
         opened(tmp_path / "train", "Arrow")
 
 

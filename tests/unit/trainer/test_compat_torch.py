@@ -122,3 +122,11 @@ def test_schedules_that_need_the_fix_have_the_function_that_it_replaces() -> Non
 
     assert callable(getattr(schedules, "_batch_p2p", None)), CHANGED.format("torch.distributed.pipelining.schedules._batch_p2p")
     assert not torch.ones(1)._is_view(), CHANGED.format("Tensor._is_view")
+
+
+def test_the_communicators_of_nccl_can_be_aborted(world_of_one: None) -> None:
+    compat.abort_nccl()  # a world of Gloo has none
+    dist.all_reduce(torch.ones(1))
+    if dist.is_nccl_available():
+        lacking = [name for name in ("abort", "_group_start", "_group_end") if not hasattr(dist.ProcessGroupNCCL, name)]
+        assert not lacking, CHANGED.format(f"ProcessGroupNCCL: it has no {', '.join(lacking)}")

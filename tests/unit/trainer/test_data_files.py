@@ -195,7 +195,7 @@ def test_csv_may_have_quotes_line_ends_empty_lines_and_a_byte_order_mark(tmp_pat
         ),
         (lambda path: np.savez(path, inputs=DATA.inputs[:5], targets=DATA.targets), "inputs 5, targets 12"),
         (lambda path: np.savez(path, inputs=DATA.inputs, targets=DATA.inputs[:, 0]), "targets .*float32.* int64"),
-        (lambda path: path.write_bytes(b"PK"), "no whole .npz file"),
+        (lambda path: path.write_bytes(b"PK"), "not a complete .npz file"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(save: Callable[[Path], Any], message: str, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_model_with_nan_as_loss_is_exported(tmp_path: Path, monkeypatch: pytes
 
 def test_a_folder_that_is_not_an_export_is_neither_overwritten_nor_checked(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(BadConfiguration, match=r"no export.*another folder"):
+    with pytest.raises(BadConfiguration, match=r"is not an export.*another folder"):
         exporting(tmp_path).claim()
     with pytest.raises(BadConfiguration, match=r"export\.json"):
         export.check(tmp_path / "model")

@@ -59,7 +59,7 @@ def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
     ("tree", "reason"),
     [
         ({**TREE, "more": jnp.zeros(1)}, r"model\.more"),
-        ({"dense": TREE["dense"]}, "which the job has not"),
+        ({"dense": TREE["dense"]}, "which the job does not have"),
         ({**TREE, "empty": jnp.zeros((0, 4))}, "has the shape"),
         ({**TREE, "eight": jnp.zeros(2)}, "the job's float32"),
     ],

@@ -159,7 +159,9 @@ def test_a_slot_may_have_another_precision_than_its_parameter(tmp_path: Path) ->
     assert torch.equal(other_optimizer.state[other[0].weight]["third"], third)
 
 
-@pytest.mark.parametrize(("key", "owner"), [("seen", "'seen'"), (torch.nn.Parameter(torch.zeros(2)), "a parameter that the model has not")])
+@pytest.mark.parametrize(
+    ("key", "owner"), [("seen", "'seen'"), (torch.nn.Parameter(torch.zeros(2)), "a parameter that the model does not have")]
+)
 def test_an_optimizer_with_state_for_other_keys_than_parameters_is_refused(tmp_path: Path, key: Any, owner: str) -> None:
     model, optimizer = trained("momentum")
     optimizer.state[key] = {"count": 1}

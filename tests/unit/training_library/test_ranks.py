@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.errors import BadConfiguration, PeerLost
-from muster_training.ranks import Address, First, Lines, Other, Ranks, Table, address_of
+from muster_training.ranks import Address, Lines, OtherRank, Ranks, RankZero, Table, address_of
 from tests.support.own_loops import own_replica
 from tests.support.waiting import wait_until
 
@@ -33,8 +33,8 @@ def fresh_address() -> Address:
 @contextmanager
 def world_of(size: int) -> Iterator[tuple[list[Ranks], Address]]:
     address, greeting = fresh_address(), {"job": "uid", "attempt": 0, "generation": "", "world": size}
-    first = First(address, greeting, size)
-    ranks: list[Ranks] = [first, *(Other(address, greeting, rank) for rank in range(1, size))]
+    first = RankZero(address, greeting, size)
+    ranks: list[Ranks] = [first, *(OtherRank(address, greeting, rank) for rank in range(1, size))]
     yield ranks, address
     for rank in reversed(ranks):
         rank.leave()
@@ -91,7 +91,7 @@ def test_ranks_never_pass_the_call_at_which_another_stops(world: int, requested_
 def test_a_killed_rank_is_a_lost_peer_for_waiting_ranks() -> None:
     with world_of(3) as (ranks, _):
         killed = ranks[2]
-        assert isinstance(killed, Other)
+        assert isinstance(killed, OtherRank)
         killed._lines.close()
         for answer in on_all(ranks[:2], lost):
             assert "rank 2 is gone" in answer
@@ -105,7 +105,7 @@ def test_rank_0_is_a_lost_peer_if_killed_but_not_if_it_has_left() -> None:
         assert "has ended" in lost(other)
     with world_of(2) as (ranks, _):
         first, other = ranks
-        assert isinstance(first, First)
+        assert isinstance(first, RankZero)
         wait_until(lambda: 1 in first._lines, "rank 1")
         first._lines[1].close()
         with pytest.raises(PeerLost, match="rank 0 is gone"):
@@ -127,11 +127,11 @@ def test_gathered_texts_reach_all_ranks_even_if_rank_0_ends_at_once() -> None:
 def test_a_rank_that_connects_a_second_time_is_not_lost() -> None:
     for _ in range(5):
         address, own = fresh_address(), {"job": "uid", "attempt": 0, "generation": "", "world": 2}
-        first = First(address, own, 2)
+        first = RankZero(address, own, 2)
         given_up = Lines(address.connect())
         given_up.send(**own, rank=1)
         given_up.close()
-        ranks: list[Ranks] = [first, Other(address, own, 1)]
+        ranks: list[Ranks] = [first, OtherRank(address, own, 1)]
         assert on_all(ranks, lambda rank: rank.gather(str(rank.rank))) == [["0", "1"]] * 2
         for rank in reversed(ranks):
             rank.leave()
@@ -169,7 +169,7 @@ def test_invalid_connections_are_closed_and_do_not_disturb_the_ranks(sent: bytes
 def test_a_rank_that_sends_invalid_messages_is_lost(message: dict[str, Any]) -> None:
     with world_of(2) as (ranks, _):
         other = ranks[1]
-        assert isinstance(other, Other)
+        assert isinstance(other, OtherRank)
         other._lines.send(**message)
         assert "rank 1 is gone" in lost(ranks[0])
 

@@ -15,7 +15,7 @@ from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Store
 from muster_trainer.training.resume_point import ResumePoint
-from muster_training.ranks import First, Other, Ranks
+from muster_training.ranks import OtherRank, Ranks, RankZero
 from muster_training.saves import Saved, Saves
 from tests.support.own_loops import own_replica
 from tests.support.texts import absent
@@ -33,7 +33,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def world(storage: str, attempt: int = 0) -> list[Saves]:
     """The ranks of an attempt."""
     address, greeting = fresh_address(), {"job": "uid", "attempt": attempt, "generation": "", "world": WORLD}
-    ranks: list[Ranks] = [First(address, greeting, WORLD), *(Other(address, greeting, rank) for rank in range(1, WORLD))]
+    ranks: list[Ranks] = [RankZero(address, greeting, WORLD), *(OtherRank(address, greeting, rank) for rank in range(1, WORLD))]
     return [Saves(own_replica(storage, attempt=attempt, world=WORLD), _spec(storage), each, WORLD) for each in ranks]
 
 

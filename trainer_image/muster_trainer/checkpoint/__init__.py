@@ -1,7 +1,7 @@
 """Checkpoints: layout, manifest, fence, commit, selection and retention (docs/architecture/checkpoints.md).
 
-No framework is imported here: a strategy writes its files into the directory that `Store.begin` gives, and everything
-that decides whether they count lives in this package.
+This package imports no framework. A strategy writes its files into the directory that `Store.begin` returns. This package decides
+whether they are a valid checkpoint.
 """
 
 from muster_contract.checkpoint_layout import Fence

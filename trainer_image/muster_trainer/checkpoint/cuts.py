@@ -1,6 +1,7 @@
 """The cut of a pipeline, in a file beside the checkpoints.
 
-A second measurement may cut the model elsewhere. The layers of a resumed world would then draw other random numbers.
+A later attempt uses the cut of the first one, because a second measurement may give another cut. The layers would then draw other random
+numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class _Cut:
 def saved_cut(
     directory: Location | None, shape: Mapping[str, Any], decide: Callable[[], list[int]], *, stages: int, layers: int
 ) -> tuple[list[int], bool]:
-    """The cut of an earlier attempt for a world of this `shape`, and True. Otherwise writes and returns the result of `decide`, and False.
+    """Returns the number of layers of each stage, and whether an earlier attempt chose them.
 
-    A file that is not a cut of `layers` into `stages` is ignored. Raises StorageUnavailable.
+    If the file has a cut for a world of this `shape`, that cut is used. Otherwise the result of `decide` is written to the file. A file
+    that is not a cut of `layers` into `stages` is ignored. Raises StorageUnavailable.
     """
     if directory is None:
         return decide(), False

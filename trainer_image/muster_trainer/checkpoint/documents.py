@@ -1,4 +1,4 @@
-"""JSON documents in the checkpoint storage. Others may have written them, so they are read within bounds or refused with a ValueError."""
+"""JSON documents in the checkpoint storage. Other programs may have written them, so their size and depth are limited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LONGEST_SHOWN = 200
 
 
 def parse(content: bytes) -> dict[str, Any]:
-    """The JSON object in `content`. Raises ValueError for everything else."""
+    """The JSON object in `content`. Raises ValueError if it is not one, or is nested too deeply."""
     try:
         document = json.loads(content, parse_constant=_refuse)
     except RecursionError:
@@ -34,10 +34,10 @@ def shown(value: object) -> str:
     """`value` for a message: one line of plain characters, cut to a readable length."""
     try:
         text = json.dumps(value)
-    except (RecursionError, ValueError):  # the latter for whole numbers of thousands of digits
+    except (RecursionError, ValueError):  # Python raises ValueError for integers of thousands of digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")

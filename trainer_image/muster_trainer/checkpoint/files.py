@@ -1,7 +1,7 @@
 """Durable file operations in folders and object stores, and storage errors with their remedies.
 
-A file is on disk only after fsync of it and of the directory that names it; every write here does both. An object is durable
-once it is written. Frameworks write and read on this machine. For an object store they use a temporary folder (`staging_folder`).
+Every write here flushes the file and its directory with fsync, because a file is durable only after both. An object is durable when it is
+written. Frameworks write and read files on this machine. For an object store they use a temporary folder (`staging_folder`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _REMEDIES = {
     errno.EACCES: "permission is denied: give the user of the training container write access",
     errno.EPERM: "permission is denied: give the user of the training container write access",
     errno.ENOENT: "it is missing: is the volume mounted?",
-    errno.ENOTDIR: "a part of the path is no directory: name another checkpoint directory",
-    errno.EEXIST: "a file stands where a directory is needed: name another checkpoint directory",
-    errno.ELOOP: "a symbolic link stands where a file is needed: remove it",
+    errno.ENOTDIR: "a part of the path is not a directory: name another checkpoint directory",
+    errno.EEXIST: "there is a file instead of a directory: name another checkpoint directory",
+    errno.ELOOP: "there is a symbolic link instead of a file: remove it",
 }
 
 _NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -44,7 +44,7 @@ _OBJECT_REMEDIES = {
 
 
 def storage_error(path: Location, error: OSError) -> StorageUnavailable:
-    """The typed error for a failed operation on `path`."""
+    """The error for a failed operation on `path`, with a remedy."""
     remedies = _OBJECT_REMEDIES if "://" in str(error.filename) else _REMEDIES
     reason = remedies.get(error.errno or 0, f"{error.strerror or error}: is the storage reachable?")
     return StorageUnavailable(f"checkpoint storage {error.filename or path}: {reason}")
@@ -52,7 +52,7 @@ def storage_error(path: Location, error: OSError) -> StorageUnavailable:
 
 @contextmanager
 def storage(path: Location) -> Iterator[None]:
-    """Turns every OSError inside into StorageUnavailable that names `path` and the remedy."""
+    """Turns an OSError that the block raises into StorageUnavailable, which names `path` and a remedy."""
     try:
         yield
     except OSError as error:
@@ -60,7 +60,7 @@ def storage(path: Location) -> Iterator[None]:
 
 
 def make_directory(path: Location) -> None:
-    """Makes `path` with its parents, durably."""
+    """Creates `path` and its parents durably."""
     if isinstance(path, ObjectPath):
         return
     path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def write_file(path: Location, content: bytes) -> None:
 
 
 def claim(path: Location) -> bool:
-    """Creates an empty file durably, and returns whether this call did. Of several processes that call it, exactly one gets True."""
+    """Creates an empty file durably. Returns False if it exists already. If several processes call it, exactly one gets True."""
     if isinstance(path, ObjectPath):
         return path.create(b"")
     try:
@@ -93,14 +93,14 @@ def claim(path: Location) -> bool:
 
 
 def create(path: Path) -> BinaryIO:
-    """Opens a file of this machine for writing, and empties it. Raises OSError if it is a symbolic link, which leads elsewhere, or a
-    pipe, which may block."""
+    """Opens a file on this machine for writing, and empties it. Raises OSError for a symbolic link, which may point outside the
+    checkpoint, and for a pipe, which may block."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_DETOUR, 0o666), "wb")
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file of this machine for reading. Raises ValueError if it is not a regular file: reading a pipe or a device may never
-    end, and a symbolic link leads elsewhere."""
+    """Opens a file on this machine for reading. Raises ValueError if it is not a regular file, because a read from a pipe or a device may
+    never end, and a symbolic link may point outside the checkpoint."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb")
     except IsADirectoryError:
@@ -116,8 +116,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read(path: Location, *, limit: int) -> bytes:
-    """The content of a regular file or object. Raises ValueError if it is of another kind or longer than `limit`
-    bytes."""
+    """The content of a regular file or object. Raises ValueError for a file of another kind, or of more than `limit` bytes."""
     if isinstance(path, ObjectPath):
         content = path.read_bytes() if path.size() <= limit else None
     else:
@@ -131,7 +130,7 @@ def read(path: Location, *, limit: int) -> bytes:
 def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Some network file systems cannot fsync a directory (EINVAL); they order the operations themselves.
+        # Some network file systems cannot fsync a directory (EINVAL). They order the operations themselves.
         with suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -156,7 +155,7 @@ def sync_tree(root: Path) -> None:
 
 
 def remove_file(path: Location) -> None:
-    """Removes `path` durably. A missing file is no error."""
+    """Removes `path` durably, if it exists."""
     if isinstance(path, ObjectPath):
         path.remove()
         return
@@ -165,7 +164,7 @@ def remove_file(path: Location) -> None:
 
 
 def remove_tree(path: Location) -> None:
-    """Removes a directory. A missing one is no error."""
+    """Removes a directory with its content, if it exists."""
     if isinstance(path, ObjectPath):
         path.remove()
         return
@@ -179,7 +178,7 @@ def is_folder(path: Location) -> bool:
 
 
 def size(path: Location) -> int:
-    """Bytes of a regular file or object. Raises ValueError for a file of another kind."""
+    """The size of a regular file or object in bytes. Raises ValueError for a file of another kind."""
     if isinstance(path, ObjectPath):
         return path.size()
     with open_regular(path) as file:
@@ -193,7 +192,7 @@ def sha256(path: Location) -> str:
 
 
 def staging_folder(target: Location) -> Path:
-    """The folder of this machine in which to write the files of `target`: a temporary one for an object store, else `target` itself."""
+    """The folder on this machine for writing the files of `target`: a temporary one for an object store, else `target` itself."""
     return Path(tempfile.mkdtemp(prefix="muster-save-")) if isinstance(target, ObjectPath) else target
 
 

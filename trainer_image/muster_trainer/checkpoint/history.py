@@ -1,7 +1,7 @@
 """Writes the history of an attempt into an object store: `python -m muster_trainer.checkpoint.history URI FENCE REPLICA`.
 
-Standard input is a JSON object: name of each file -> its text. The supervisor starts this, because it imports no client of a store itself.
-The last line of the output is `written`, or says why the history could not be written.
+Standard input is a JSON object: name of each file -> its text. The supervisor starts this as a process, because it imports no client of an
+object store. The last line of the output is `written` or the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster_trainer.checkpoint.objects import ObjectPath
 
 
 def write(history: ObjectPath, fence: Fence, replica: str, files: dict[str, str]) -> None:
-    """Writes the files in their order, then removes the attempts before the newest ATTEMPTS_KEPT, and none that is newer than this one.
+    """Writes the files in their order. Then removes old attempts: of this attempt and those before it, the newest ATTEMPTS_KEPT stay.
 
     Raises OSError.
     """
@@ -27,7 +27,7 @@ def write(history: ObjectPath, fence: Fence, replica: str, files: dict[str, str]
 
 
 def main(uri: str, fence: str, replica: str) -> int:
-    """Writes what standard input has. The exit code is 1 if that fails."""
+    """Writes the files of standard input. Returns 1 if that fails."""
     parsed = Fence.parse(fence)
     assert parsed is not None
     try:

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest, and a checkpoint directory that has been committed."""
+"""The manifest of a checkpoint, and committed checkpoint directories."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from muster_trainer.checkpoint.objects import Location, ObjectPath
 
 FORMAT = 1
 PICKLED_INDEX = ".metadata"
-"""The index of PyTorch checkpoints that older versions wrote. Reading it could run code."""
+"""The index of PyTorch checkpoints in older versions of Muster. It is a pickle, so reading it could run code."""
 LARGEST_MANIFEST = 16 << 20
 _LARGEST_MARKER = 1 << 10
 _OWN = (MANIFEST, MARKER, CLAIM)
-"""Files of a checkpoint that are not files of the training."""
+"""Files that Muster writes into a checkpoint beside those of the training."""
 _LARGEST_IDENTITY_DEPTH = 8
 _LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
 
@@ -40,14 +40,17 @@ class _File:
 
 @document
 class Manifest:
-    """What a checkpoint holds. `step` counts steps done, `world` processes, `samplesSeen` samples since step 0;
-    `identity` has the settings that a job must share with the checkpoint to resume from it, by the names of the job's fields.
-    `files` has `bytes` and `sha256` of each file, by its path below the checkpoint."""
+    """The content of a checkpoint.
+
+    `step` is the number of steps done, `world` the number of processes, and `samplesSeen` the number of samples since step 0. `identity`
+    has the settings that a job must have to resume from the checkpoint, by the names of the job's fields. `files` has `bytes` and `sha256`
+    of each file, by its path below the checkpoint.
+    """
 
     step: int = wire_field(minimum=0)
     epoch: int = wire_field(minimum=0)
     seed: int = wire_field(minimum=-(2**64), maximum=2**64)
-    samplesSeen: int = wire_field(minimum=0)  # noqa: N815 (the names of the file)
+    samplesSeen: int = wire_field(minimum=0)  # noqa: N815 (the names in the file)
     world: int = wire_field(minimum=1)
     strategy: str = wire_field(max_length=_LONGEST_TEXT)
     attempt: int = wire_field(minimum=0)
@@ -63,7 +66,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Parses a manifest of this format or a newer one, which may have more fields. Raises ValueError."""
+        """Parses a manifest. One of a newer format may have more fields. Raises ValueError."""
         values = documents.parse(content)
         manifest = decode(cls, values)
         names = {field.wire_name for field in fields_of(cls)}
@@ -80,7 +83,7 @@ class Manifest:
 
     @property
     def unreadable(self) -> str | None:
-        """Why this version of Muster cannot read a checkpoint that an older or newer version wrote; None if it can."""
+        """The reason why this version of Muster cannot read the checkpoint; None if it can."""
         if self.format > FORMAT:
             return f"was written by a newer version of Muster (format {self.format}, this version reads {FORMAT})"
         if PICKLED_INDEX in self.files:
@@ -89,7 +92,7 @@ class Manifest:
 
 
 def _check_file(name: str, entry: Mapping[str, Any]) -> None:
-    """Raises ValueError unless `name` is one plain path below the checkpoint, and `entry` has its size and sum."""
+    """Raises ValueError unless `name` is a plain path below the checkpoint, and `entry` has a size and a SHA-256."""
     parts = name.split("/")
     plain = name.isprintable() and "\\" not in name and not any(part in ("", ".", "..") for part in parts)
     if not plain or len(name.encode()) > _LONGEST_NAME or any(len(part.encode()) > _LONGEST_PART for part in parts):
@@ -110,7 +113,7 @@ def _check_folders(names: Collection[str]) -> None:
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint directory `step-<step>-<fence>`, perhaps of a rescue, with the commit marker. It need not verify."""
+    """A checkpoint directory `step-<step>-<fence>`, also of a rescue. Its files are not yet verified."""
 
     path: Location
     step: int
@@ -118,7 +121,7 @@ class Commit:
 
     @property
     def order(self) -> tuple[int, Fence]:
-        """Sorts commits, newest last: by step, then by fence."""
+        """The key that sorts commits by step and then by fence, newest last."""
         return (self.step, self.fence)
 
 
@@ -133,10 +136,10 @@ def is_committed(path: Location) -> bool:
 
 
 def read_verified(path: Location, *, sums: bool = True) -> Manifest:
-    """The manifest of a committed checkpoint whose every file has the size and, with `sums`, the SHA-256 that were committed.
+    """Reads the manifest of a committed checkpoint, and verifies the size and, with `sums`, the SHA-256 of every file.
 
-    Raises ValueError for a damaged checkpoint. Raises OSError if the storage does not answer: this is no damage, and skipping
-    the checkpoint would lose steps.
+    Raises ValueError for a damaged checkpoint. Raises OSError if the storage does not answer, because the checkpoint may be intact then,
+    and skipping it would lose steps.
     """
     try:
         content = files.read(path / MANIFEST, limit=LARGEST_MANIFEST)
@@ -152,7 +155,7 @@ def read_verified(path: Location, *, sums: bool = True) -> Manifest:
 
 
 def verifies(commit: Commit) -> bool:
-    """Whether the files verify. In an object store it compares sizes only, because reading costs money and the store has checksums."""
+    """Whether the files verify. In an object store, only the sizes, because reads cost money and the store has checksums of its own."""
     try:
         return bool(read_verified(commit.path, sums=isinstance(commit.path, Path)))
     except ValueError:
@@ -161,7 +164,7 @@ def verifies(commit: Commit) -> bool:
 
 @contextmanager
 def read_back(path: Location) -> Iterator[Path]:
-    """A verified checkpoint as a folder of this machine: the folder itself, or a temporary copy from an object store.
+    """Gives a verified checkpoint as a folder on this machine: the folder itself, or a temporary copy from an object store.
 
     Raises StorageUnavailable.
     """
@@ -220,7 +223,7 @@ def _verify(path: Location, name: str, expected: Mapping[str, Any], *, sums: boo
             raise ValueError(f"{name} is not below the checkpoint")
         size = files.size(path / name)
         if size != expected["bytes"]:
-            raise ValueError(f"{name} has {size} bytes in place of {expected['bytes']}")
+            raise ValueError(f"{name} has {size} bytes instead of {expected['bytes']}")
         if sums and files.sha256(path / name) != expected["sha256"]:
             raise ValueError(f"{name} is damaged: its SHA-256 differs")
     except (FileNotFoundError, NotADirectoryError):
@@ -230,12 +233,12 @@ def _verify(path: Location, name: str, expected: Mapping[str, Any], *, sums: boo
 
 
 def digest_of(content: bytes) -> str:
-    """The SHA-256 of `content`, in hexadecimal. The commit marker has the one of the manifest, which has those of the files."""
+    """The SHA-256 of `content`, in hexadecimal. The commit marker has that of the manifest, and the manifest has those of the files."""
     return hashlib.sha256(content).hexdigest()
 
 
 def check_identity(manifest: Manifest, identity: Mapping[str, Any], path: Location) -> None:
-    """Raises BadConfiguration if the settings of the job differ from those of the checkpoint, so that it is another training."""
+    """Raises BadConfiguration if a setting of the job differs from that of the checkpoint, because it is then another training."""
     for name in sorted(manifest.identity.keys() | identity.keys()):
         saved, now = manifest.identity.get(name), identity.get(name)
         if saved != now:

@@ -1,6 +1,6 @@
 """Files in an object store (s3://bucket/prefix, by fsspec), with the methods of pathlib.Path that checkpoints and data files need.
 
-There are no directories: a folder exists while an object below it does. An object is complete once it exists.
+An object store has no directories. A folder exists while there is an object below it. An object that exists is complete.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 4, "mode": "standard"}}
 
-FULL = ("InsufficientStorage", "StorageFull", "QuotaExceeded")  # versitygw and HTTP 507, MinIO, Ceph
+FULL = ("InsufficientStorage", "StorageFull", "QuotaExceeded")  # of versitygw and HTTP 507, of MinIO, of Ceph
 
 
 @dataclass(frozen=True)
 class ObjectPath:
     """A path in an object store. `uri` has no slash at its end.
 
-    Every method raises OSError, FileNotFoundError for a missing object, and ValueError for a damaged one.
+    Every method raises OSError if the store fails, FileNotFoundError for a missing object, and ValueError for a damaged one.
     """
 
     uri: str
@@ -60,7 +60,7 @@ class ObjectPath:
         return self
 
     def glob(self, pattern: str) -> list[ObjectPath]:
-        """The entries directly below whose names match. Empty if there is no such folder."""
+        """The entries directly below this folder whose names match `pattern`. Empty if there is no such folder."""
         try:
             with self._store() as store:
                 paths = store.ls(self.uri, detail=False)
@@ -70,13 +70,15 @@ class ObjectPath:
         return [self / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
     def files(self) -> list[tuple[str, int, str]]:
-        """Every object below: its path from here, its size in bytes, and a text that differs where the content does. The path of this
-        object itself is empty. Raises FileNotFoundError if there is no such bucket."""
+        """Every object below this path: its relative path, its size in bytes, and a text that changes with its content.
+
+        The relative path of this object itself is empty. Raises FileNotFoundError if there is no such bucket.
+        """
         root = self.uri.partition("://")[2]
         with self._store() as store:
             found = store.find(self.uri, detail=True)
             if not found and "/" not in root:
-                store.ls(self.uri)  # which fails for a bucket that does not exist
+                store.ls(self.uri)  # fails if the bucket does not exist
         return [
             (path.removeprefix(root).removeprefix("/"), int(info["size"]), str(info.get("ETag") or info.get("LastModified")))
             for path, info in found.items()
@@ -99,7 +101,7 @@ class ObjectPath:
             return int(store.size(self.uri))
 
     def status(self) -> tuple[int, str]:
-        """The size in bytes, and a text that differs where the content does."""
+        """The size in bytes, and a text that changes with the content."""
         with self._store() as store:
             status = store.info(self.uri)
             if status["type"] != "file":
@@ -107,7 +109,7 @@ class ObjectPath:
             return int(status["size"]), str(status.get("ETag") or status.get("LastModified"))
 
     def read_range(self, begin: int, end: int) -> bytes:
-        """The bytes from `begin` to `end` (exclusive), fewer if the object is shorter."""
+        """The bytes from `begin` to `end` (exclusive). There are fewer if the object is shorter."""
         with self._store() as store:
             content: bytes = store.cat_file(self.uri, start=begin, end=end) if begin < end else b""
             return content
@@ -122,7 +124,7 @@ class ObjectPath:
             store.pipe_file(self.uri, content)
 
     def create(self, content: bytes) -> bool:
-        """Writes the object unless it exists, and returns whether it did. The store decides, by PUT with If-None-Match."""
+        """Writes the object unless it exists. Returns whether it was written. The store decides, by a PUT with If-None-Match."""
         try:
             with self._store() as store:
                 store.pipe_file(self.uri, content, mode="create")
@@ -145,7 +147,7 @@ class ObjectPath:
             store.get_file(self.uri, str(target))
 
     def remove(self) -> None:
-        """Removes the object, or everything below."""
+        """Removes the object, or all objects below the path."""
         try:
             with self._store() as store:
                 store.rm(self.uri, recursive=True)
@@ -154,7 +156,7 @@ class ObjectPath:
 
     @contextmanager
     def _store(self) -> Iterator[Any]:
-        """The file system. Its errors become OSErrors that name this path."""
+        """Gives the file system. Turns its errors into OSErrors that name this path."""
         try:
             yield _file_system(self.uri.partition("://")[0])
         except FileNotFoundError as error:
@@ -165,7 +167,7 @@ class ObjectPath:
             raise PermissionError(errno.EACCES, str(error), self.uri) from error
         except Exception as error:
             message = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
-            if "Checksum" in type(error).__name__:  # raised by the client when the content differs from what was stored
+            if "Checksum" in type(error).__name__:  # the client raises it if the content is not that which was stored
                 raise ValueError(f"{self.name} is damaged: {message}") from error
             raise OSError(errno.ENOSPC if any(code in message for code in FULL) else errno.EIO, message, self.uri) from error
 
@@ -180,7 +182,7 @@ def location_of(text: str) -> Location:
 
 @cache
 def _file_system(protocol: str) -> Any:
-    """Credentials, region and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...)."""
+    """The client of a protocol. The environment has its credentials, region and endpoint (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...)."""
     try:
         import fsspec
 
@@ -191,8 +193,8 @@ def _file_system(protocol: str) -> Any:
 
 
 def forget_clients() -> None:
-    """Makes later operations use the environment as it is then."""
+    """Drops all clients. Later operations create new ones, which read the environment again."""
     _file_system.cache_clear()
 
 
-os.register_at_fork(after_in_child=_file_system.cache_clear)  # its connections and its thread belong to the parent
+os.register_at_fork(after_in_child=_file_system.cache_clear)  # the connections and threads of clients belong to the parent

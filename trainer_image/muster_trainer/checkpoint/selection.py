@@ -1,4 +1,4 @@
-"""Which commits count, and from which of them training resumes."""
+"""Finds the valid commits, and selects the one from which training resumes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _LARGEST_REGISTRATION = 1 << 16
 
 @dataclass(frozen=True)
 class Selection:
-    """The commit to resume from, with its manifest. Both are None at the start. `newest` is the newest committed step that
-    counts, verified or not. `skipped` has (path, reason) of each newer commit that is damaged."""
+    """The commit to resume from, with its manifest. Both are None if training begins at step 0.
+
+    `newest` is the step of the newest valid commit, even if it is damaged. `skipped` has (path, reason) of each newer commit that is
+    damaged.
+    """
 
     commit: Commit | None
     manifest: Manifest | None
@@ -33,13 +36,13 @@ class Selection:
 
 @document
 class _Registration:
-    """A file in the folder ATTEMPTS. Its other fields are for people."""
+    """A file in the folder ATTEMPTS. The file has more fields, for people who read it."""
 
     resumed_step: int = wire_field(minimum=0)
 
 
 def registrations(directory: Location) -> dict[Fence, int]:
-    """The attempts that have begun, and the step each resumed at. A damaged registration is ignored."""
+    """The fence of each attempt that has begun, and the step at which it resumed. Damaged registrations are ignored."""
     resumed: dict[Fence, int] = {}
     for path in (directory / ATTEMPTS).glob("*.json"):
         fence = Fence.parse(path.stem)
@@ -53,7 +56,7 @@ def registrations(directory: Location) -> dict[Fence, int]:
 
 
 def is_void(commit: Commit, resumed: Mapping[Fence, int]) -> bool:
-    """Whether an attempt with a higher fence resumed from an earlier step. The commit is then a late write of an older world."""
+    """Whether an attempt with a higher fence resumed from an earlier step. An older world has then written the commit too late."""
     return any(fence > commit.fence and step < commit.step for fence, step in resumed.items())
 
 
@@ -70,7 +73,7 @@ def valid_commits(directory: Location) -> list[Commit]:
 
 
 def newest_step(spec: CheckpointSpec, fence: Fence) -> int | None:
-    """The step of the newest commit that `select` would look at first. Reads no files of it."""
+    """The step of the newest valid commit, which `select` verifies first. Reads none of its files."""
     directory = location_of(spec.directory)
     with files.storage(directory):
         valid = valid_commits(directory)
@@ -79,10 +82,10 @@ def newest_step(spec: CheckpointSpec, fence: Fence) -> int | None:
 
 
 def select(spec: CheckpointSpec, fence: Fence) -> Selection:
-    """What the attempt with this fence resumes from.
+    """The commit from which the attempt with this fence resumes.
 
-    `Never` and a path hold for the first attempt of a job. A later attempt resumes from the job's own commits.
-    Raises CheckpointDamaged or BadConfiguration for a path that does not verify or exist.
+    If `checkpoint.resume` is `Never` or a path, it applies to the first attempt of a job only. A later attempt resumes from the job's own
+    commits. Raises CheckpointDamaged if the checkpoint at the path does not verify, and BadConfiguration if there is none.
     """
     directory = location_of(spec.directory)
     with files.storage(directory):
@@ -96,10 +99,10 @@ def select(spec: CheckpointSpec, fence: Fence) -> Selection:
 
 
 def newest_verified(valid: Iterable[Commit]) -> Selection:
-    """The newest of `valid` commits (newest last) whose files verify.
+    """The newest of the `valid` commits (newest last) whose files verify.
 
-    Raises BadConfiguration if only another version of Muster can read it. Skipping it would lose its steps, and retention would
-    then remove it.
+    Raises BadConfiguration if only another version of Muster can read it. It must not be skipped, because its steps would be lost and
+    retention would remove it.
     """
     newest_first = list(valid)[::-1]
     newest = newest_first[0].step if newest_first else None
@@ -121,7 +124,7 @@ def _named(path: Location, own: Selection) -> Selection:
     commit = parse_directory(path.resolve())
     if commit is None or not is_committed(path):
         raise BadConfiguration(
-            f"spec.checkpoint.resume: {path} is no committed checkpoint; name a directory step-<step>-<fence> that holds "
+            f"spec.checkpoint.resume: {path} is not a committed checkpoint; name a directory step-<step>-<fence> that holds "
             f"a file {MARKER}, or write Auto"
         )
     try:

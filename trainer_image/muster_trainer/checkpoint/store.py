@@ -1,4 +1,4 @@
-"""Writing checkpoints: registration of an attempt, commits, and retention."""
+"""Writes checkpoints: registration of an attempt, commits, and retention."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void,
 
 LEAST_KEPT = 2
 CLOCKS_DIFFER = timedelta(days=1)
-"""The largest difference that is accepted between the clocks of this machine and the API server."""
+"""The largest accepted difference between the clocks of this machine and of the API server."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoint directory, as the attempt with this `fence` may write it. Only rank 0 uses it, except for `flush` and in a
-    rescue.
+    """The checkpoint directory, for writes by the attempt with this `fence`. Only rank 0 uses it, except for `flush` and in a rescue.
 
-    Every method raises StorageUnavailable if the storage fails, and PeerLost if a higher fence is registered (BadConfiguration
-    if its job would be created in the future).
+    Every method raises StorageUnavailable if the storage fails, and PeerLost if a higher fence is registered. It raises
+    BadConfiguration if the creation time in that fence is in the future.
     """
 
     directory: Location
@@ -36,9 +35,10 @@ class Store:
     keep: int
 
     def register(self, selection: Selection, *, step: int | None = None) -> None:
-        """Registers this attempt and what it resumes from, before it writes anything else. Newer commits of older fences are void then.
+        """Registers this attempt and the step at which it resumes. Call it before any other write.
 
-        `step` is that of a snapshot in memory, if it resumes from one."""
+        It makes newer commits of older fences void. `step` is the step of a snapshot in memory, if the attempt resumes from one.
+        """
         with files.storage(self.directory):
             files.make_directory(self.directory / ATTEMPTS)
             self._check_fence()
@@ -50,7 +50,7 @@ class Store:
             files.write_file(self.directory / ATTEMPTS / registration_name(self.fence), json.dumps(record).encode() + b"\n")
 
     def begin(self, step: int) -> Location:
-        """Makes an empty directory for a checkpoint at `step`. Removes what this fence has left there."""
+        """Creates an empty directory for a checkpoint at `step`. Removes files that this fence has left there."""
         path = self.directory / checkpoint_name(step, self.fence)
         with files.storage(path):
             self._check_fence()
@@ -63,7 +63,7 @@ class Store:
         return self.directory / rescue_name(step, self.fence)
 
     def begin_rescue(self, path: Location) -> bool:
-        """Makes the `rescue_directory` at `path`, and claims it for this rank. False: another rank has claimed it, and saves this step."""
+        """Creates the `rescue_directory` at `path`, and claims it for this rank. Returns False if another rank saves this step already."""
         with files.storage(path):
             self._check_fence()
             files.make_directory(path)
@@ -72,7 +72,8 @@ class Store:
     def flush(self, folder: Path, names: Iterable[str], path: Location) -> dict[str, dict[str, Any]]:
         """Stores the files `names` of the staging folder `folder` durably in the checkpoint at `path`. Any rank may call it.
 
-        Returns their sizes and sums, as the manifest lists them."""
+        Returns their sizes and SHA-256, in the form of `Manifest.files`.
+        """
         listing = {}
         with files.storage(path):
             for name in names:
@@ -81,7 +82,7 @@ class Store:
         return listing
 
     def commit(self, path: Location, manifest: Manifest) -> tuple[Commit, int]:
-        """Commits the files that `manifest` lists, after every rank has flushed its own. Returns the commit and its size in bytes."""
+        """Commits the files that `manifest` lists. Every rank must have flushed its files. Returns the commit and its size in bytes."""
         with files.storage(path):
             for name, written in manifest.files.items():
                 self._check_shared(path / name, written["bytes"])
@@ -100,19 +101,20 @@ class Store:
             )
 
     def abandon(self, path: Location) -> None:
-        """Removes the files of a save that failed, as far as possible, so that a full disk does not stay full.
+        """Removes the files of a save that failed, because otherwise a full disk would stay full. Ignores errors.
 
-        A save that was committed stays: it may have failed afterwards, in the retention of others or with a lost peer."""
+        A committed save stays, because the failure may have come after the commit.
+        """
         with suppress(OSError):
             if not is_committed(path):
                 self._remove(path)
 
     def retain(self, newest: Commit | None = None) -> list[Location]:
-        """Removes checkpoints that are no longer needed, and returns them. `newest` was written just now, and is not read again.
+        """Removes checkpoints that are not needed any more, and returns their directories.
 
         It retains the newest `keep` valid commits (at least two), and more if fewer than two of them verify. It also retains
         unfinished checkpoints of this and higher fences. It removes nothing if a higher fence is registered, because the
-        directory then belongs to that attempt.
+        directory then belongs to that attempt. It does not verify `newest`, because that was written just now.
         """
         removed: list[Location] = []
         with files.storage(self.directory):
@@ -141,8 +143,10 @@ class Store:
         return retained
 
     def _check_fence(self) -> None:
-        """Raises PeerLost if a newer attempt is registered, and BadConfiguration if its fence is in the future, because it would block the
-        job for ever."""
+        """Raises PeerLost if a newer attempt is registered.
+
+        Raises BadConfiguration if its fence is in the future, because that registration would block the job for ever.
+        """
         newest = max(registrations(self.directory), default=self.fence)
         path = self.directory / ATTEMPTS / registration_name(newest)
         if newest.created > max(datetime.now(UTC), self.fence.created) + CLOCKS_DIFFER:
@@ -157,7 +161,7 @@ class Store:
 
     @staticmethod
     def _remove(path: Location) -> None:
-        """Removes the marker first, because a directory that is half removed must not count. Removes a link, but not its target."""
+        """Removes the marker first, because a half removed directory must not be a valid commit. Removes a link, but not its target."""
         if isinstance(path, Path) and path.is_symlink():
             path.unlink()
         elif path.is_dir():

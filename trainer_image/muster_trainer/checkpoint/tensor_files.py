@@ -1,14 +1,14 @@
-"""Files of tensors, for every framework: safetensors, and one JSON index that says where each part of each tensor is.
+"""Files of tensors for every framework: safetensors files, and one JSON index with the place of each part of each tensor.
 
-    rank-00000.safetensors    what rank 0 wrote; any reader of safetensors opens it
+    rank-00000.safetensors    the tensors that rank 0 wrote; any reader of safetensors opens it
     index.json                {"format": 1, "tensors": {name: {"dtype", "shape", "chunks": [{"offsets", "shape", "file", "start"}]}}}
 
-A chunk is a box of the tensor, `shape` large, whose first corner is at `offsets`. Its bytes begin at byte `start` of `file`, in row-
-major order and little-endian. Reading never runs code: names of types come from a table, and every number is checked against the
-size of its file.
+A chunk is a box of the tensor. `shape` is its size, and `offsets` is its first corner. Its bytes begin at byte `start` of `file`. They are
+in row-major order and little-endian. Reading never runs code, because names of types come from a table, and every number is checked
+against the size of its file.
 
-The safetensors library neither writes nor reads the files here. It needs all tensors in the memory of the host at once. It maps files
-into memory, where a disk that fails ends the process with SIGBUS, or else reads a whole tensor for each slice of it.
+This module does not use the safetensors library, for three reasons. The library needs all tensors in the memory of the host at once. It
+maps files into memory, so a disk that fails ends the process with SIGBUS. Without the map, it reads a whole tensor for each slice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CODES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-"""The names of types in safetensors. Its header lists other types as bytes."""
+"""The names of types in safetensors. The header of a file lists tensors of other types as bytes."""
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
@@ -58,14 +58,14 @@ ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""Every type that a checkpoint can hold, with the bytes of one number."""
+"""Every type that a checkpoint can hold, and the bytes of one number."""
 _ALIGNMENT = 8
 _MOST_DIMENSIONS = 64
 
 
 @document
 class Chunk:
-    """A part of a tensor. `file` is below the checkpoint; `start` counts bytes."""
+    """A part of a tensor. `file` is a path below the checkpoint, and `start` is in bytes."""
 
     offsets: tuple[int, ...] = wire_field(minimum=0, max_items=_MOST_DIMENSIONS)
     shape: tuple[int, ...] = wire_field(minimum=0, max_items=_MOST_DIMENSIONS)
@@ -75,7 +75,7 @@ class Chunk:
 
 @document
 class Stored:
-    """A tensor of the checkpoint; its `chunks` cover it. `dtype` is a name of `ITEM_BYTES`."""
+    """A tensor of the checkpoint. Its `chunks` cover it without overlaps. `dtype` is a key of `ITEM_BYTES`."""
 
     dtype: str = wire_field(max_length=200)
     shape: tuple[int, ...] = wire_field(minimum=0, max_items=_MOST_DIMENSIONS)
@@ -92,7 +92,7 @@ class _Index:
 
 @dataclass(frozen=True)
 class Block:
-    """A tensor to write. `content` gives its bytes, in row-major order; it is called once, when they are needed."""
+    """A tensor to write. `content` returns its bytes in row-major order. `write` calls it once, when it needs them."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -103,9 +103,9 @@ class Block:
 
 
 def write(path: Path, blocks: Mapping[str, Block]) -> dict[str, int]:
-    """Writes a safetensors file, one tensor after the other. Returns the byte at which each begins. Raises OSError.
+    """Writes a safetensors file, one tensor after the other. Returns the first byte of each tensor in the file. Raises OSError.
 
-    The widest types come first, as the library orders them, so that each tensor is aligned.
+    The widest types come first, as in files of the library, so that each tensor is aligned.
     """
     ordered = sorted(blocks, key=lambda name: (-ITEM_BYTES[blocks[name].dtype], name))
     header, end = {}, 0
@@ -126,7 +126,7 @@ def write(path: Path, blocks: Mapping[str, Block]) -> dict[str, int]:
 
 
 def fill(file: BinaryIO, chunk: Chunk, begin: int, space: memoryview) -> None:
-    """Fills `space` with the bytes of the file from `begin` on. Raises OSError, also if the file ends too early."""
+    """Fills `space` with the bytes of the file from `begin` on. Raises OSError if it cannot be read or ends too early."""
     while space:
         count = os.preadv(file.fileno(), [space], begin)
         if count == 0:
@@ -142,10 +142,10 @@ def index_of(tensors: Mapping[str, Stored]) -> bytes:
 
 
 def read_index(directory: Path, *, dtypes: Container[str], framework: str) -> dict[str, Stored]:
-    """The tensors of a checkpoint. Reads its index once, and checks that it is the one that was committed. `dtypes` are the types that
-    `framework` has.
+    """Reads the index of a checkpoint, and checks that it is the committed one. Returns the tensors by name.
 
-    Raises BadConfiguration and StorageUnavailable.
+    `dtypes` are the types that `framework` supports. Raises BadConfiguration if this version cannot read the checkpoint, and
+    StorageUnavailable if the storage fails or the checkpoint has changed.
     """
     try:
         with files.storage(directory):
@@ -165,28 +165,28 @@ def read_index(directory: Path, *, dtypes: Container[str], framework: str) -> di
 
 
 def parse_index(content: bytes, sizes: Mapping[str, int], *, dtypes: Container[str], framework: str) -> dict[str, Stored]:
-    """The tensors of a checkpoint whose files have these `sizes` in bytes. Raises ValueError for an invalid index."""
+    """Parses the index of a checkpoint whose files have these `sizes` in bytes. Returns the tensors by name. Raises ValueError."""
     index = parse(_Index, content)
     if index.format != FORMAT:
         raise ValueError(f"the format of {INDEX} is {index.format}, this version reads {FORMAT}")
     for name, stored in index.tensors.items():
         _check_stored(documents.shown(name), stored, sizes)
         if stored.dtype not in dtypes:
-            raise ValueError(f"the type {stored.dtype} of {documents.shown(name)} is none that {framework} has here")
+            raise ValueError(f"the type {stored.dtype} of {documents.shown(name)} is not supported by {framework} here")
     return dict(index.tensors)
 
 
 def _check_stored(name: str, stored: Stored, sizes: Mapping[str, int]) -> None:
     """Raises ValueError unless the chunks lie in their files and make up the tensor."""
     if stored.dtype not in ITEM_BYTES:
-        raise ValueError(f"the type {documents.shown(stored.dtype)} of {name} is none of a checkpoint")
+        raise ValueError(f"the type {documents.shown(stored.dtype)} of {name} is not a type of a checkpoint")
     for chunk in stored.chunks:
         if not len(chunk.offsets) == len(chunk.shape) == len(stored.shape):
             raise ValueError(f"a chunk of {name} has another number of dimensions")
         inside = all(offset + length <= whole for offset, length, whole in zip(chunk.offsets, chunk.shape, stored.shape, strict=True))
         end = chunk.start + math.prod(chunk.shape) * ITEM_BYTES[stored.dtype]
         if not inside or end > sizes.get(chunk.file, -1):
-            raise ValueError(f"a chunk of {name} lies outside of it or of its file")
+            raise ValueError(f"a chunk of {name} is outside of it or of its file")
     corners = {chunk.offsets for chunk in stored.chunks}
     if len(corners) < len(stored.chunks) or sum(math.prod(chunk.shape) for chunk in stored.chunks) != math.prod(stored.shape):
-        raise ValueError(f"the chunks of {name} do not make it whole")
+        raise ValueError(f"the chunks of {name} do not cover it exactly")

@@ -1,4 +1,4 @@
-"""The samples of each step, and their distribution over devices: pure functions."""
+"""The samples of each step, and their distribution over devices. The functions are pure."""
 
 from muster_trainer.data.dataset import ArrayDataSet, DataSet
 from muster_trainer.data.order import Order, batches_in_order, permutation

@@ -1,4 +1,4 @@
-"""Data sets: what training needs of one, and one in memory."""
+"""The interface of a data set, and a data set in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 class DataSet(Protocol):
     """A map-style data set. A sample is (inputs, targets) or (inputs, targets, weight).
 
-    It may have a method `batch(indices)` that returns many samples at once, stacked.
+    It may have a method `batch(indices)` that returns several samples, stacked.
     """
 
     def __len__(self) -> int: ...

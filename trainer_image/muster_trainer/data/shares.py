@@ -1,4 +1,4 @@
-"""The distribution of a step's samples over devices: as even as possible, with one more for the first devices."""
+"""The distribution of a step's samples over devices. It is as even as possible, and the first devices may get one more sample."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def weighted_share(indices: np.ndarray, devices: int, position: int) -> tuple[np.ndarray, np.ndarray]:
-    """The piece of device `position` with its weights, never empty: (indices, float32 weights), both of shape (n >= 1,).
+    """The samples of device `position` and their weights: (indices, float32 weights), both of shape (n,), n >= 1.
 
-    A device with nothing to do takes the step's first sample with weight 0, so that it takes part in the collectives
-    and no layer meets a batch of no samples.
+    A device that would get no sample gets the first sample of the step with weight 0. So it takes part in the collectives, and no
+    layer gets an empty batch.
     """
     share = np.array_split(indices, devices)[position]
     if len(share):

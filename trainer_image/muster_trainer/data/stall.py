@@ -1,4 +1,4 @@
-"""Measures how much of the step time a training waits for its samples."""
+"""Measures the share of the step time in which a training waits for its samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONG = 10.0  # seconds
 
 @dataclass
 class Stall:
-    """Sums over the steps of this attempt, in seconds; `reported`: the user has been told."""
+    """Sums over the steps of this attempt, in seconds. `reported` is True when the message to the user was sent."""
 
     total: float = 0.0
     waited: float = 0.0
@@ -21,13 +21,13 @@ class Stall:
         return self.waited / self.total if self.total else 0.0
 
     def add(self, *, seconds: float, waited: float) -> str | None:
-        """Adds a step of `seconds`, of which it `waited` for samples. Returns a message for the user, once."""
+        """Adds a step that took `seconds` and `waited` seconds of these for samples. Returns a message for the user at most once."""
         self.total += seconds
         self.waited += waited
         if self.reported or self.waited < LONG or self.share < MUCH:
             return None
         self.reported = True
         return (
-            f"the training waits for its samples {self.share:.0%} of the time; write more spec.trainer.input.workers, or where samples "
-            "are slow to decode, input.cache"
+            f"the training waits for its samples {self.share:.0%} of the time; write more spec.trainer.input.workers, or input.cache if "
+            "samples are slow to decode"
         )

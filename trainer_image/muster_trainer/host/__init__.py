@@ -1,1 +1,1 @@
-"""What the process has to do with its machine and its supervisor: events, signals, memory, the parent process."""
+"""The connection of a training process to its machine and its supervisor: events, signals, memory, the parent process."""

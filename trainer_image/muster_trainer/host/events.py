@@ -21,7 +21,7 @@ from muster_contract.notices import NoticeReason
 class Events:
     """The events of one process (`muster_contract.events`).
 
-    Each event is written with one call, which the kernel keeps whole up to 4096 bytes, because ranks may share the pipe. When the
+    Each event is one write, because ranks may share the pipe, and the kernel does not split a write of at most 4096 bytes. If the
     supervisor is gone, the process ends itself, because nothing else would end it.
     """
 
@@ -50,12 +50,12 @@ class Events:
             os._exit(ExitCode.PEER_LOST)
 
     def fingerprint(self, framework: Mapping[str, Any]) -> None:
-        """Sends the software and devices of this process. `framework` has those fields that the framework fills in."""
+        """Sends the software and devices of this process. `framework` has the fields that the framework fills in."""
         document = {**framework, "event": Fingerprint.event, "python": python_version(), "host": socket.gethostname()}
         self.emit(decode_event(document))
 
     def phase(self, activity: Activity) -> None:
-        """Sends what the process does from now on."""
+        """Sends the activity that the process begins now."""
         self.emit(PhaseEvent(phase=activity))
 
     def error(self, code: ExitCode, message: str) -> None:
@@ -67,12 +67,12 @@ class Events:
         self.emit(NoticeEvent(reason=reason, message=message))
 
     def say(self, text: str) -> None:
-        """One readable line on stdout, from rank 0."""
+        """Prints one line to stdout, on rank 0 only."""
         if self.rank == 0:
             print(text, flush=True)
 
     def complain(self, text: str) -> None:
-        """One line on stderr, from any rank."""
+        """Prints one line to stderr, on any rank."""
         print(text, file=sys.stderr, flush=True)
 
 

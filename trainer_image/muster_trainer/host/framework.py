@@ -1,10 +1,10 @@
-"""What a descriptor of a strategy names, imported from the framework's package.
+"""Imports the engine and other objects that a strategy's descriptor names, from the framework's package.
 
-A framework's package may have a module `host`, with these functions, each of which may be absent:
+A framework's package may have a module `host`, with these functions. Each may be absent:
 
-    before_fork()      sets what processes need that are forked from this one; called before the framework is imported
-    unfit()            why no process may be forked from this one; empty if one may
-    device_bytes()     the most memory that this process has had on its device
+    before_fork()      prepares this process for forks; called before the framework is imported
+    unfit()            the reason why no process may be forked from this one; empty if forks are safe
+    device_bytes()     the peak of the memory that this process used on its device, in bytes
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def named(path: str, framework: Framework) -> Any:
 
 
 def module_of(framework: Framework, *name: str) -> ModuleType:
-    """A module of the framework's package; without a name, the package. Raises BadConfiguration if it cannot be imported."""
+    """A module of the framework's package, or the package itself without a `name`. Raises BadConfiguration if it cannot be imported."""
     return _imported(".".join([framework.package, *name]), framework)
 
 
 def hook(framework: Framework, name: str) -> Any:
-    """What the function `name` of the package's module `host` returns; None if there is no such function."""
+    """Calls the function `name` of the package's module `host` and returns its result; None if there is no such function."""
     path = f"{framework.package}.host"
     try:
         module = importlib.import_module(path)
@@ -48,7 +48,7 @@ def hook(framework: Framework, name: str) -> Any:
 
 
 def set_quiet(framework: Framework) -> None:
-    """Keeps the framework's log short, unless MUSTER_DEBUG is 1. To be called before the framework is imported."""
+    """Makes the framework log less, unless MUSTER_DEBUG is 1. Call it before the framework is imported."""
     if os.environ.get(DEBUG) != "1":
         for name, value in framework.quiet_environment.items():
             os.environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Variables that are too long for any program, in the process that needs them."""
+"""Unpacks environment variables that are longer than Linux accepts, in the process that needs them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from muster_contract.large_variables import LONGEST, size, unpack
 
 
 def unpack_here() -> None:
-    """Makes plain variables of the packed ones. Raises BadConfiguration.
+    """Replaces packed variables by plain ones, for this process. Raises BadConfiguration.
 
-    Programs that this process starts do not get those that are too long, because Linux would start no such program.
+    Programs that this process starts do not inherit the long ones, because Linux would refuse to start them.
     """
     for name, value in unpack(os.environ).items():
         if os.environ.get(name) != value:

@@ -1,4 +1,4 @@
-"""How much memory a process may still take, and how much it has taken."""
+"""The memory that a process may still allocate, and the peak of what it used."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from muster_trainer.host.framework import hook
 MACHINE = Path("/proc/meminfo")
 CONTAINER = Path("/sys/fs/cgroup")
 _LEFT_FREE = 0.2
-"""Of what is there: steps need some too, and not always as much."""
+"""The share of free memory that stays unused, because the memory that steps need varies."""
 
 
 def spare_bytes(machine: Path = MACHINE, container: Path = CONTAINER) -> int:
-    """This process's share of what the machine and its container (a cgroup of version 2) have left, as far as they tell."""
+    """The bytes that this process may still allocate: its share of the free memory of the machine and its container (cgroup v2)."""
     spare = [*_of_machine(machine), *_of_container(container), sys.maxsize]
     return int(min(spare) * (1 - _LEFT_FREE)) // int(os.environ.get(NAMES["processes"]) or 1)
 
 
 def peak_bytes(framework: Framework) -> int:
-    """The most that this process has had at once: in the memory of its host, and on its device where the framework says so."""
+    """The peak of the bytes that this process used: on the host, and on its device if the framework reports that."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + (hook(framework, "device_bytes") or 0)
 
 
@@ -34,7 +34,7 @@ def _of_machine(path: Path) -> list[int]:
 
 
 def _of_container(folder: Path) -> list[int]:
-    """Cached files count as used, and can go."""
+    """The free bytes by the limits of a cgroup. Cached files count as free, because the kernel can drop them."""
     try:
         limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:

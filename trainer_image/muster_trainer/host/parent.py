@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel end this process when `parent` ends (Linux only), and ends it now where that has happened already."""
+    """Makes the kernel end this process when `parent` ends (Linux only). If `parent` has ended already, ends this process now."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

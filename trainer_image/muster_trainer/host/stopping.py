@@ -15,11 +15,12 @@ LOST_SUPERVISOR = "the supervisor is gone"
 
 
 class StopRequest:
-    """Whether SIGTERM has arrived. `training`: the next step checks it. Before that there is nothing to save, and the process ends at
-    once.
+    """Whether SIGTERM has arrived.
 
-    A Python signal handler runs only when the main thread is in Python, but the start of a world may block it for minutes. The
-    interpreter writes the signal's number to a pipe at once, and a thread reads the pipe.
+    While `training` is True, the next step checks it. Otherwise there is nothing to save, and the process ends at once.
+
+    A Python signal handler runs only when the main thread executes Python code, but the start of a world may block it for minutes.
+    So the interpreter writes the signal's number to a pipe, and a thread reads the pipe.
     """
 
     def __init__(self, events_descriptor: int | None = None) -> None:
@@ -35,14 +36,14 @@ class StopRequest:
         threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
 
     def listen(self) -> None:
-        """Takes SIGTERM. To be called again when a framework has started: TensorFlow's cluster takes it for itself."""
+        """Installs the handler of SIGTERM. Call it again after a framework has started, because TensorFlow's cluster replaces it."""
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def _watch(self) -> None:
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         if self._events_descriptor is not None:
-            poll.register(self._events_descriptor, 0)  # errors only: the reader is gone
+            poll.register(self._events_descriptor, 0)  # polls for errors only, which show that the reader is gone
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._events_descriptor:
@@ -60,6 +61,6 @@ class StopRequest:
 
 
 def _say(text: str) -> None:
-    """To stderr, which may have lost its reader together with the supervisor."""
+    """Writes to stderr, and ignores errors, because the reader of stderr may be gone together with the supervisor."""
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""Deadlines for calls to other machines and for machines that do not start."""
+"""Deadlines for calls to other machines, and for the start of other machines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from muster_contract.errors import PeerLost
 
 Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
-"""How long the members of a world may take to come up one after the other."""
+"""The longest time between the starts of the first and the last member of a world."""
 _PROBE_SECONDS = 5.0
 BETWEEN_SECONDS = 0.05
 
 
 def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:
-    """What `call` returns or raises. Raises PeerLost if it takes longer. Its thread cannot be ended, and ends with the process."""
+    """Runs `call` in a thread, and returns or raises what it returns or raises. Raises PeerLost if it takes longer than `seconds`.
+
+    After that the thread goes on until the process ends, because Python cannot end a thread.
+    """
     outcome: Future[Answer] = Future()
 
     def run() -> None:
@@ -35,8 +38,10 @@ def within(seconds: float, doing: str, call: Callable[[], Answer]) -> Answer:
 
 
 def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callable[[], None] | None = None) -> None:
-    """Waits until something listens at each address (name -> host:port). Raises PeerLost that names the one that does not listen.
-    `meanwhile` is called again and again during the wait, and may raise to end it."""
+    """Waits until a process listens at each address (name -> host:port). Raises PeerLost, which names the address, after `seconds`.
+
+    `meanwhile` is called repeatedly during the wait. It may raise to end the wait.
+    """
     limit = time.monotonic() + seconds
     for name, address in addresses.items():
         while not listens(address):
@@ -48,7 +53,7 @@ def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callabl
 
 
 def listens(address: str) -> bool:
-    """Whether something takes connections at `host:port` now. False if the name has no address yet."""
+    """Whether a process accepts connections at `host:port` now. False if the host name does not resolve yet."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_PROBE_SECONDS).close()

@@ -1,6 +1,6 @@
-"""`python -m muster_trainer.inputs [--progress]`: fetch the inputs that MUSTER_INPUTS names, and link them where the trainer finds them.
+"""`python -m muster_trainer.inputs [--progress]`: fetches the inputs in MUSTER_INPUTS, and links them to the folder MUSTER_INPUTS_DIR.
 
-In a pod it reports its progress to the operator. With --progress it prints it, as one JSON object in each line.
+In a pod it reports its progress to the operator. With --progress it prints its progress as JSON objects, one in each line.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from muster_trainer.supervisor.last_words import last_words, last_words_of, writ
 from muster_trainer.supervisor.reporting import Reporter, report_of
 
 AGREE_SECONDS = 15.0
-"""How long a replica waits for the revision that the operator names, so that all replicas use the same."""
+"""How long a replica waits for the operator to name a revision. All replicas then use the same revision."""
 REPORT_SECONDS = 2.0
 PATIENCE_IN_PODS = 300.0
-"""As `PATIENCE`. A replica that gives up ends the attempt, and the fetches of all other replicas."""
+"""As `PATIENCE`, but longer, because a replica that gives up ends the attempt, and with it the fetches of all other replicas."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-"""Meant for the training, which has its inputs already."""
+"""Variables that are removed here, because they are meant for the training, which needs no network when it has its inputs."""
 _SECRET_BYTES = 64 * 1024
 
 
@@ -62,7 +62,7 @@ class Progress:
         self._send()
 
     def agreed(self, name: str) -> str:
-        """The revision of the input that the operator names. Empty if it names none in time."""
+        """The revision of the input that the operator names. Empty if it names none within AGREE_SECONDS."""
         if self._reporter is None or not self._reporter.is_active:
             return ""
         limit = time.monotonic() + AGREE_SECONDS
@@ -92,7 +92,7 @@ def main(environ: Mapping[str, str], arguments: list[str]) -> int:
         requests = requests_from_json(environ.get(INPUTS, ""))
         folder, cache = _path(environ, INPUTS_DIR), open_cache(_path(environ, INPUTS_CACHE))
         progress = Progress(requests, replica, prints="--progress" in arguments)
-        for request in requests:  # one after the other: clients take their credentials from the environment
+        for request in requests:  # one after the other, because clients take their credentials from the environment
             variables, patience = _variables(environ, request.name), PATIENCE if replica is None else PATIENCE_IN_PODS
             job = job_of(request, cache, variables, show=progress.show, say=say, patience=patience)
             entry, listing = _fetched(job, progress)
@@ -106,9 +106,9 @@ def main(environ: Mapping[str, str], arguments: list[str]) -> int:
 
 
 def _fetched(job: Job, progress: Progress) -> tuple[Entry, Listing]:
-    if known := job.known():
-        job.ready(known[1])
-        return known
+    if cached := job.cached_as_named():
+        job.ready(cached[1])
+        return cached
     listing = job.resolved(job.request.revision)
     if job.request.revision and listing.revision != job.request.revision:
         say(f"input {job.name}: has changed since the job began: from revision {job.request.revision} to {listing.revision}")
@@ -121,15 +121,15 @@ def _fetched(job: Job, progress: Progress) -> tuple[Entry, Listing]:
 
 
 def _content(entry: Entry, job: Job, listing: Listing) -> Path:
-    """The folder for the trainer. A name in a cache that others may write must not lead out of it."""
+    """The folder for the trainer. Raises BadConfiguration if a link in it points out of the cache, which other pods may write to."""
     path = entry.files / job.remote.folder
     if path.resolve() != entry.root.resolve() / entry.key / "files" / job.remote.folder:
-        raise BadConfiguration(f"input {job.name}: {path} leads elsewhere; remove {entry.folder} from the cache")
+        raise BadConfiguration(f"input {job.name}: {path} is a link out of the cache; remove {entry.folder} from the cache")
     return path
 
 
 def _link(folder: Path, name: str, target: Path) -> None:
-    """Makes the link for the trainer, or replaces an older one."""
+    """Creates the link for the trainer, or replaces an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{name}.new"
     temporary.unlink(missing_ok=True)
@@ -165,10 +165,10 @@ def _failed(error: TrainerError, replica: ReplicaEnvironment | None, progress: P
 
 
 if __name__ == "__main__":
-    for each in (signal.SIGTERM, signal.SIGINT):  # as PID 1 of a container, a process without a handler would ignore them
+    for each in (signal.SIGTERM, signal.SIGINT):  # the kernel drops a signal to PID 1 of a container that has no handler for it
         signal.signal(each, lambda *_: os._exit(ExitCode.PREEMPTED))
     for variable in _OFFLINE:
         os.environ.pop(variable, None)
     os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_SHARED_BLOBS": "1"}
-    # Not sys.exit: a thread that still reads from the network must not delay the end.
+    # Not sys.exit, because that would wait for threads that read from the network.
     os._exit(main(dict(os.environ), sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket, by the client that checkpoints and data files use."""
+"""Fetches objects of an S3 bucket, with the client that checkpoints and data files use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DENIED = ("AccessDenied", "Access Denied", "InvalidAccessKeyId", "SignatureDoes
 
 
 class Bucket(Remote):
-    """The objects below a prefix. `variables` come from the Secret of the input: they replace those of the environment."""
+    """The objects below a prefix. `variables` come from the Secret of the input, and replace those of the environment."""
 
     fixed = ""
     folder = ""

@@ -1,8 +1,8 @@
-"""The cache of inputs: a folder that pods of a node, or runs of a user, may share.
+"""The cache of inputs: a folder that the pods of a node, or the runs of a user, may share.
 
-KEY.partial     what is being fetched; a later fetcher continues it, file by file
-KEY             a complete input: `files`, and COMPLETE, which is written last
-KEY.lock        locked while the input is fetched, so that one process fetches it and the others wait
+KEY.partial     an unfinished input; a later process keeps its complete files and fetches the rest
+KEY             a complete input: the folder `files`, and the file COMPLETE, which is written last
+KEY.lock        locked while a process fetches the input, so that other processes wait
 
 KEY is a digest of the source and its revision. An input in the cache never changes.
 """
@@ -26,9 +26,9 @@ from muster_trainer.inputs.remote import Listing, RemoteFile
 
 COMPLETE = "COMPLETE"
 PART = ".part"
-"""The end of the names of unfinished files of a bucket, beside `files`."""
+"""The ending of the names of unfinished files of a bucket. They are beside `files`."""
 CLIENT_FOLDER = ".cache/huggingface"
-"""Where the client of a hub writes unfinished files and its notes, below `files`."""
+"""The folder below `files` where the client of a hub writes unfinished files and metadata."""
 _POLL_SECONDS = 0.5
 
 
@@ -60,7 +60,7 @@ class Entry:
         return self.partial / "files"
 
     def complete(self) -> Listing | None:
-        """The listing of the input, if it is complete: its marker is there, and every file has its size. None otherwise."""
+        """The listing of the input if it is complete, else None. It is complete if its marker exists and every file has its size."""
         try:
             marker = json.loads((self.folder / COMPLETE).read_bytes())
             listing = Listing(marker["revision"], tuple(RemoteFile(path, size) for path, size in marker["files"]))
@@ -71,7 +71,7 @@ class Entry:
 
     @contextmanager
     def locked(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Holds the lock of the input. Calls `waiting` again and again while another process has it."""
+        """Holds the lock of the input during the block. Calls `waiting` repeatedly while another process has the lock."""
         with (self.root / f"{self.key}.lock").open("w") as file:
             while True:
                 try:
@@ -83,15 +83,15 @@ class Entry:
             yield
 
     def begin(self) -> None:
-        """Prepares a fetch. Complete files of an earlier one stay. Its unfinished files go, because the clients do not continue them. So
-        does an input that was complete and is damaged."""
+        """Prepares a fetch. Complete files of an earlier fetch stay. Its unfinished files are removed, because the clients cannot continue
+        them. An input that was complete and is damaged is removed too."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.partial_files.mkdir(parents=True, exist_ok=True)
         for path in (*self.partial.glob(f"*{PART}"), *(self.partial_files / CLIENT_FOLDER).rglob("*.incomplete")):
             path.unlink()
 
     def discard(self) -> None:
-        """Removes what was fetched so far."""
+        """Removes the files that were fetched so far."""
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def finish(self, listing: Listing) -> None:
@@ -110,7 +110,7 @@ class Entry:
         files.sync_directory(self.folder)
 
     def fetched_bytes(self) -> int:
-        """Bytes that the files fetched so far take, including unfinished ones."""
+        """The size in bytes of the files that were fetched so far, including unfinished ones."""
         size = 0
         for parent, _, names in os.walk(self.partial):
             for name in names:
@@ -120,7 +120,7 @@ class Entry:
 
 
 def open_cache(root: Path) -> Path:
-    """The folder of the cache. Raises InputUnavailable if it cannot be made or written."""
+    """Creates the folder of the cache. Raises InputUnavailable if it cannot be created or written."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):

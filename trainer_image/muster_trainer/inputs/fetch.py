@@ -1,4 +1,4 @@
-"""Fetches one input into the cache, and waits, continues and tries again where that helps."""
+"""Fetches one input into the cache. Waits for other processes, continues unfinished fetches, and retries errors of the network."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, checked, f
 
 T = TypeVar("T")
 AT_ONCE = 4
-"""Files that are fetched at the same time."""
+"""The number of files that are fetched at the same time."""
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 15.0
 PATIENCE = 60.0
-"""Seconds without a new byte after which the input counts as unavailable. The job's own back-off comes on top."""
+"""Seconds without a new byte after which the input counts as unavailable. The job then retries after its own back-off."""
 _POLL_SECONDS = 0.5
 _SPARE = 64 << 20
-"""Bytes that a server may send beyond its listing: unfinished files and the notes of its client."""
+"""Bytes that a fetch may take beyond the listed sizes, for unfinished files and the metadata of the client."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
 class Job:
-    """One input on its way. `show` is called with each change of its progress."""
+    """The fetch of one input. It calls `show` with each change of its progress, and `say` with lines for the log."""
 
     request: InputRequest
     remote: Remote
@@ -51,16 +51,16 @@ class Job:
         listing = entry.complete() if revision else None
         return (entry, listing) if listing else None
 
-    def known(self) -> tuple[Entry, Listing] | None:
-        """The input, if the cache has the revision that the job uses or its source names. Needs no network."""
+    def cached_as_named(self) -> tuple[Entry, Listing] | None:
+        """The input, if the cache has the revision that the job or the source names. Needs no network."""
         return self.cached(self.request.revision) or self.cached(self.remote.fixed)
 
     def resolved(self, revision: str) -> Listing:
-        """The checked listing at the revision. Tries again if the network fails."""
+        """Fetches and checks the listing at the revision. Retries errors of the network."""
         return self._patient(lambda: checked(self.name, self.remote.listing(revision)), progress=lambda: 0)
 
     def fetch(self, listing: Listing) -> Entry:
-        """Fetches what the listing names, unless another process does so now or has done so. Returns the complete entry."""
+        """Fetches the listed files, unless another process fetches or has fetched them. Returns the complete entry."""
         entry = Entry.of(self.cache, self.remote.identity, listing.revision)
 
         def show() -> None:
@@ -123,7 +123,7 @@ class Job:
         self.show(InputProgress(self.name, "Fetching", listing.revision, fetched, listing.total))
 
     def _patient(self, work: Callable[[], T], *, progress: Callable[[], int]) -> T:
-        """The result of `work`, which is done again with growing delays while only the network is at fault."""
+        """The result of `work`. After an error of the network, retries with growing delays, until `progress` stays the same too long."""
         delay, last, since = SHORTEST_DELAY, progress(), time.monotonic()
         while True:
             try:
@@ -162,14 +162,14 @@ def job_of(
     say: Callable[[str], None],
     patience: float,
 ) -> Job:
-    """The job that fetches this input."""
+    """The fetch of the input `request`."""
     source = parse_source(request.source)
     remote: Remote = Bucket(request.name, source, variables) if isinstance(source, BucketSource) else Hub(request.name, source, variables)
     return Job(request, remote, cache, show, say, patience)
 
 
 def _is_there(path: Path, file: RemoteFile) -> bool:
-    """Whether an earlier fetch has completed this file. Its name exists only once it is complete."""
+    """Whether an earlier fetch has completed this file. An unfinished file has another name."""
     return path.exists() and not file_fault(path, file)
 
 

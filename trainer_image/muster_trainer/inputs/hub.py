@@ -1,4 +1,4 @@
-"""Models and data sets of a Hugging Face hub, by its own client."""
+"""Fetches models and data sets of a Hugging Face hub, with its own client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_trainer.inputs.cache import CLIENT_FOLDER
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, setting
 
 SECONDS = 30.0
-"""For one answer of the hub."""
+"""The time limit for one answer of the hub."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DENIED = (401, 403)
 
@@ -91,7 +91,7 @@ class Hub(Remote):
 
 
 def _digest(sibling: object) -> str:
-    """The digest of a file as the hub lists it: of its content for large files, and of its blob for others."""
+    """The digest of a file in the hub's listing: SHA-256 of the content for large files, and the git id of the blob for others."""
     content = getattr(getattr(sibling, "lfs", None), "sha256", None)
     blob = getattr(sibling, "blob_id", None)
     return f"sha256:{content}" if content else f"git:{blob}" if blob else ""

@@ -1,4 +1,4 @@
-"""What a source has: its files, at one revision. `hub` and `bucket` list and fetch them."""
+"""The interface of a source: it lists and fetches the files of one revision. `hub` and `bucket` implement it."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class Listing:
 
 
 class Remote(Protocol):
-    """A source that can be listed and fetched. Both raise InputRefused and InputUnavailable."""
+    """A source. `listing` and `fetch` may raise any exception, which `error` converts to InputRefused or InputUnavailable."""
 
     identity: tuple[str, ...]
-    """What distinguishes the source in a cache, without its revision."""
+    """Texts that identify the source in the cache, without its revision."""
     folder: str
-    """The part of the fetched files that the trainer gets."""
+    """The folder, among the fetched files, that the trainer gets."""
     fixed: str
-    """The revision, if the source names one that cannot change. Else empty."""
+    """The revision, if the source names one that cannot change, else empty."""
 
     has_revisions: bool
-    """Whether an older revision can be asked for."""
+    """Whether `listing` can list an older revision."""
 
     def listing(self, revision: str) -> Listing:
-        """The files at the revision, or at the newest one if it is empty or cannot be asked for."""
+        """The files at `revision`, or at the newest one if `revision` is empty or the source has no revisions."""
 
     def fetch(self, file: RemoteFile, listing: Listing, target: Path) -> None:
-        """Writes one file below `target`. A file has its name once it is complete."""
+        """Writes one file below `target`. It gives the file its name when the file is complete."""
 
     def error(self, error: Exception) -> TrainerError:
-        """The cause of an exception of `listing` or `fetch`, in words."""
+        """Converts an exception of `listing` or `fetch` to one with a message for the user."""
 
 
 def checked(name: str, listing: Listing) -> Listing:
-    """The listing, if Muster can store it. Raises InputRefused, because names and sizes come from the network."""
+    """Returns the listing if Muster can store it. Raises InputRefused otherwise: its names and sizes come from the network."""
     if not listing.files:
         raise InputRefused(f"input {name}: there are no files; correct the folder or prefix in its source")
     if len(listing.files) > MOST_FILES:
@@ -77,12 +77,12 @@ def checked(name: str, listing: Listing) -> Listing:
         if any(str(parent) in paths for parent in Path(file.path).parents):
             raise InputRefused(f"input {name}: {file.path!r:.120} is below a name that is a file, too")
         if file.size < 0:
-            raise InputRefused(f"input {name}: the size of {file.path!r:.120} is not known")
+            raise InputRefused(f"input {name}: the listing has no size of {file.path!r:.120}")
     return listing
 
 
 def fault(folder: Path, listing: Listing) -> str:
-    """What is wrong with the files in the folder, compared with the listing: their names, sizes and digests. Empty if nothing is."""
+    """Compares names, sizes and digests of the files in the folder with the listing. Returns the first difference, or an empty text."""
     wanted = {file.path: file for file in listing.files}
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -97,7 +97,7 @@ def fault(folder: Path, listing: Listing) -> str:
 
 
 def file_fault(path: Path, file: RemoteFile) -> str:
-    """What is wrong with one file. Empty if nothing is."""
+    """Compares one file with the listing. Returns the first difference, or an empty text."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def file_fault(path: Path, file: RemoteFile) -> str:
 
 
 def digest_of(path: Path, kind: str, size: int) -> str:
-    """The digest of a file: `sha256`, or `git` for the id of a blob."""
+    """The digest of a file of `size` bytes. `kind` is `sha256`, or `git` for the id of a blob."""
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

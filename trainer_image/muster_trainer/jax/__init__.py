@@ -1,4 +1,4 @@
-"""JAX: data parallel over processes and their devices, as an Engine of `muster_trainer.training`."""
+"""The JAX strategy: data-parallel training over processes and their devices."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""The collectives between the devices of all processes, as the task `collectives` measures them.
+"""The collectives between the devices of all processes, for the task `collectives`.
 
-Broadcast is not measured: JAX has none between CPUs.
+There is no broadcast, because JAX has none between CPUs.
 """
 
 from __future__ import annotations
@@ -67,6 +67,6 @@ class Collectives(Library):
         return self._world.shared(np.zeros(floats * len(self._world.positions), np.float32))
 
     def _run(self, name: str, value: jax.Array) -> object:
-        """The result, once it is computed."""
+        """Runs a collective. Returns its result when it is computed."""
         with self._world.peers():
             return jax.block_until_ready(self._programs[name](value))

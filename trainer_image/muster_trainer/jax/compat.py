@@ -1,4 +1,7 @@
-"""Private parts of JAX. Each has a canary in tests/unit/trainer/test_compat_jax.py, which fails when a release changes it."""
+"""The private parts of JAX that Muster uses.
+
+tests/unit/trainer/test_compat_jax.py has a test for each part, which fails if a release of JAX changes it.
+"""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ Parameters = dict[str, dict[str, jax.Array]]
 
 @dataclass(frozen=True)
 class Model:
-    """Pure functions: `init` makes the parameters, by layer, and `apply` computes logits of shape (n, 10)."""
+    """Pure functions: `init` creates the parameters of each layer, and `apply` computes logits of shape (n, 10)."""
 
     layers: tuple[Layer, ...]
 
     def init(self, key: jax.Array, inputs: jax.Array) -> Parameters:
-        """Glorot, 2010. A convolution's weight has the shape (height, width, channels, filters)."""
+        """The initial parameters (Glorot, 2010). The weight of a convolution has the shape (height, width, channels, filters)."""
         parameters: Parameters = {}
         hidden = inputs if isinstance(self.layers[0], Dense) else _images(inputs)
         for number, layer in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""Data-parallel training in JAX: every device holds a copy of the model, and gradients are summed over all devices."""
+"""Data-parallel training in JAX. Every device holds a copy of the model, and gradients are summed over all devices."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class DataParallel(ModelOnDevices, Engine):
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec)
-        # Rank 0 alone: it hosts the coordination service, and JAX aborts the other processes when that is gone.
+        # Only rank 0 can rescue. It hosts the coordination service, and JAX aborts all other processes when that is gone.
         self.rescues = self.rank == 0 and keeps_state(self._world) and self.world > 1 and spec.checkpoint is not None
         self.learning_rate = task.config.learningRate * learning_rate_factor(spec.batch.learning_rate_scaling, self.devices)
         self._optimizer = self._make_optimizer()
         self._state = self._first_state()
-        self._table()  # refuses now what cannot be saved
+        self._table()  # raises now if the state cannot be saved
 
     # the engine
 
@@ -96,7 +96,7 @@ class DataParallel(ModelOnDevices, Engine):
         return state.snapshot(directory, self._table(), rank=self.rank, world=self.world, room=room, copied=copied)
 
     def rescue(self, directory: Path) -> Part | None:
-        """The state is replaced after an update, so it is always that of a whole step."""
+        """The state is always that of a complete step, because it is replaced after the update."""
         return state.snapshot(directory, self._table(), rank=0, world=1, room=0, copied=False) if self.rescues else None
 
     def load(self, directory: Path) -> None:
@@ -111,7 +111,7 @@ class DataParallel(ModelOnDevices, Engine):
         optimizer = (self.task.optimizer or default_optimizer)(self._model.model, config)
         if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
             kind = type(optimizer).__name__
-            raise UserError(f"{self.task.title}: optimizer must give an optax.GradientTransformation; it gave {kind}")
+            raise UserError(f"{self.task.title}: optimizer must return an optax.GradientTransformation; it returned {kind}")
         return optimizer
 
     def _first_state(self) -> State:
@@ -122,8 +122,10 @@ class DataParallel(ModelOnDevices, Engine):
         return state.table_of(self._state.parameters, "model.") | state.table_of(self._state.optimizer, "optimizer.")
 
     def _shape_of_shares(self, batch: int) -> tuple[int, int]:
-        """In how many portions a device computes its share of a step of `batch` samples, and how many rows a share has. Both are the same
-        on every device and in every step, so that one program serves all."""
+        """For a step of `batch` samples, the number of portions in which a device computes its share, and the number of rows of a share.
+
+        Both are the same on every device and in every step, so that one compiled program is enough.
+        """
         most = min(map(int, self.gather(str(self.spec.batch.most_at_once or batch))))
         share = -(-batch // self.devices)
         portions = min(max(self.spec.batch.accumulation_steps, -(-share // most)), share)

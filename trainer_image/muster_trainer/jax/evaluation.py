@@ -1,4 +1,4 @@
-"""The evaluation of a model in JAX: by all processes of a training, and by the evaluator."""
+"""The evaluation of a model in JAX, by all processes of a training or by the evaluator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModelOnDevices:
         self._model = Model(task)
         self._evaluate = evaluation_program(self._world, self._model)
         self._rows = -(-spec.batch.global_size // self.devices)
-        """Number of rows in the share of a device, with the rows that only fill it up. It is the same for all batches."""
+        """The number of rows in the share of a device, including padding. It is the same for all batches."""
 
     def fingerprint(self) -> Mapping[str, Any]:
         return fingerprint(threads=1 if self.task.config.deterministic else os.cpu_count() or 1)
@@ -62,8 +62,10 @@ class ModelOnDevices:
         return jax.tree.map(self._world.copied, tree)
 
     def _shares(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The samples of a batch that the devices of this process read, one device after the other, and their weights. The weight of a
-        row that only fills up a share is 0. Such a row repeats the first sample of the share."""
+        """The samples of a batch that the devices of this process read, one device after the other, and their weights.
+
+        A share may end with padding: rows that repeat its first sample, with weight 0.
+        """
         shares = [weighted_share(indices, self.devices, position) for position in self._world.positions]
         fill = [self._rows - len(samples) for samples, _ in shares]
         rows = [np.pad(samples, (0, more), constant_values=samples[0]) for (samples, _), more in zip(shares, fill, strict=True)]
@@ -71,7 +73,7 @@ class ModelOnDevices:
         return np.concatenate(rows), np.concatenate(weights)
 
     def _sums(self, steps: list[np.ndarray]) -> dict[str, float]:
-        """The sums of loss and metrics over the part of the test set that the devices of this process have."""
+        """The sums of loss and metrics over the samples of the test set that the devices of this process read."""
         sums: dict[str, float] = {}
         requests = (self._shares(indices)[0] for indices in steps)
         samples = batches_of(self.task, self.task.test, requests, spec=self.spec.input)
@@ -85,7 +87,7 @@ class ModelOnDevices:
 
 @final
 class Evaluation(ModelOnDevices, EvaluationEngine):
-    """The engine of the evaluator: the model alone, on the devices of one process."""
+    """The engine of the evaluator: only the model, on the devices of one process."""
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec)
@@ -101,7 +103,7 @@ def _local_sums(results: Mapping[str, jax.Array]) -> Iterator[tuple[str, float]]
 
 
 def _set_flags(config: Config) -> None:
-    """Deterministic kernels, and one thread on the CPU: the number of threads decides the order in which numbers are added."""
+    """Sets deterministic kernels, and one thread on the CPU, because the order of additions depends on the number of threads."""
     if config.deterministic:
         present = os.environ.get("XLA_FLAGS", "")
         flags = [

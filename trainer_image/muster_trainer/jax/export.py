@@ -1,4 +1,4 @@
-"""The trained parameters as a safetensors file, by their names in the model, with an index of it (see `muster_trainer.export`)."""
+"""Exports the trained parameters as a safetensors file with an index, by their names in the model (see `muster_trainer.export`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = "model.safetensors"
 
 
 def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
-    """By this process alone, whatever world wrote the checkpoint."""
+    """Writes the export in this process. Any world may have written the checkpoint."""
     parameters = state.load(checkpoint, Model(task).first_parameters(), "model.")
     arrays = {name: np.asarray(one) for name, one in state.named_leaves(parameters, "").items()}
     own = dict(zip(state.boxes_of(arrays), arrays.values(), strict=True))

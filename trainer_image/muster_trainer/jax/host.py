@@ -6,12 +6,12 @@ from muster_trainer.jax.compat import has_devices
 
 
 def unfit() -> str:
-    """Why no process may be forked from this one; empty if one may. The threads of a device do not survive a fork."""
+    """The reason why no process may be forked from this one: the threads of a device do not survive a fork. Empty if forks are safe."""
     return "JAX has initialised its devices" if has_devices() else ""
 
 
 def device_bytes() -> int:
-    """The most memory that this process has had on its devices; 0 on the CPU, where it is the host's."""
+    """The peak of the memory that this process used on its devices, in bytes. 0 for CPUs, because their memory is the host's."""
     if not has_devices():
         return 0
     import jax

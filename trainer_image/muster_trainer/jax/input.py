@@ -1,4 +1,4 @@
-"""Reads the samples of the next steps ahead, in threads. Reading waits for disks, and decoders release the interpreter lock."""
+"""Reads the samples of the next steps ahead, in threads. Threads are enough, because disks and decoders do not hold the GIL."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from muster_trainer.data.files import workers_for
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
-PREFETCH = 2  # batches ahead by each worker
+PREFETCH = 2  # batches that each worker reads ahead
 
 
 def batches_of(task: Task, data: Any, requests: Iterable[np.ndarray], *, spec: InputSpec) -> Iterator[Any]:
-    """The samples of each request as a batch of arrays, in the order of requests. Raises what reading raises."""
+    """The samples of each request as a batch of arrays, in the order of the requests. Raises the errors of reading."""
     read = partial(read_batch, task, data)
     workers = workers_for(data, spec, automatic=min(2, os.cpu_count() or 1))
     if workers == 0:
@@ -42,17 +42,17 @@ def _ahead(read: Callable[[np.ndarray], Any], requests: Iterable[np.ndarray], *,
 
 
 class Coming:
-    """The batch of the next step. It is read during the step before, so that all ranks raise a failure together."""
+    """The batch of the next step. It is read during the previous step, so that all ranks raise a failure of reading in the same step."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self.batch: Any = None
         self.failure: TrainerError | None = None
         self.seconds = 0.0
-        """How long this rank waited for the batch."""
+        """The time in seconds that this rank waited for the batch."""
 
     def read(self) -> None:
-        """Reads the next batch; `batch` is None after the last one."""
+        """Reads the next batch into `batch`, which is None after the last one."""
         began = time.monotonic()
         try:
             self.batch, self.failure = next(self._batches, None), None

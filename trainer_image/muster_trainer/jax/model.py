@@ -1,4 +1,4 @@
-"""The model of a task as pure functions, with checks of what they return."""
+"""The model of a task as pure functions, with checks of their results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
 
 Tree = Any
-"""A nest of arrays."""
+"""Nested dicts, lists or tuples of arrays (a pytree)."""
 
 
 class Model:
-    """What `build_model` returned. With `precision: BFloat16`, the forward pass computes in bfloat16, and parameters stay in float32."""
+    """The result of `build_model`. With `precision: BFloat16`, the forward pass computes in bfloat16, and parameters stay in float32."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -26,14 +26,14 @@ class Model:
         for name in ("init", "apply"):
             if not callable(getattr(self.model, name, None)):
                 raise UserError(
-                    f"{task.title}: build_model must give an object with init(key, inputs) and apply(parameters, inputs); "
-                    f"it gave {type(self.model).__name__}"
+                    f"{task.title}: build_model must return an object with init(key, inputs) and apply(parameters, inputs); "
+                    f"it returned {type(self.model).__name__}"
                 )
         self._takes_key = "key" in inspect.signature(self.model.apply).parameters
         self._lowers = task.config.precision == "BFloat16"
 
     def first_parameters(self) -> Tree:
-        """The parameters before training, from the seed and the first sample alone. Raises UserError."""
+        """The initial parameters. They depend on the seed and the first sample only. Raises UserError."""
         inputs = jax.tree.map(np.asarray, read_batch(self.task, self.task.train, np.arange(1))[0])
         try:
             parameters = self.model.init(jax.random.key(seed_of(self.task.config.seed)), inputs)
@@ -42,7 +42,7 @@ class Model:
             raise UserError(f"{self.task.title}: init of the model failed: {describe(error)}") from error
 
     def outputs(self, parameters: Tree, inputs: Tree, key: jax.Array | None) -> Tree:
-        """`key` is None where the model does not train."""
+        """The outputs of the model. `key` is the key of its random numbers in training, and None in an evaluation. Raises UserError."""
         if self._lowers:
             parameters, inputs = _cast((parameters, inputs), jnp.float32, jnp.bfloat16)
         try:
@@ -54,14 +54,14 @@ class Model:
         return _cast(outputs, jnp.bfloat16, jnp.float32)
 
     def loss(self, outputs: Tree, batch: Any, weights: jax.Array) -> jax.Array:
-        """The sum of the losses of the samples that count."""
+        """The sum of the losses, times `weights`: 1 for a sample, and 0 for padding."""
         values = self.task.loss(outputs, batch)
         if len(batch) > 2:
             values = values * self.task.weights_for(values, batch)
         return self._sum(values, weights, "loss")
 
     def measure(self, outputs: Tree, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
-        """The sums of loss and metrics over the samples that count."""
+        """The sums of loss and metrics, times `weights`: 1 for a sample, and 0 for padding."""
         metrics = {name: self._sum(values, weights, name) for name, values in self.task.metrics(outputs, batch).items()}
         return {"loss": self.loss(outputs, batch, weights), **metrics}
 
@@ -76,7 +76,7 @@ class Model:
 
 
 def seed_of(*words: int) -> np.uint32:
-    """A seed for random numbers that is a function of `words`; SeedSequence mixes them."""
+    """A seed for random numbers. It is a function of `words`, which SeedSequence mixes."""
     seed: np.uint32 = np.random.SeedSequence(words).generate_state(1, np.uint32)[0]
     return seed
 

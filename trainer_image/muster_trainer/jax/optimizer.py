@@ -1,4 +1,4 @@
-"""The optimizer that the config's keys name: optimizer, learningRate, momentum (of SGD), weightDecay."""
+"""The optimizer from the keys of the config: optimizer, learningRate, momentum (of SGD), weightDecay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster_trainer.tasks.config import Config
 
 
 def default_optimizer(_model: Any, config: Config) -> optax.GradientTransformation:
-    """As PyTorch's: the decay is added to the gradient, but for AdamW, which applies it to the weights."""
+    """The optimizer of the config. As in PyTorch, AdamW applies the weight decay to the weights, and others add it to the gradient."""
     rate, decay = config.learningRate, config.weightDecay
     if config.optimizer == "AdamW":
         return optax.adamw(rate, weight_decay=decay)

@@ -1,7 +1,7 @@
 """The compiled programs of a step and of an evaluation, each over all devices of the world.
 
-A step is two programs. The first computes the gradients of each device, and no device waits for another. The second adds them up and
-updates. So a rank can measure how long it worked by itself.
+A step is two programs. In the first, each device computes its gradients without waiting for other devices. The second sums the gradients
+and updates the parameters. So a rank can measure the time in which it does not wait.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from muster_trainer.tasks.config import Config
 
 
 class State(NamedTuple):
-    """The state of a training between steps."""
+    """The state of a training between two steps."""
 
     parameters: Tree
     optimizer: Tree
 
 
 class Programs:
-    """`gradients(parameters, batch, weights, seed)` gives each device's gradient of its sum of losses, and these sums: (devices,).
+    """The two programs of a step.
 
-    `update(state, gradients, losses, votes, samples, rate)` gives the next state, and the losses and votes of all devices on each.
+    `gradients(parameters, batch, weights, seed)` returns each device's gradient of its sum of losses, and these sums: shape (devices,).
+    `update(state, gradients, losses, votes, samples, rate)` returns the next state, and the losses and votes of all devices.
     """
 
     def __init__(self, world: World, model: Model, optimizer: optax.GradientTransformation, config: Config, *, portions: int) -> None:
@@ -39,14 +40,14 @@ class Programs:
 
 
 def keeps_state(world: World) -> bool:
-    """Whether the state before an update stays in memory until the update has ended. It does on CPUs, where memory is less scarce."""
+    """Whether the state before an update stays in memory until the update has ended. It does on CPUs, because hosts have more memory."""
     return world.platform == "cpu"
 
 
 def on_devices(
     world: World, program: Callable[..., Any], arguments: Any, results: Any, *, donate: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
-    """The compiled `program`, which every device of the world runs. `arguments` and `results` are PartitionSpecs."""
+    """Compiles `program` for all devices of the world. `arguments` and `results` are PartitionSpecs."""
     mapped = jax.shard_map(program, mesh=world.mesh, in_specs=arguments, out_specs=results, check_vma=False)
     return jax.jit(mapped, donate_argnums=donate)
 
@@ -90,7 +91,7 @@ def _update(optimizer: optax.GradientTransformation, config: Config) -> Callable
 
 
 def evaluation_program(world: World, model: Model) -> Callable[..., Any]:
-    """(parameters, batch, weights) -> the sums of loss and metrics of each device: (devices,) each."""
+    """The program (parameters, batch, weights) -> the sums of loss and of each metric for each device: shape (devices,)."""
 
     def program(parameters: Tree, batch: Any, weights: jax.Array) -> Any:
         sums = model.measure(model.outputs(parameters, batch[0], None), batch, weights)

@@ -1,7 +1,7 @@
-"""Parameters and the optimizer's state as one flat table of tensors, and its files.
+"""The parameters and the state of the optimizer as one flat table of tensors, and the files of this table.
 
-Names are `model.<path>` and `optimizer.<path>`, where the path leads through the nest of arrays. Every process holds the whole table, and
-writes a part of about the same size.
+Names are `model.<path>` and `optimizer.<path>`. The path is that of the array in the nested structure. Every process holds the whole
+table, and writes a part of about the same size.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from muster_trainer.training.tensor_table import Box
 
 FRAMEWORK = f"JAX {jax.__version__}"
 DTYPES = frozenset(name for name in ITEM_BYTES if hasattr(jax.numpy, name) or name in ("bool", "complex64", "complex128"))
-"""What a checkpoint can hold of JAX's arrays."""
+"""The types of JAX's arrays that a checkpoint can hold."""
 
 
 def named_leaves(tree: Tree, prefix: str) -> dict[str, Any]:
-    """The leaves of a nest by name. Raises BadConfiguration if two have the same name."""
+    """The leaves of a nested structure by name. Raises BadConfiguration if two have the same name."""
     leaves, _ = tree_util.tree_flatten_with_path(tree)
     named = {prefix + tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
     if len(named) < len(leaves):
@@ -37,7 +37,7 @@ def named_leaves(tree: Tree, prefix: str) -> dict[str, Any]:
 
 
 def table_of(tree: Tree, prefix: str) -> dict[str, jax.Array]:
-    """The arrays of a nest by name. Raises BadConfiguration if one cannot be stored."""
+    """The arrays of a nested structure by name. Raises BadConfiguration if one cannot be stored."""
     table = named_leaves(tree, prefix)
     for name, leaf in table.items():
         if not isinstance(leaf, jax.Array) or str(leaf.dtype) not in DTYPES:
@@ -47,7 +47,7 @@ def table_of(tree: Tree, prefix: str) -> dict[str, jax.Array]:
 
 
 def fill(like: Tree, arrays: Mapping[str, Any]) -> Tree:
-    """A nest like `like` with these `arrays`, which are in the order of its leaves."""
+    """A nested structure like `like`, with `arrays` as its leaves, in the order of the leaves of `like`."""
     return tree_util.tree_unflatten(tree_util.tree_structure(like), arrays.values())
 
 
@@ -57,8 +57,10 @@ def boxes_of(table: Mapping[str, Any]) -> list[Box]:
 
 
 def snapshot(directory: Path, table: Mapping[str, jax.Array], *, rank: int, world: int, room: int, copied: bool) -> Part:
-    """This rank's part of the table. Arrays never change, so this keeps those of the step if they take at most `room` bytes. With `copied`
-    it copies them to the host, because the next step reuses their memory."""
+    """This rank's part of the table. If its arrays take at most `room` bytes, the part has them in memory, and the next steps may begin.
+
+    Arrays of JAX never change, so they need no copy. With `copied` they are copied to the host, because the next step reuses their memory.
+    """
     boxes = tensor_table.share_out([boxes_of(table)] * world)[rank]
     own = {box: table[box.name].addressable_data(0) for box in boxes}
     fits = sum(box.nbytes for box in boxes) <= room
@@ -68,8 +70,10 @@ def snapshot(directory: Path, table: Mapping[str, jax.Array], *, rank: int, worl
 
 
 def load(directory: Path, like: Tree, prefix: str) -> Tree:
-    """The arrays below `prefix`, as numpy arrays in a nest like `like`. Raises BadConfiguration if they do not fit it, and
-    StorageUnavailable."""
+    """Reads the arrays below `prefix`, as numpy arrays in a nested structure like `like`.
+
+    Raises BadConfiguration if they do not fit `like`, and StorageUnavailable.
+    """
     stored = tensor_files.read_index(directory, dtypes=DTYPES, framework=FRAMEWORK)
     below = {name: one for name, one in stored.items() if name.startswith(prefix)}
     try:
@@ -79,7 +83,7 @@ def load(directory: Path, like: Tree, prefix: str) -> Tree:
 
 
 def read(directory: Path, stored: Mapping[str, Stored], table: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
-    """The arrays of `table`, in its order. Raises ValueError if the checkpoint has others, and StorageUnavailable."""
+    """Reads the arrays of `table`, in its order. Raises ValueError if the checkpoint has other arrays, and StorageUnavailable."""
     tensor_table.check_names_and_shapes(stored, {name: one.shape for name, one in table.items()})
     for name, one in table.items():
         if str(one.dtype) != stored[name].dtype:
@@ -90,13 +94,13 @@ def read(directory: Path, stored: Mapping[str, Stored], table: Mapping[str, jax.
 
 
 def _read_chunk(file: BinaryIO, dtype: str, chunk: Chunk, _offsets: tuple[int, ...], target: np.ndarray) -> None:
-    """Fills `target` with a whole chunk, since every process reads whole arrays."""
+    """Fills `target` with a whole chunk, because every process reads whole arrays."""
     values = np.empty(chunk.shape, target.dtype)
     tensor_files.fill(file, chunk, chunk.start, bytes_of(values))
     target[...] = values
 
 
 def bytes_of(array: Any) -> memoryview:
-    """The bytes of an array in row-major order. They are not copied if the array has that order in the memory of the host."""
+    """The bytes of an array in row-major order, without a copy if the array has that order in the memory of the host."""
     numbers = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)
     return numbers.reshape(-1).view(np.uint8).data if numbers.size else memoryview(b"")

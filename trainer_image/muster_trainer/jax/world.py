@@ -1,4 +1,4 @@
-"""Joins the JAX world that the environment names, and tells a lost peer from a failure of the training code."""
+"""Joins the JAX world that the environment names, and distinguishes a lost peer from a failure of the training code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from muster_contract.errors import BadConfiguration, PeerLost
 from muster_trainer.host.waiting import START_SECONDS, wait_for
 
 HEARTBEAT_SECONDS = 15 * 60
-"""JAX ends all processes of a world if one is silent for longer than this. The operator decides about a silent peer before that. A peer
-that ends breaks its connections, which gloo and NCCL notice at once."""
+"""JAX ends all processes of a world if one sends no heartbeat for this time. It is long, because the operator decides about such a peer
+earlier. If a peer ends, gloo and NCCL notice its broken connections at once."""
 SHUTDOWN_SECONDS = 30
 AXIS = "data"
 SHARED = PartitionSpec(AXIS)
@@ -33,7 +33,7 @@ _LOST = re.compile(
 
 
 class World:
-    """All devices of all processes in the order of their processes, as one axis over which data is shared out."""
+    """All devices of all processes, in the order of their processes. They are one axis, over which data are distributed."""
 
     def __init__(self) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
@@ -42,7 +42,7 @@ class World:
         self.platform: str = devices[0].platform
         self.devices = len(devices)
         self.positions = [position for position, device in enumerate(devices) if device.process_index == self.rank]
-        """Which of the devices are this process's."""
+        """The positions of this process's devices."""
         if len(self.positions) * self.size != self.devices:
             raise BadConfiguration(
                 f"rank {self.rank} has {len(self.positions)} of {self.devices} devices in a world of {self.size} processes; "
@@ -50,13 +50,13 @@ class World:
             )
 
     def shared(self, rows: np.ndarray) -> jax.Array:
-        """One array of the `rows` of all processes, in the order of ranks. All processes have the same number of rows, and each of their
-        devices an equal part."""
+        """One array of the `rows` of all processes, in the order of ranks. Every process must have the same number of rows. Each device
+        gets an equal part."""
         array: jax.Array = jax.make_array_from_process_local_data(NamedSharding(self.mesh, SHARED), _narrowed(rows))
         return array
 
     def copied(self, numbers: Any) -> jax.Array:
-        """A copy of `numbers` on every device. They are the same in all processes."""
+        """A copy of `numbers` on every device. They must be the same in all processes."""
         array = _narrowed(np.asarray(numbers))
         return jax.make_array_from_callback(array.shape, NamedSharding(self.mesh, WHOLE), lambda part: array[part])
 
@@ -72,13 +72,13 @@ class World:
         content = np.frombuffer(text.encode(), np.uint8)
         with self.peers():
             lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(content)))).reshape(-1)
-            width = 1 << max(6, int(lengths.max() - 1).bit_length())  # few shapes: each is compiled once
+            width = 1 << max(6, int(lengths.max() - 1).bit_length())  # a power of two, because JAX compiles each shape anew
             rows = np.asarray(multihost_utils.process_allgather(np.pad(content, (0, width - len(content)))))
         return [row[:length].tobytes().decode() for row, length in zip(rows.reshape(self.size, width), lengths, strict=True)]
 
     @contextmanager
     def peers(self) -> Iterator[None]:
-        """Raises PeerLost if a collective fails. JAX raises one class for all failures, which only their text tells apart."""
+        """Raises PeerLost if a collective in the block fails. The text of the error decides, because JAX has one class for all errors."""
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
@@ -87,13 +87,13 @@ class World:
             raise
 
     def leave(self) -> None:
-        """Waits for the other processes. Otherwise they would take the end of this one for a loss."""
+        """Waits for the other processes, because otherwise the end of this process would look like a lost peer to them."""
         with suppress(jax.errors.JaxRuntimeError):
             jax.distributed.shutdown()
 
 
 def join() -> World:
-    """Waits for all processes. Raises PeerLost if they do not come or the port is in use."""
+    """Joins the world, and waits for all its processes. Raises PeerLost if one does not start in time, or the port is in use."""
     size = int(os.environ.get("JAX_NUM_PROCESSES", "1"))
     if size > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -112,13 +112,13 @@ def join() -> World:
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             )
-        except RuntimeError as error:  # JaxRuntimeError is one
+        except RuntimeError as error:  # the base class of JaxRuntimeError
             raise PeerLost(f"the world at {address} did not come up: {_line(error)}") from error
     return World()
 
 
 def fingerprint(*, threads: int) -> dict[str, Any]:
-    """What `EvaluationEngine.fingerprint` reports of this process."""
+    """The result of `EvaluationEngine.fingerprint` for this process."""
     return {
         "framework": "jax",
         "version": jax.__version__,
@@ -129,10 +129,10 @@ def fingerprint(*, threads: int) -> dict[str, Any]:
 
 
 def _check_port(address: str) -> None:
-    """Raises PeerLost if another program listens at the port. JAX's own service would crash."""
+    """Raises PeerLost if another program listens at the port, because the service of JAX would crash then."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "SO_REUSEPORT"):  # `muster run` holds the port, and shares it
+        if hasattr(socket, "SO_REUSEPORT"):  # `muster run` holds the port with this option
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             probe.bind(("", int(address.rpartition(":")[2])))
@@ -141,10 +141,10 @@ def _check_port(address: str) -> None:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """The array in a type that JAX computes with, which has 64 bits only if `jax_enable_x64` is set."""
+    """The array in a type that JAX computes with. Types of 64 bits become 32 bits unless `jax_enable_x64` is set."""
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _line(error: Exception) -> str:
-    """The message on one line, without the words that JAX adds for each program that waited for the failed one."""
+    """The message on one line, without the prefixes that JAX adds for each program that waited for the failed one."""
     return re.sub(r"(Error dispatching computation: )+", "", " ".join(str(error).split()))[:500]

@@ -1,1 +1,1 @@
-"""Measurements of steps and collectives, and a plain TCP connection between the processes for them."""
+"""Measures steps and collectives. The processes coordinate over plain TCP connections."""

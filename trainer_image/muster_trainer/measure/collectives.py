@@ -1,7 +1,7 @@
-"""The bundled task `collectives`: what `muster bench-collectives` runs in the world of a job, instead of its training.
+"""The bundled task `collectives`. `muster bench-collectives` runs it in the world of a job, instead of the training.
 
-It imports no framework: a Library does each operation with the framework of the job's strategy. Before the framework joins the world,
-a plain TCP connection between its first and last process is measured, as a baseline.
+This module imports no framework. A Library runs each operation with the framework of the job's strategy. Before the framework joins the
+world, the task measures a plain TCP connection between the first and the last process, as a baseline.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _byte_counts(value: object) -> bool:
 
 KEYS = (
     Key("sizes", [4**power for power in range(5, 14)], "a list of 1 to 64 numbers of bytes, each from 4 to 16 GiB,", _byte_counts),
-    number("seconds", 0.4, positive=True),  # about how long each figure is measured
-    Key("all", True, "true or false", lambda value: isinstance(value, bool)),  # false: the job's own all-reduce alone
+    number("seconds", 0.4, positive=True),  # the approximate time for each figure
+    Key("all", True, "true or false", lambda value: isinstance(value, bool)),  # false: only the all-reduce that the job uses
 )
 
 
@@ -39,24 +39,27 @@ class Library(Protocol):
     rank: int
     world: int
     own: str
-    """The name of the all-reduce that the job itself would use, among `operations`."""
+    """The name, among `operations`, of the all-reduce that the job uses in training."""
 
     def fingerprint(self) -> Mapping[str, Any]: ...
 
     def operations(self, floats: int) -> Mapping[str, Callable[[], object]]:
-        """Calls by name. Each moves `floats` float32 numbers, a multiple of the world's size: their sum to all ranks, all of them from
-        one rank, or a share from each rank. A name is that of the collective, followed by a space and the variant, if any."""
+        """The operations by name. A name is the collective, and a space and the variant if there is one.
+
+        Each operation moves `floats` float32 numbers: the sum to all ranks, the numbers of one rank to all ranks, or a share of each
+        rank to all ranks. `floats` is a multiple of the world's size.
+        """
 
     def synchronise(self) -> object:
-        """Waits until the device is done. By default a call returns when it is done."""
+        """Waits until the device is done. By default it does nothing, because an operation is done when it returns."""
         return None
 
     def meet(self) -> object:
-        """Waits until all ranks are here. The default is for a single process."""
+        """Waits until all ranks call it. The default is for a single process."""
         return None
 
     def first(self, number: int) -> int:
-        """Rank 0's number, on every rank. The default is for a single process."""
+        """Returns the number of rank 0, on every rank. The default is for a single process."""
         return number
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -65,7 +68,7 @@ class Library(Protocol):
 
 
 def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Library], *, environment: Mapping[str, str]) -> ExitCode:
-    """Measures the link, then joins the world by `make`, and measures every operation at every size."""
+    """Measures the TCP connection. Then joins the world by `make`, and measures every operation with every size."""
     config = read_config(spec.config, KEYS, others_allowed=False)
     events.phase(Activity.RESTORING)
     with Meeting(environment) as meeting:
@@ -83,7 +86,7 @@ def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Lib
 
 
 def _one(library: Library, events: Events, name: str, *, floats: int, call: Callable[[], object], seconds: float) -> None:
-    """One operation at one size. The time of a collective is that of the slowest rank."""
+    """Measures one operation with one size. The time of a collective is the time of the slowest rank."""
     own = durations(call, synchronise=library.synchronise, prepare=library.meet, agree=library.first, warm_up=3, seconds=seconds)
     timing = Timing.of(library.slowest(own))
     if library.rank == 0:
@@ -96,6 +99,6 @@ def _one(library: Library, events: Events, name: str, *, floats: int, call: Call
 
 
 def send(events: Events, measurement: Event) -> None:
-    """Sends a measurement of rank 0, and prints it for clients that only read the log of a pod."""
+    """Sends a measurement of rank 0, and prints it for clients that read only the log of a pod."""
     events.emit(measurement)
     events.say(f"measurement {json.dumps(encode_event(measurement))}")

@@ -1,7 +1,6 @@
-"""Measures how long something takes, in the same way for all figures of the trainer.
+"""Measures durations in the same way for all figures of the trainer.
 
-Clocks and devices are warmed up first. The result is the median with its confidence interval, because a mean would follow a single
-outlier.
+It warms up clocks and devices first. The result is the median with its confidence interval, because a single outlier would change a mean.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ CONFIDENCE = 0.95
 
 
 def nothing() -> None:
-    """For calls that are complete when they return, and calls that need no preparation."""
+    """The default of `synchronise` and `prepare`."""
 
 
 def alone(count: int) -> int:
-    """For a process that measures by itself."""
+    """The default of `agree`, for a process that measures by itself."""
     return count
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The median of `count` durations, in seconds, and the interval in which the true median lies with 95 % confidence.
+    """The median of `count` durations in seconds, and its 95 % confidence interval.
 
-    The interval is between two of the sorted durations, by the sign test: each duration is below the true median with probability 1/2,
-    for any distribution. For fewer than six durations it is between the shortest and the longest.
+    The ends of the interval are two of the sorted durations, chosen by the sign test. The test holds for any distribution, because each
+    duration is below the true median with probability 1/2. For fewer than six durations, the ends are the shortest and the longest.
     """
 
     median: float
@@ -40,19 +39,19 @@ class Timing:
 
     @classmethod
     def of(cls, durations: Sequence[float]) -> Timing:
-        """Of at least one duration in seconds."""
+        """The timing of one or more durations in seconds."""
         ordered = sorted(durations)
         cut = _beyond(len(ordered))
         return cls(median(ordered), ordered[cut], ordered[-1 - cut], len(ordered))
 
     def fields(self) -> dict[str, Any]:
-        """The fields of an event, to four digits."""
+        """The fields of an event, rounded to four digits."""
         return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 def _beyond(count: int) -> int:
-    """How many of `count` ordered durations lie beyond the interval at each of its ends."""
-    tail = 1 / 2**count  # how likely none of them is below the true median
+    """The number of the `count` sorted durations that are outside the interval, at each of its ends."""
+    tail = 1 / 2**count  # the probability that none of them is below the true median
     beyond = 0
     while (tail := tail + math.comb(count, beyond + 1) / 2**count) <= (1 - CONFIDENCE) / 2:
         beyond += 1
@@ -70,11 +69,11 @@ def durations(
     most: int = 200,
     seconds: float = 0.5,
 ) -> list[float]:
-    """The duration of each call, in seconds: as many calls as fit into about `seconds`, but `least` to `most`, after `warm_up` calls (at
-    least 1) that do not count.
+    """Calls `call` repeatedly for about `seconds`, and returns the duration of each call in seconds.
 
-    `synchronise` waits until the device is done. `prepare` is called before each call, and its time does not count. If several ranks
-    call something together, `agree` returns the number of calls of one rank on all of them.
+    There are `least` to `most` calls, after `warm_up` calls (at least 1) that are not measured. `synchronise` waits until the device is
+    done. `prepare` runs before each call, outside the measured time. If several ranks measure together, `agree` must return the
+    number of calls of one rank on all of them.
     """
 
     def once() -> float:
@@ -94,5 +93,5 @@ def durations(
 
 
 def timed(call: Callable[[], object], **how: Any) -> Timing:
-    """How long a call takes; `how` is what `durations` takes."""
+    """The timing of a call. `how` are the arguments of `durations`."""
     return Timing.of(durations(call, **how))

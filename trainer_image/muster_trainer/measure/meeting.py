@@ -1,6 +1,6 @@
-"""A plain TCP connection between the processes of a world, without a framework.
+"""Plain TCP connections between the processes of a world, without a framework.
 
-Measurements use it to start together, and to measure the network itself.
+Measurements use them to start at the same time, and to measure the network itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 def address_of(environment: Mapping[str, str]) -> tuple[int, int, str, int]:
-    """(rank, number of processes, host and port of the first process), which the supervisor and the operator set."""
+    """The rank, the number of processes, and the host and port of rank 0, from variables that the supervisor and the operator set."""
     host, _, port = environment.get(NAMES["world_address"], "").rpartition(":")
     return int(environment.get(RANK) or 0), int(environment.get(NAMES["world_size"]) or 1), host, int(port or 0)
 
 
 class Meeting:
-    """The connections of one process. Rank 0 listens, and all others connect to it. Every rank calls the same methods in the same
+    """The connections of one process. Rank 0 listens, and all other ranks connect to it. Every rank calls the same methods in the same
     order. Each method raises PeerLost if another process is gone.
     """
 
@@ -51,7 +51,7 @@ class Meeting:
         return self
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        """Rank 0 closes last, so that the port is free for the framework: the side that closes first keeps its port for a while."""
+        """Closes rank 0 last. The side that closes a connection first holds its port for a while, and the framework needs rank 0's port."""
         for peer in self._peers:
             if self.rank == 0 and failure is None:
                 with suppress(OSError):
@@ -59,7 +59,7 @@ class Meeting:
             peer.close()
 
     def share(self, value: T) -> list[T]:
-        """The values of all ranks in their order, on every rank. A value is one of JSON. Waits for all ranks."""
+        """Returns the values of all ranks in their order, on every rank. Waits for all ranks. A value is one that JSON can hold."""
         if self.rank:
             self._send_json(self._peers[0], value)
             values: list[T] = self._receive_json(self._peers[0])
@@ -70,12 +70,14 @@ class Meeting:
         return values
 
     def first(self, value: T) -> T:
-        """The value of rank 0, on every rank."""
+        """Returns the value of rank 0, on every rank."""
         return self.share(value)[0]
 
     def link(self, sizes: Sequence[int]) -> dict[int, Timing]:
-        """On rank 0, the time to send each number of bytes to the last rank and get one byte back. 0 bytes is a round trip. Empty on other
-        ranks."""
+        """Measures the connection to the last rank. Returns the times on rank 0, and nothing on other ranks.
+
+        A time is that of sending a number of bytes and receiving one byte. For 0 bytes it is the time of a round trip.
+        """
         timings: dict[int, Timing] = {}
         if self.world > 1 and self.rank == 0:
             peer, block = self._peers[-1], memoryview(bytes(CHUNK))
@@ -87,7 +89,7 @@ class Meeting:
         return timings
 
     def _send(self, peer: socket.socket, size: int | None, block: memoryview) -> None:
-        """Sends the number of bytes plus one (0 is the end), then the bytes, and waits for the answer."""
+        """Sends the number of bytes plus one, then the bytes, and waits for the answer. Without a `size` it sends 0, which is the end."""
         try:
             peer.sendall(_LENGTH.pack(0 if size is None else size + 1))
             left = size or 0
@@ -111,7 +113,7 @@ class Meeting:
         peer.sendall(_DONE)
 
     def _accept(self, host: str, port: int) -> list[socket.socket]:
-        """The connections of ranks 1, 2, ... in this order."""
+        """Accepts the connections of ranks 1, 2, ..., and returns them in this order."""
         here = host == "127.0.0.1"
         both = not here and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET

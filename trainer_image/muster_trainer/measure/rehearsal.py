@@ -1,7 +1,7 @@
-"""The bundled task `rehearsal`: what `muster plan` runs to measure the cost of a step.
+"""The bundled task `rehearsal`. `muster plan` runs it to measure the cost of a step.
 
-All processes train at the same time, but each by itself, so that the cost does not include communication. The task `collectives`
-measures that.
+All processes train at the same time, but without each other, so that the cost does not include communication. The task `collectives`
+measures communication.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ KEYS = (
     Key("module", None, "the name of a module", _name),
     Key("config", {}, "the config of the task or module", lambda value: isinstance(value, dict)),
     Key("samples", [DEFAULT_GLOBAL_SIZE], "a list of 1 to 16 numbers of samples in a step of a process", _samples),
-    number("seconds", 1.0, positive=True),  # about how long each figure is measured
+    number("seconds", 1.0, positive=True),  # the approximate time for each figure
 )
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A rehearsal of the steps of a job, with each number of `samples` in a step of a process, for about `seconds` each."""
+    """A measurement of the steps of a job. `samples` are the numbers of samples in a step of a process. Each takes about `seconds`."""
 
     spec: TrainerSpec
     samples: list[int]
@@ -56,15 +56,15 @@ class Rehearsal:
 
     @classmethod
     def of(cls, spec: TrainerSpec) -> Rehearsal:
-        """Parses the spec of a job that runs the task `rehearsal`. Raises BadConfiguration."""
+        """Parses the spec of a job with the task `rehearsal`. Raises BadConfiguration."""
         config = read_config(spec.config, KEYS, others_allowed=False)
         batch = BatchSpec(max(config.samples), spec.batch.accumulation_steps)
         inner = replace(spec, task=config.task, module=config.module, config=config.config, batch=batch, checkpoint=None, memory=None)
         return cls(inner, sorted(config.samples), config.seconds)
 
     def measure(self, task: Task, engine: Engine, events: Events, meeting: Meeting) -> ExitCode:
-        """Measures a step with each number of samples, the smallest first, because the peak of memory never falls. Stops before a number
-        that would take too much time or memory, by an estimate from the previous ones."""
+        """Measures a step with each number of samples. Begins with the smallest, because the peak of the memory never falls. Stops before
+        a number that would take too much time or memory, by an estimate from the previous numbers."""
         events.phase(Activity.TRAINING)
         framework = self.spec.strategy.framework
         before, peak, seconds, done = peak_bytes(framework), 0, 0.0, 0
@@ -90,9 +90,9 @@ class Rehearsal:
         return ExitCode.COMPLETED
 
     def _steps(self, samples: int, task: Task, engine: Engine, meeting: Meeting) -> Timing:
-        """Times steps that all processes begin together. A step lasts until the slowest process is done."""
+        """Measures steps that all processes begin at the same time. A step ends when the slowest process is done."""
         whole = min(samples, len(task.train))
-        order = Order(task.config.seed, len(task.train) // whole * whole, whole)  # no step is shorter than the others
+        order = Order(task.config.seed, len(task.train) // whole * whole, whole)  # leaves out the shorter last step of an epoch
         coming = range(MOST_STEPS + WARM_UP)
         engine.expect(order, coming)
         steps = iter(coming)
@@ -107,7 +107,7 @@ class Rehearsal:
         return Timing.of([max(of_all) for of_all in zip(*meeting.share(own), strict=True)])
 
 
-def part_from_the_world(framework: Framework) -> None:
+def remove_world_variables(framework: Framework) -> None:
     """Removes the variables that make this process join a world."""
     for name in framework.world_variables:
         os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed, as the task `collectives` measures them: gloo or NCCL, as the job chooses."""
+"""The collectives of torch.distributed, for the task `collectives`, with the backend of the job: gloo or NCCL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster_trainer.pytorch.world import backend_of, detect_peer_loss, join
 
 @dataclass(frozen=True)
 class _Bucket:
-    """What DDP hands to a hook: all gradients of a bucket in a row. Here the bucket is one matrix."""
+    """A bucket of gradients, as DDP passes it to a communication hook. Here it has one matrix."""
 
     numbers: torch.Tensor
     matrix: torch.Tensor
@@ -78,13 +78,13 @@ class Collectives(Library):
         return {name: self._guarded(call) for name, call in calls.items()}
 
     def _compressed(self, whole: torch.Tensor) -> dict[str, Callable[[], object]]:
-        """The hooks of `options.gradientCompression`, on a bucket of these numbers."""
+        """The communication hooks of `options.gradientCompression`, applied to a bucket of the numbers in `whole`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
         bucket: Any = _Bucket(whole, whole.view(_height(len(whole)), -1))
         memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=2)
-        world: Any = None  # the hooks then use the whole world
+        world: Any = None  # makes the hooks use the whole world
         hooks: dict[str, Callable[[], Any]] = {"FP16": lambda: default_hooks.fp16_compress_hook(world, bucket)}
         if self.device.type == "cpu" or torch.cuda.is_bf16_supported():
             hooks["BF16"] = lambda: default_hooks.bf16_compress_hook(world, bucket)
@@ -123,5 +123,5 @@ def _wait(hook: Callable[[], Any]) -> object:
 
 
 def _height(count: int) -> int:
-    """Of the matrix of `count` numbers that is nearest to a square."""
+    """The number of rows of the matrix with `count` numbers that is nearest to a square."""
     return next(height for height in range(int(count**0.5), 0, -1) if count % height == 0)

@@ -7,6 +7,7 @@ sentence that names the part when a release changes it.
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -65,6 +66,23 @@ def leave_groups(*others: object) -> None:
         dist.destroy_process_group()
     world: Any = dist.distributed_c10d._world
     world.group_count = 0  # a failed join has counted its group. The names of groups must be the same as in new processes
+
+
+def abort_nccl() -> None:
+    """Aborts the communicators of all groups: their kernels end, with undefined results. PyTorch's own function also forgets the groups,
+    which another thread may use at this moment."""
+    backends = []
+    for group in list(dist.distributed_c10d._world.pg_map):
+        with suppress(RuntimeError):  # a group without a backend for this device
+            backend: Any = group._get_backend(torch.device("cuda"))
+            if backend.name() == "nccl":
+                backends.append(backend)
+    if not backends:
+        return
+    backends[0]._group_start()  # otherwise the end of one communicator may wait for another one
+    for backend in reversed(backends):
+        backend.abort()
+    backends[0]._group_end()
 
 
 def release_ddp(module: DistributedDataParallel) -> None:

@@ -9,15 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from muster_contract.errors import BadConfiguration
 from muster_trainer.pytorch.compat import tree_map
 from muster_trainer.tasks.config import Config
 
 
 def device_of(backend: str) -> torch.device:
-    """CUDA device LOCAL_RANK, which becomes the current one, or the CPU."""
+    """CUDA device LOCAL_RANK, which becomes the current one, or the CPU. Raises BadConfiguration if there is no such device.
+
+    Processes may share devices if NCCL allows it.
+    """
     if backend == "nccl" or torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        index, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+            index %= count
+        if index >= count:
+            raise BadConfiguration(
+                f"process {index} of this replica has no GPU, because the replica sees {count}; write processesPerReplica: {count}, "
+                f"or give the replica {index + 1} GPUs or more"
+            )
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
+        torch.cuda.synchronize()  # sets the device up
         return device
     return torch.device("cpu")
 

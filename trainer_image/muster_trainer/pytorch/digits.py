@@ -47,7 +47,8 @@ def metrics(outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, str]:
-    """Pairs of dense layers: the first gives a part of its outputs, the second takes just that part. One left over stays whole."""
+    """The plan for pairs of dense layers. On each rank, the first layer computes a part of its outputs, and the second uses that part as
+    inputs. With an odd number of layers, the last one stays whole."""
     dense = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     paired = dense[: len(dense) // 2 * 2]
     return {name: "Rowwise" if place % 2 else "Colwise" for place, name in enumerate(paired)}

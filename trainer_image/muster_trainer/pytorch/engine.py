@@ -32,7 +32,7 @@ from muster_trainer.pytorch.input import InputStream, Request, batches_of
 from muster_trainer.pytorch.parallel import Batch, Context, ParallelModel, broadcast_tensor, restore_buffers
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.pytorch.snapshots import Snapshots
-from muster_trainer.pytorch.world import World, backend_of, detect_peer_loss, join, refuse_together
+from muster_trainer.pytorch.world import World, backend_of, break_world, check_world, detect_peer_loss, join, refuse_together
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
 from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
@@ -47,7 +47,13 @@ class TorchEngine:
 
     def __init__(self, task: Task, spec: TrainerSpec, parallelize: Callable[[Context, nn.Module], ParallelModel]) -> None:
         self._backend = backend = backend_of(spec.communication)
+        takes_orders = descriptor_in(os.environ) is not None
+        if backend == "nccl" and takes_orders:
+            # The supervisor ends collectives whose peer is lost. PyTorch's own watch would end the process, with its state.
+            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        began = time.monotonic()
         self.task, self.spec, self.device = task, spec, device_of(backend)
+        self._ready_seconds: dict[str, float] = {} if self.device.type == "cpu" else {"deviceSeconds": time.monotonic() - began}
         make_deterministic(task.config)
         world = self._join()
         self.rank, self.world, self.broadcast, self.gather = world.rank, world.size, world.broadcast, world.gather
@@ -68,9 +74,9 @@ class TorchEngine:
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
             self._snapshots.bind(self.parallel, self.initial_numbers)
-        # NCCL cannot rescue: a kernel whose peer is gone blocks the device
-        is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and backend == "gloo"
-        may_wait = task.survives and self.device.type == "cpu" and Connections.can_be_closed and descriptor_in(os.environ) is not None
+        # With NCCL, a kernel whose peer is gone blocks the device until it is aborted, which takes an order.
+        is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and (backend == "gloo" or takes_orders)
+        may_wait = task.survives and Connections.can_be_closed and takes_orders
         survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
         self.survival: Survival | None = self if survives else None
         self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
@@ -78,12 +84,16 @@ class TorchEngine:
         self._connections.complete()
 
     def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
-        """Joins the world. In later attempts with Gloo, all ranks exchange which step they have kept."""
+        """Joins the world. In later attempts, all ranks exchange which step they have kept."""
         self._connections = Connections()
         self._store = join(self._backend, meanwhile=meanwhile)
         world = World(self.device)
+        if self._backend == "nccl":
+            began = time.monotonic()
+            self._minimum(0)
+            self._ready_seconds["collectivesSeconds"] = time.monotonic() - began
         self.kept = None
-        if world.size > 1 and self._backend == "gloo" and os.environ.get(NAMES["attempt"], "0") != "0":
+        if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":
             self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
         return world
 
@@ -115,6 +125,8 @@ class TorchEngine:
     # after the loss of a peer
 
     def disconnect(self) -> None:
+        if self._backend == "nccl":
+            break_world()
         self._connections.close()
 
     def hang_up(self) -> None:
@@ -135,12 +147,13 @@ class TorchEngine:
 
     def adopt(self) -> None:
         if self.kept:
-            adopt(self.kept, self.parallel, self.initial_numbers, device=self.device)
+            device = self.device if self._backend == "nccl" else torch.device("cpu")
+            adopt(self.kept, self.parallel, self.initial_numbers, device=device)
 
     # what the loop asks for
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return fingerprint(self.device)
+        return {**fingerprint(self.device), **self._ready_seconds}
 
     def weigh(self) -> tuple[int, int]:
         module, optimizer = self.parallel.module, self.parallel.optimizer
@@ -162,7 +175,8 @@ class TorchEngine:
         self.parallel.optimizer.zero_grad(set_to_none=True)
         self.parallel.start_step(batch)
         self._buffers.copy()
-        loss_sum = self.parallel.forward_backward(batch)
+        with check_world():
+            loss_sum = self.parallel.forward_backward(batch)
         with detect_peer_loss():
             self.parallel.reduce_gradients()
             self.parallel.finish_passes()
@@ -267,11 +281,15 @@ class _Tally:
         self._sums = torch.cat([loss_sum[None], numbers])
         with detect_peer_loss():
             self._work = dist.all_reduce(self._sums, async_op=True)
+        self._numbers: list[float] = []
 
     def wait(self) -> list[float]:
-        with detect_peer_loss():
-            self._work.wait()
-            return self._sums.tolist()
+        """The sums. Once they are there the step counts, also if the world is broken later."""
+        if not self._numbers:
+            with detect_peer_loss():
+                self._work.wait()
+                self._numbers = self._sums.tolist()
+        return self._numbers
 
 
 class _Buffers:

@@ -1,4 +1,4 @@
-"""The trained model as a state dict in one file, which `torch.load(path, weights_only=True)` reads."""
+"""Exports the trained model as a state dict in one file, which `torch.load(path, weights_only=True)` reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = "model.pt"
 
 
 def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
-    """Writes the model by this process alone, on the CPU. Any world may have written the checkpoint."""
+    """Writes the export in this process, on the CPU. Any world may have written the checkpoint."""
     model: nn.Module = task.build_model(task.config)
     state.load(checkpoint, model, None)
     save(model.state_dict(), directory / FILE)
@@ -27,7 +27,7 @@ def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
 
 
 def save(table: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Raises OSError if the file cannot be written. PyTorch's writer hides it behind an error of its own."""
+    """Writes the state dict. Raises OSError if that fails, because PyTorch's own error hides the cause."""
     try:
         with path.open("wb") as file:
             torch.save(table, file)

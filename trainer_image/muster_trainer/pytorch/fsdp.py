@@ -1,4 +1,4 @@
-"""PyTorch FSDP2: parameters, gradients and optimizer state are sharded over the ranks, and gathered layer by layer."""
+"""PyTorch FSDP2. Parameters, gradients and optimizer state are sharded over the ranks. Parameters are gathered layer by layer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
 class FsdpModel(ParallelModel):
     """One rank of a fully sharded world. FSDP averages gradients during the backward pass.
 
-    `options.mesh.tensor` ranks also split the matrices of each layer between them. With `options.mesh.shard`, only so many neighbouring
-    ranks share one set of shards, and all of `data` / `shard` sets hold the same (hybrid sharding).
+    With `options.mesh.tensor`, groups of that many ranks also split the matrices of each layer. With `options.mesh.shard`, groups of that
+    many neighbouring ranks share one set of shards. There are then `data` / `shard` sets with the same content (hybrid sharding).
     """
 
     def __init__(self, context: Context, model: nn.Module) -> None:
@@ -65,7 +65,8 @@ def _shards(context: Context, data: DeviceMesh) -> DeviceMesh:
 
 
 def layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The units that are gathered and freed: the entries of the model, if it is a Sequential, and of all its ModuleLists."""
+    """The modules whose parameters are gathered and freed together. They are the entries of the model, if it is a Sequential, and those of
+    its ModuleLists."""
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) or (module is model and isinstance(module, nn.Sequential))
     ]

@@ -1,4 +1,4 @@
-"""The bundled task `gpt` in PyTorch: a decoder-only transformer (Radford et al., 2019) as a Sequential, so that every
+"""The bundled task `gpt` in PyTorch: a decoder-only transformer (Radford et al., 2019). It is a Sequential, so that every
 strategy can cut it."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["build_model", "dataset", "loss", "metrics", "tensor_parallel_plan"]
 
 
 class Embedding(nn.Module):
-    """Characters (n, context) to vectors (n, context, width), which encode their positions."""
+    """Embeds characters (n, context) and their positions into vectors (n, context, width)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -30,8 +30,10 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a dense part, each added to what goes in. Heads are counted from the width at hand: under tensor
-    parallelism a rank has some of them."""
+    """Attention and a dense part, each with a residual connection.
+
+    The number of heads follows from the width on this rank, because under tensor parallelism a rank has some of the heads.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -74,6 +76,6 @@ def metrics(outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, str]:
-    """Megatron's cut (Shoeybi et al., 2019): heads and the inner width are shared out, two sums a block."""
+    """The cut of Megatron (Shoeybi et al., 2019). Ranks divide the heads and the inner width, with two all-reduces in each block."""
     cut_outputs = dict.fromkeys(("*.query", "*.key", "*.value", "*.up"), "Colwise")
     return cut_outputs | dict.fromkeys(("*.joined", "*.down"), "Rowwise")

@@ -1,4 +1,4 @@
-"""Gradients of a whole world: summed over data-parallel ranks, and clipped by their global norm."""
+"""Sums gradients over data-parallel ranks, and clips them by their norm over the whole model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """Sums the gradients over the ranks of `group`, in one message per type of number."""
+    """Sums the gradients over the ranks of `group`, with one all-reduce for each dtype."""
     for pieces in by_type(local(parameter.grad) for parameter in parameters if parameter.grad is not None):
         flat = torch.cat([piece.reshape(-1) for piece in pieces])
         dist.all_reduce(flat, group=group)
@@ -21,7 +21,7 @@ def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> 
 
 
 def by_type(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    """The tensors of each type of number, in their order."""
+    """The tensors of each dtype, in their order."""
     found: dict[torch.dtype, list[torch.Tensor]] = {}
     for one in tensors:
         found.setdefault(one.dtype, []).append(one)
@@ -29,10 +29,10 @@ def by_type(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int | None) -> float:
-    """Scales all gradients so that their norm over the whole model is at most `most`. Returns the norm before that.
+    """Scales all gradients so that their norm over the whole model is at most `most`. Returns the norm before the scaling.
 
-    Each rank adds the squares of its gradients, divided by the number of ranks with the same ones: `copies`, or for a DTensor the number
-    that follows from its placements. `copies` None: every rank has all gradients, and needs nothing from the others.
+    The ranks sum the squares of their gradients. Each square is divided by the number of ranks with the same gradient: `copies`, or for a
+    DTensor the number that follows from its placements. If `copies` is None, every rank has all gradients, and no communication is needed.
     """
     held = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = (local(one).double().square().sum() / (1 if copies is None else _copies(one, copies)) for one in held)

@@ -23,16 +23,16 @@ from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
-PREFETCH = 2  # batches ahead by each worker, torch's own default
+PREFETCH = 2  # batches that each worker reads ahead, the default of torch
 
 Request = tuple[int, np.ndarray]
-"""A step (or another number that random numbers are seeded from), and the samples to read for it."""
+"""A step, and the samples to read for it. The step seeds random numbers. An evaluation has other numbers in its place."""
 
 
 def batches_of(task: Task, data: Any, requests: Iterable[Request], *, spec: InputSpec, position: int, pinned: bool) -> Iterator[Any]:
-    """The samples of each request as a batch of CPU tensors, in the order of requests. The number of workers makes no difference.
+    """The samples of each request as a batch of CPU tensors, in the order of the requests, whatever the number of workers.
 
-    Worker processes are started before this returns, and end with the iterator or with this process. Raises what reading raises.
+    Worker processes start before this returns. They end with the iterator or with this process. Raises the errors of reading.
     """
     workers = workers_for(data, spec, automatic=min(2, os.cpu_count() or 1))
     if workers == 0:
@@ -49,21 +49,21 @@ def batches_of(task: Task, data: Any, requests: Iterable[Request], *, spec: Inpu
     )
     before = signal.getsignal(signal.SIGCHLD)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads; a worker needs no lock that one may hold
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks beside threads: a worker needs no lock of another thread
         answers = iter(loader)
-    signal.signal(signal.SIGCHLD, before)  # PyTorch's handler raises anywhere in the program; `next` reports a lost worker as well
+    signal.signal(signal.SIGCHLD, before)  # PyTorch's handler could raise at any place, and `next` reports a lost worker too
     return watched(answers)
 
 
 def read_in_line(task: Task, data: Any, requests: Iterable[Request], *, position: int) -> Iterator[Any]:
-    """The same batches, each read when it is needed."""
+    """The batches of `batches_of`, each read in this process when it is needed."""
     reader = _Reader(task, data, position)
     return (_unpacked(reader[request]) for request in requests)
 
 
 class _Reader(Dataset[Any]):
-    """Reads a request, with random numbers that are a function of (seed, step, position). Returns a failure as (code, message), because
-    the DataLoader would add a traceback."""
+    """Reads a request. Random numbers are a function of (seed, step, position). Returns a failure as (code, message), because the
+    DataLoader would add a traceback to an exception."""
 
     def __init__(self, task: Task, data: Any, position: int) -> None:
         self.task, self.data, self.position = task, data, position
@@ -80,8 +80,8 @@ class _Reader(Dataset[Any]):
 class InputStream:
     """The batches of the next steps. If a rank cannot read its samples, all ranks raise its error.
 
-    For this, all ranks exchange the outcome of reading before each step. `read` reads for the next step, so that the engine can add its
-    readings to the all-reduce at the end of a step; it passes the sums to `merge`. If it has not, `take` makes an all-reduce of its own.
+    So all ranks exchange the result of reading before each step. The engine can do this in the all-reduce at the end of the previous
+    step: `read` returns numbers for the all-reduce, and `merge` gets their sums. Otherwise `take` makes an all-reduce of its own.
     """
 
     def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
@@ -92,7 +92,8 @@ class InputStream:
         self._longest = self._own = 0.0
 
     def read(self) -> list[float]:
-        """Reads the next batch, if there is one. Returns this rank's readings: whether it failed, and the seconds that each rank waited."""
+        """Reads the next batch, if there is one. Returns numbers to be summed over the ranks: failures, and the wait of each rank in
+        seconds."""
         began = time.monotonic()
         try:
             self._batch, self._failure = next(self.batches, None), None
@@ -105,7 +106,7 @@ class InputStream:
         return [float(self._failure is not None), *waits]
 
     def merge(self, readings: list[float]) -> None:
-        """Takes the sum of the readings of all ranks."""
+        """Takes the sums over all ranks of what `read` returned."""
         failures, *waits = readings
         self._has_failed = failures > 0
         self._longest += max(waits)
@@ -123,14 +124,14 @@ class InputStream:
         return self._batch
 
     def waits(self) -> tuple[float, float]:
-        """Seconds since the last call: the longest that a rank waited for its batches, and what this rank waited."""
+        """The seconds of waiting for batches since the last call: the longest wait of any rank, and the wait of this rank."""
         waits = self._longest, self._own
         self._longest = self._own = 0.0
         return waits
 
 
 def _first(failure: TrainerError | None) -> TrainerError:
-    """The failure of the first rank that has one."""
+    """Returns the failure of the lowest rank that has one, on every rank."""
     failures: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(failures, failure and (int(failure.code), str(failure)))
     return error_of(*next(one for one in failures if one))
@@ -143,22 +144,22 @@ def _unpacked(answer: Any) -> Any:
 
 
 def watched(answers: Iterator[Any]) -> Iterator[Any]:
-    """The batches of a data loader. Raises UserError if a process that reads them is gone, and the error of reading."""
+    """The batches of a data loader. Raises the error of reading, and UserError if a process that reads them is gone."""
     try:
         for answer in answers:
             yield _unpacked(answer)
     except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
-        reason = " ".join((str(error) or type(error).__name__).split())[:300]  # other errors: it ended while it sent a batch
+        reason = " ".join((str(error) or type(error).__name__).split())[:300]  # of any type, if it ended while it sent a batch
         raise UserError(
-            f"a process that reads samples ended by itself: {reason}. Where memory ran out, write fewer "
+            f"a process that reads samples ended by itself: {reason}. If it ran out of memory, write fewer "
             "spec.trainer.input.workers, or more resources.limits.memory; 0 workers read within the training process"
         ) from error
 
 
 def _in_worker(parent: int) -> Callable[[int], None]:
-    """Makes a worker ignore signals, because its parent may need more batches until it has saved. The worker dies with its parent."""
+    """Makes a worker ignore signals, because its parent may need more batches before a save. The worker ends when its parent ends."""
 
     def prepare(_worker: int) -> None:
         signal.set_wakeup_fd(-1)

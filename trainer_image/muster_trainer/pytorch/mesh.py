@@ -11,7 +11,7 @@ from muster_contract.trainer_spec import TrainerSpec
 
 
 def mesh_of(spec: TrainerSpec, device: torch.device, *, world: int, sides: tuple[str, ...], whole: str) -> DeviceMesh:
-    """A mesh with the dimensions `sides`. Neighbouring ranks differ in the last one. Without the option, all ranks are along `whole`.
+    """A mesh with the dimensions `sides`. Neighbouring ranks differ in the last one. Without the option, `whole` has all ranks.
 
     Raises BadConfiguration if the option names a dimension that the strategy does not have, or does not fit the size of the world.
     """

@@ -15,13 +15,13 @@ from muster_trainer.tasks.module import Task
 
 @dataclass(frozen=True)
 class Objective:
-    """Sums of what the task's functions return. Weights have the shape (n,): 1 for a sample that counts, and 0 for others."""
+    """Sums the results of the task's functions. Weights have the shape (n,): 1 for a sample, and 0 for padding."""
 
     task: Task
     device: torch.device
 
     def loss_sum(self, outputs: Any, batch: Any, weights: np.ndarray) -> torch.Tensor:
-        """The sum of losses, through which gradients flow. Raises UserError."""
+        """The sum of the losses, for the backward pass. Raises UserError."""
         return self._sum(self._losses(precision.single(outputs), batch), weights, "loss")
 
     def metric_sums(self, outputs: Any, batch: Any, weights: np.ndarray) -> dict[str, float]:
@@ -36,14 +36,14 @@ class Objective:
         return values if len(batch) == 2 else values * self.task.weights_for(values, batch)
 
     def _sum(self, values: Any, weights: np.ndarray, name: str) -> torch.Tensor:
-        """The weighted sum of a value per sample, or of their mean."""
+        """The weighted sum of `values`, which are one value per sample or their mean."""
         try:
             tensor: torch.Tensor = torch.as_tensor(values, device=self.device)
         except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"{self.task.title}: {name} must give a tensor; it gave a {type(values).__name__}") from None
+            raise UserError(f"{self.task.title}: {name} must return a tensor; it returned a {type(values).__name__}") from None
         if name == "loss" and torch.is_grad_enabled() and not tensor.requires_grad:
             raise UserError(
-                f"{self.task.title}: no gradient flows back from what loss gives; it must come of the outputs, without detach() or item()"
+                f"{self.task.title}: no gradient flows back from the result of loss; compute it from outputs, without detach() or item()"
             )
         if tensor.dim() == 0:
             return tensor * float(weights.sum())

@@ -20,7 +20,7 @@ RATES = frozenset({"lr", "initial_lr", _SET})
 def build_optimizer(task: Task, model: nn.Module, *, learning_rate: float) -> torch.optim.Optimizer:
     """The optimizer that the task defines, or that its config names.
 
-    DTensors and plain tensors get separate parameter groups, because an optimizer that updates a whole group at once cannot mix them.
+    DTensors and plain tensors are in separate parameter groups, because some optimizers update a group in one call, which cannot mix them.
     """
     build: Callable[[nn.Module, Config], torch.optim.Optimizer] = task.optimizer or default_optimizer
     optimizer = build(model, task.config.replaced(learningRate=learning_rate))
@@ -34,7 +34,7 @@ def build_optimizer(task: Task, model: nn.Module, *, learning_rate: float) -> to
 
 
 def default_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """The optimizer of the config's keys: optimizer, learningRate, momentum (of SGD), weightDecay."""
+    """The optimizer from the keys of the config: optimizer, learningRate, momentum (of SGD), weightDecay."""
     parameters = model.parameters()
     rate, decay = config.learningRate, config.weightDecay
     if config.optimizer == "SGD":
@@ -44,15 +44,16 @@ def default_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer
 
 
 def set_rates(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Sets the learning rate of each parameter group to `share` of its first one.
+    """Sets the learning rate of each parameter group to `share` times its initial one.
 
-    Raises BadConfiguration if a scheduler has set rates: its state is in no checkpoint, and a resumed run would have other rates.
+    Raises BadConfiguration if a scheduler has changed rates, because checkpoints do not have its state, and a resumed run would have other
+    rates.
     """
     for group in optimizer.param_groups:
         is_scheduled = "initial_lr" in group if _SET not in group else group["lr"] != group[_SET]
         if is_scheduled:
             raise BadConfiguration(
-                "the optimizer's learning rate is set by a scheduler, which no checkpoint holds; leave it out and define "
-                "schedule(step, config), which gives the share of the learning rate that a step is done with"
+                "the optimizer's learning rate is set by a scheduler, whose state is in no checkpoint; leave it out and define "
+                "schedule(step, config), which returns the factor of the learning rate for a step"
             )
         group["lr"] = group[_SET] = group.setdefault("initial_lr", group["lr"]) * share

@@ -1,4 +1,4 @@
-"""This rank's part of model and optimizer as one run of bytes, for the same rank of another attempt."""
+"""Packs this rank's part of model and optimizer into a block of bytes, for the same rank of another attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster_trainer.training.tensor_table import Box
 
 @dataclass(frozen=True)
 class Packed:
-    """Tensors to be written, in their order. `size` is the bytes that they take."""
+    """Tensors to be written, in their order. `size` is their size in bytes, with the list of tensors."""
 
     tensors: dict[Box, torch.Tensor]
     listed: bytes
@@ -31,18 +31,18 @@ class Packed:
 
     @classmethod
     def of(cls, module: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: state.Groups) -> Packed:
-        """Raises BadConfiguration if something cannot be stored."""
+        """The tensors of `module` and `optimizer` on this rank. Raises BadConfiguration if one cannot be stored."""
         tensors = state.held(module, optimizer, initial_numbers)
         listed = pack_list([_entry(box) for box in tensors])
         *starts, end = starts_of((box.nbytes for box in tensors), after=len(listed))
         return cls(tensors, listed, starts, end)
 
     def write(self, content: memoryview) -> None:
-        """Copies the numbers."""
+        """Writes the list and all tensors to `content`."""
         self.begin(content, now=()).finish()
 
     def begin(self, content: memoryview, *, now: Collection[str]) -> Copying:
-        """Writes the list, and copies the tensors with the names `now`. The others are left to the returned object."""
+        """Writes the list, and copies the tensors with the names `now`. Returns an object that copies the other tensors."""
         content[: len(self.listed)] = self.listed
         later = []
         for (box, tensor), start in zip(self.tensors.items(), self.starts, strict=True):
@@ -54,7 +54,7 @@ class Packed:
 
 
 class Copying:
-    """Tensors that threads copy together. Each takes the next one until none is left."""
+    """Tensors that several threads copy. Each thread copies the next tensor until none is left."""
 
     def __init__(self, content: memoryview, pieces: list[tuple[Box, torch.Tensor, int]]) -> None:
         self._content, self._pieces = content, pieces
@@ -66,12 +66,12 @@ class Copying:
             self._is_done.set()
 
     def finish(self) -> None:
-        """Copies what no thread has begun, and waits for the others."""
+        """Copies the tensors that no thread has begun, and waits for the other threads."""
         while (piece := self._take()) is not None:
             box, tensor, start = piece
             try:
                 _part(self._content, box, start).copy_(tensor)
-            except Exception as error:  # noqa: BLE001 (each thread that waits raises it)
+            except Exception as error:  # noqa: BLE001 (every thread that waits raises the error)
                 self._failure = error
             with self._lock:
                 self._left -= 1
@@ -87,7 +87,7 @@ class Copying:
 
 
 def unpack(content: memoryview, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Restores what `Packed.write` has written. Raises BadConfiguration if it does not fit the model or optimizer."""
+    """Restores the tensors that `Packed.write` has written. Raises BadConfiguration if they do not fit the model or optimizer."""
     try:
         entries, length = unpack_list(content)
         boxes = [_box(entry) for entry in entries]
@@ -100,7 +100,7 @@ def unpack(content: memoryview, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def shard_of(module: nn.Module) -> str:
-    """A digest of which parts of which tensors this rank has of the model."""
+    """A digest of the names of this rank's tensors of the model, and of their parts. Ranks with the same digest have the same parts."""
     entries = [_entry(box) for box in state.held(module, None, ())]
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 

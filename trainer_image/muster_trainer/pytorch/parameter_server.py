@@ -1,4 +1,4 @@
-"""A parameter server of the RPC strategy: it holds a part of the parameters, and updates them with gradients."""
+"""A parameter server of the RPC strategy. It holds a part of the parameters, and updates them with gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_trainer.pytorch.optimizers import set_rates
 
 
 class ParameterServer:
-    """A part of the model with its optimizer (None if it holds no parameters). Calls come from several threads.
+    """A part of the model with its optimizer, which is None if the part has no parameters. Several threads call the methods.
 
     `version` counts updates since this process started.
     """
@@ -25,13 +25,15 @@ class ParameterServer:
         self._lock = threading.RLock()
 
     def pull(self) -> tuple[int, dict[str, torch.Tensor]]:
-        """The version and a copy of the parameters of just that version."""
+        """The version, and a copy of the parameters at that version."""
         with self._lock:
             return self.version, {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def push(self, worker: int, version: int, gradients: Mapping[str, torch.Tensor], *, update: bool, rate: float) -> int:
-        """Takes a worker's gradients, computed with `version`, and updates at once if `update`. Returns the number of updates since that
-        version. `rate` is the share of the learning rate."""
+        """Takes the gradients of a worker, which it computed with the parameters of `version`. Updates at once if `update` is True.
+
+        Returns the number of updates since that version. `rate` is the factor of the learning rate.
+        """
         with self._lock:
             stale = self.version - version
             self._sent[worker] = gradients
@@ -40,13 +42,13 @@ class ParameterServer:
             return stale
 
     def square(self) -> float:
-        """The square of the norm of all gradients that were sent."""
+        """The square of the norm of the sum of all gradients that workers have sent."""
         with self._lock:
             self._add_up()
             return sum(one.grad.double().square().sum().item() for one in self.parameters.values() if one.grad is not None)
 
     def update(self, factor: float | None, *, rate: float) -> None:
-        """Updates with the sum of the gradients that were sent, times `factor`, or drops them if it is None."""
+        """Updates with the sum of the gradients that workers have sent, times `factor`. Drops them if `factor` is None."""
         with self._lock:
             self._add_up()
             self._sent.clear()
@@ -60,14 +62,15 @@ class ParameterServer:
             self.version += 1
 
     def _add_up(self) -> None:
-        """Adds up the gradients in the order of workers, so that the sum has the same bits whatever the order in which they came."""
+        """Sums the gradients in the order of workers, so that the sum is bitwise the same for any order of arrival."""
         for name, parameter in self.parameters.items():
             parts = [self._sent[worker][name] for worker in sorted(self._sent) if name in self._sent[worker]]
             parameter.grad = torch.stack(parts).sum(dim=0) if parts else None
 
 
 def assign_parameters(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
-    """The server of each parameter: the largest first, each to the server that holds least (Graham, 1969: longest processing time)."""
+    """The server of each parameter. Each parameter, the largest first, goes to the server with the least (Graham, 1969: longest processing
+    time)."""
     held = dict.fromkeys(servers, 0)
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -78,7 +81,7 @@ def assign_parameters(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[
 
 
 def keep_parameters(model: nn.Module, names: Collection[str]) -> nn.Module:
-    """Removes the other parameters from the model. The names of those that stay do not change."""
+    """Removes all parameters but `names` from the model. The names of the remaining ones do not change."""
     for name, _ in list(model.named_parameters(remove_duplicate=False)):
         if name not in names:
             path, _, leaf = name.rpartition(".")

@@ -1,11 +1,11 @@
 """PipeDream's asynchronous 1F1B with weight stashing (Narayanan et al., 2019, section 3.3).
 
-Each stage updates its weights after each micro-batch, and starts the next ones before its gradients have come back: no stage waits until
-the pipeline is empty. The backward pass of a micro-batch uses the weights of its forward pass, which the stage stashes in between; the
-gradient is then applied to newer weights. In a stage with k stages after it, a gradient is thus k updates old. The losses are not those
-of synchronous training, but they are the same in each run, because the order of passes is fixed.
+Each stage updates its weights after each micro-batch. It starts the next micro-batches before the gradients of earlier ones come back, so
+no stage waits until the pipeline is empty. The backward pass of a micro-batch uses the weights of its forward pass. The stage stashes
+these weights in between, and applies the gradient to newer weights. In a stage with k stages after it, a gradient is k updates old. The
+losses differ from those of synchronous training, but they are the same in each run, because the order of passes is fixed.
 
-The pipeline is emptied before a save and an evaluation. Between steps it stays full, although all ranks meet for their votes.
+The pipeline is emptied before a save and an evaluation. It stays full between steps, while the ranks vote.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from muster_trainer.training.engine import rate_share
 
 @dataclass(frozen=True)
 class _Flight:
-    """A micro-batch between its passes in this stage: its inputs, its outputs (the loss, in the last stage), and the weights it used."""
+    """A micro-batch between its two passes in this stage: its inputs, its outputs (the loss, in the last stage), and its weights."""
 
     step: int
     inputs: torch.Tensor
@@ -42,7 +42,7 @@ class _Flight:
 
 
 class PipeDreamModel(PipelineModel):
-    """One stage. `lag` is the number of stages after it, and of micro-batches by which it is ahead of its own backward passes."""
+    """One stage. `lag` is the number of stages after it. It has begun `lag` more forward passes than backward passes."""
 
     refuses = frozenset({"gradientClipNorm", "nanLoss: Skip"})
     updates_within_passes = True
@@ -74,7 +74,7 @@ class PipeDreamModel(PipelineModel):
         return total
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Any, int]]:
-        """The micro-batches with samples that count, and the number of these, which come first."""
+        """The micro-batches, and the number of samples in each before the padding at its end. Leaves out micro-batches of padding only."""
         ((samples, weights),) = self.split.micro_batches(batch)
         size = self.rows // self.micro_batch_count
         for first in range(0, self.rows, size):
@@ -82,7 +82,7 @@ class PipeDreamModel(PipelineModel):
                 yield tree_map(lambda tensor, first=first: tensor[first : first + size], samples), real
 
     def _forward_pass(self, step: int, inputs: torch.Tensor, samples: Any, *, real: int) -> tuple[_Flight, torch.Tensor]:
-        """Starts a micro-batch. Returns it with the sum of its losses, which is 0 except in the last stage."""
+        """Starts a micro-batch. Returns it and the sum of its losses, which is 0 except in the last stage."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self._stashed_weights().items()}
         with detect_peer_loss():
             outputs = functional_call(self._stage_module, dict(weights), (inputs,))
@@ -94,7 +94,7 @@ class PipeDreamModel(PipelineModel):
         return _Flight(step, inputs, outputs, weights), loss
 
     def _stashed_weights(self) -> Mapping[str, torch.Tensor]:
-        """A copy of the current weights, which updates leave alone. Micro-batches with no update between them share it."""
+        """A copy of the current weights, which updates do not change. Micro-batches without an update between them share one copy."""
         if self._stash is None:
             current = {name: weight for name, weight in self._stage_module.named_parameters() if weight.requires_grad}
             self._stash = current if self.lag == 0 else {name: weight.detach().clone() for name, weight in current.items()}
@@ -112,10 +112,10 @@ class PipeDreamModel(PipelineModel):
         return flight.inputs.grad
 
     def _exchange(self, tensor: torch.Tensor | None, *, receive: bool, distance: int) -> Any:
-        """Sends to the next stage (`distance` 1) or the previous one (-1), and receives from it, in one operation: NCCL runs the
-        operations of two ranks with each other one after the other.
+        """Sends to the next stage (`distance` 1) or the previous one (-1), and receives from it.
 
-        Only the oldest sends are waited for, which have been used long since: a receiver may be in the middle of its vote.
+        Both are one operation, because NCCL runs separate operations between two ranks one after the other. It waits only for the oldest
+        sends, because the receiver of a newer one may be in a vote. The receiver of the oldest has used it already.
         """
         if not 0 <= self.pipeline_rank + distance < self.stages:
             return None
@@ -138,7 +138,7 @@ class PipeDreamModel(PipelineModel):
                 work.wait()
 
     def finish_updates(self) -> None:
-        """Empties the pipeline, so that the next save or evaluation has the updates of all steps."""
+        """Empties the pipeline, so that the next save or evaluation includes the updates of all steps."""
         with torch.enable_grad():
             while self._flights:
                 gradient = self._exchange(None, receive=True, distance=1)
@@ -147,7 +147,7 @@ class PipeDreamModel(PipelineModel):
             self._wait_for_sends(max_left=0)
 
     def update(self, step: int) -> None:
-        """Does nothing: each micro-batch has had its update."""
+        """Does nothing, because each micro-batch has made its update already."""
 
 
 def refuse(config: Config) -> None:

@@ -1,7 +1,7 @@
-"""PyTorch pipeline parallelism: the layers are cut into stages on different ranks, and micro-batches flow through them.
+"""PyTorch pipeline parallelism. The layers are cut into stages on different ranks, and micro-batches pass through the stages.
 
 GPipe (Huang et al., 2019), 1F1B (Narayanan et al., 2019, with a flush) and Interleaved1F1B (Narayanan et al., 2021) differ in the order
-of forward and backward passes. One update follows them all: a step computes what one device computes, in smaller portions.
+of forward and backward passes. A step has one update after all passes. So it computes the same as one device, in smaller portions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster_trainer.training.engine import Engine
 
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
-    """The engine of the schedule that the job asks for."""
+    """The engine for the schedule of the job."""
     options = spec.options.pipeline or PipelineOptions()
     return TorchEngine(task, spec, ScheduledModel if options.schedule.is_synchronous else PipeDreamModel)
 
@@ -73,7 +73,7 @@ class ScheduledModel(PipelineModel):
         return total
 
     def _loss(self, outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """The sum of losses of a micro-batch. `rows` are its positions among the samples; only the first `_real` of them count."""
+        """The sum of the losses of a micro-batch. `rows` are its positions among the samples. Positions from `_real` on are padding."""
         count = int((rows < self._real).sum())
         if not count:
             return outputs.sum() * 0.0

@@ -1,4 +1,4 @@
-"""The cost of each layer of a model, measured on one micro-batch as training runs it."""
+"""Measures the cost of each layer of a model with one micro-batch, in the way in which training runs it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from muster_trainer.pytorch.pipeline_cut import Layer
 from muster_trainer.tasks.module import describe
 
 _BRIEFLY = {"warm_up": 1, "least": 3, "most": 50, "seconds": 0.02}
-"""Limits for each layer. They are short, because all other ranks wait: a layer of a second takes four."""
+"""Limits for each layer. They are short, because all other ranks wait. A layer that takes a second is measured for four seconds."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model, and the shape and type of the inputs of each and the outputs of the last, as meta tensors."""
+    """The layers of a model, and meta tensors with the shape and dtype of the inputs of each layer and the outputs of the last."""
 
     layers: list[Layer]
     shapes: list[torch.Tensor]
@@ -37,9 +37,9 @@ class Profile:
 
 
 def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
-    """Runs `values`, the inputs of a micro-batch, through the layers one by one, and leaves the model as it was.
+    """Runs `values`, the inputs of a micro-batch, through the layers one by one. Does not change the model.
 
-    Raises BadConfiguration that names a layer which cannot begin or end a stage, and UserError that names one which fails.
+    Raises BadConfiguration if a layer cannot begin or end a stage, and UserError if a layer fails. The message names the layer.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     layers: list[Layer] = []
@@ -62,7 +62,7 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
         _one_tensor(values, label, title=title)
         layers.append(cost)
         rows = len(values) if values.dim() else 0
-        regrouped = "" if rows == samples else regrouped or f"{label} gives {rows} rows for {samples} samples"
+        regrouped = "" if rows == samples else regrouped or f"{label} returns {rows} rows for {samples} samples"
         trained |= cost.trains
         if trained and not values.requires_grad:
             raise BadConfiguration(
@@ -71,8 +71,8 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
             )
     if regrouped:
         raise BadConfiguration(
-            f"{title}: {regrouped}, and Pipeline, which tells by its row which sample counts, needs a row for each of them in the end; "
-            "regroup in loss, or use another strategy"
+            f"{title}: {regrouped}, but Pipeline needs outputs with one row for each sample; regroup the rows in loss, or use another "
+            "strategy"
         )
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
@@ -80,23 +80,23 @@ def profile(model: nn.Sequential, values: Any, *, title: str) -> Profile:
 
 
 def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
-    """The layers of a Sequential with their names. Raises BadConfiguration where the model is anything else."""
+    """The layers of a Sequential with their names. Raises BadConfiguration if the model is not a Sequential."""
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise BadConfiguration(
-            f"{title}: Pipeline cuts a list of layers, and build_model gave a {type(model).__name__}; give a torch.nn.Sequential of "
+            f"{title}: Pipeline cuts a list of layers, but build_model returned a {type(model).__name__}; return a torch.nn.Sequential of "
             "its layers"
         )
     return named_layers(model)
 
 
 def named_layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
-    """The entries of a Sequential with their names. `named_children` leaves out a layer that comes twice."""
+    """The entries of a Sequential with their names. Unlike `named_children`, it includes a layer twice if the model does."""
     return [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name]
 
 
 def _one_tensor(values: Any, giver: str, *, title: str) -> None:
     if not isinstance(values, torch.Tensor):
-        message = f"Pipeline passes one tensor from layer to layer, and {giver} gives a {type(values).__name__}; let it give one tensor"
+        message = f"Pipeline passes one tensor from layer to layer, but {giver} returns a {type(values).__name__}; let it return one tensor"
         raise BadConfiguration(f"{title}: {message}")
 
 
@@ -110,8 +110,8 @@ def _own_parameters(layer: nn.Module, label: str, owners: dict[int, str], *, tit
 
 
 def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int]) -> tuple[Any, Layer, set[int]]:
-    """The outputs of a layer, its cost, and the addresses of the memory that its backward pass needs. `before` are those of the previous
-    layer: both may need the same tensor, which counts once."""
+    """The outputs of a layer, its cost, and the addresses of the tensors that it saves for its backward pass. `before` are the addresses of
+    the previous layer, because a tensor that both layers save must be counted once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
     copied = copy(inputs)
     saved: dict[int, int] = {}
@@ -138,7 +138,7 @@ def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int
 
 
 def copy(inputs: torch.Tensor) -> torch.Tensor:
-    """Inputs that a layer may change in place, as nn.ReLU(inplace=True) does. PyTorch forbids that for a leaf that requires a gradient."""
+    """A copy of `inputs` that a layer may change in place, as nn.ReLU(inplace=True) does. PyTorch forbids that for leaf tensors."""
     return inputs.clone() if inputs.requires_grad else inputs
 
 

@@ -1,7 +1,7 @@
-"""The cut of a pipeline: which layers make up each stage. Pure functions without a framework.
+"""Decides the cut of a pipeline: the layers of each stage. The functions are pure and need no framework.
 
-The stages of a pipeline work at the same time, so the slowest sets the pace. The cut by cost makes the largest stage as small as possible,
-by dynamic programming over the layers, as the partitioner of PipeDream does (Narayanan et al., 2019, section 3.1).
+The stages of a pipeline work at the same time, so the slowest stage decides the speed. The cut by cost makes the slowest stage as fast as
+possible, by dynamic programming over the layers, as the partitioner of PipeDream does (Narayanan et al., 2019, section 3.1).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Layer:
-    """The cost of a layer on one micro-batch: `seconds` of its forward and backward pass, and bytes.
+    """The cost of a layer with one micro-batch: the `seconds` of its forward and backward pass, and sizes in bytes.
 
-    `activations` are the bytes that it saves for its backward pass and the previous layer does not. `received` are those that the
-    previous layer saves as well, which count if a stage begins with this layer. `trains`: some of its parameters are trained.
+    `activations` is the size of the tensors that only this layer saves for its backward pass. `received` is the size of those that the
+    previous layer saves too. They are added if a stage begins with this layer. `trains` is True if some parameters are trained.
     """
 
     name: str
@@ -34,18 +34,21 @@ class Layer:
 
 @dataclass(frozen=True)
 class Held:
-    """The memory of a stage: `copies` of its parameters (gradients, optimizer state and older versions count), and the saved activations
-    of `micro_batches`."""
+    """The memory of a stage: the size of its parameters times `copies`, and the saved activations of `micro_batches` micro-batches.
+
+    `copies` includes gradients, the state of the optimizer, and older versions of the parameters.
+    """
 
     copies: int
     micro_batches: int
 
 
 def held(schedule: str, *, stages: int, processes: int, micro_batches: int, slots: int) -> list[Held]:
-    """The memory of each stage. `slots` is how many numbers the optimizer has for each parameter.
+    """The memory of each stage. `slots` is the number of numbers that the optimizer has for each parameter.
 
-    GPipe runs all forward passes first. With 1F1B a stage is as many micro-batches ahead of its backward pass as there are stages from
-    it on; interleaved, twice as many as there are processes (Narayanan et al., 2021). PipeDream stashes weights with each of them.
+    GPipe runs all forward passes first. With 1F1B, the number of forward passes that a stage runs ahead is the number of stages from it
+    to the last. With Interleaved1F1B it is twice the number of processes (Narayanan et al., 2021). PipeDream also stashes weights for
+    each of them.
     """
 
     def ahead(stage: int) -> int:
@@ -69,11 +72,11 @@ class Costs:
         self._trained = _sums(layer.trains for layer in layers)
 
     def seconds(self, first: int, end: int) -> float:
-        """Of the layers from `first` up to, and without, `end`."""
+        """The seconds of the layers from `first` to `end` (exclusive)."""
         return self._seconds[end] - self._seconds[first]
 
     def bytes(self, stage: int, first: int, end: int) -> float:
-        """The bytes of `stage`, if it has the layers from `first` to before `end`."""
+        """The bytes of `stage`, if it has the layers from `first` to `end` (exclusive)."""
         saved = self._activations[end] - self._activations[first] + self.layers[first].received
         return self.held[stage].copies * (self._parameters[end] - self._parameters[first]) + self.held[stage].micro_batches * saved
 
@@ -82,13 +85,13 @@ class Costs:
 
 
 def _sums(values: Iterable[float]) -> list[float]:
-    """Of the first 0, 1, 2, ... values."""
+    """The sums of the first 0, 1, 2, ... values."""
     return list(accumulate(values, initial=0))
 
 
 def cut_by_cost(costs: Costs, limit: int | None = None) -> list[int]:
-    """How many layers each stage has, so that the largest takes the fewest seconds, no stage holds more than `limit` bytes, and each has
-    something to train. Raises BadConfiguration where there is no such cut."""
+    """The number of layers of each stage, so that the slowest stage takes the fewest seconds. No stage takes more than `limit` bytes, and
+    each has parameters to train. Raises BadConfiguration if there is no such cut."""
     check_depth(costs.layers, len(costs.held))
 
     def seconds(stage: int, first: int, end: int) -> float:
@@ -106,7 +109,8 @@ def cut_by_cost(costs: Costs, limit: int | None = None) -> list[int]:
 
 
 def cut_evenly(costs: Costs, limit: int | None = None) -> list[int]:
-    """The same number of layers that train in each stage, or one more in the first ones; others stay with the one before them."""
+    """The number of layers of each stage, so that all have the same number of layers with parameters. The first stages may have one more.
+    A layer without parameters is in the stage of the layer before it. Raises BadConfiguration if a stage takes more than `limit` bytes."""
     stages = len(costs.held)
     check_depth(costs.layers, stages)
     starts = [position for position, layer in enumerate(costs.layers) if layer.trains]
@@ -123,7 +127,7 @@ def cut_evenly(costs: Costs, limit: int | None = None) -> list[int]:
 
 
 def check_depth(layers: Sequence[Layer], stages: int) -> None:
-    """Raises BadConfiguration where there are more stages than layers to train."""
+    """Raises BadConfiguration if there are more stages than layers to train."""
     count = sum(layer.trains for layer in layers)
     if count == 0:
         raise BadConfiguration(f"{stages} stages, but the model has no layers{' with parameters to train' if layers else ''}")
@@ -134,11 +138,11 @@ def check_depth(layers: Sequence[Layer], stages: int) -> None:
 
 
 def _smallest_largest(count: int, stages: int, cost: Callable[[int, int, int], float]) -> tuple[float, list[int] | None]:
-    """The cut of `count` layers whose largest `cost(stage, first, end)` is smallest: that cost, and where each stage ends; None where
-    every cut has an infinite cost.
+    """Of all cuts of `count` layers, the one whose largest `cost(stage, first, end)` is the smallest. Returns that cost, and the end of
+    each stage. The ends are None if every cut has an infinite cost.
 
-    `best[end]` is the cost of the layers before `end`, cut into the stages so far. A longer stage costs more: where one costs as much as
-    the best cut found, longer ones need no look.
+    `best[end]` is the cost of the layers before `end`, cut into the stages so far. A longer stage costs more. So if a stage costs as much
+    as the best cut so far, longer stages are not tried.
     """
     best = [0.0] + [inf] * count
     choices: list[list[int]] = []
@@ -162,7 +166,7 @@ def _smallest_largest(count: int, stages: int, cost: Callable[[int, int, int], f
 
 
 def _too_large(costs: Costs, limit: int, *, least: float) -> BadConfiguration:
-    """The error for a limit that no cut keeps. It names a layer that fits into no stage, if there is one."""
+    """The error if every cut exceeds the limit. It names a layer that fits into no stage, if there is one."""
     given = f"spec.options.pipeline.stageMemoryMiB: {limit // MIB}"
     for position, layer in enumerate(costs.layers):
         alone = min(costs.bytes(stage, position, position + 1) for stage in range(len(costs.held)))

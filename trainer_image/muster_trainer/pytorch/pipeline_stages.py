@@ -38,7 +38,7 @@ _SLOTS = {"Adam": 2, "AdamW": 2}
 
 @dataclass(frozen=True)
 class _PaddedSplit(BatchSplit):
-    """Micro-batches are filled up to `rows` samples, with samples that do not count: messages between stages have one size."""
+    """Pads micro-batches to `rows` samples, because all messages between stages must have one size."""
 
     rows: int
 
@@ -55,7 +55,7 @@ class _PaddedSplit(BatchSplit):
 class PipelineModel(ParallelModel):
     """The stages of one rank in a mesh of `data` x `pipeline`: one stage, or several if they are interleaved.
 
-    Of `stages` stages in all, this rank has those that `own_stages` numbers, and `stage_modules` are their layers.
+    There are `stages` stages in all. `own_stages` are the numbers of those on this rank, and `stage_modules` are their layers.
     """
 
     def __init__(self, context: Context, model: nn.Module) -> None:
@@ -84,14 +84,14 @@ class PipelineModel(ParallelModel):
         self.stage_modules = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own_stages]
         for module in self.stage_modules:
             module.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
-            module.register_forward_hook(lambda _, inputs, outputs: outputs.contiguous())  # what is sent must be
+            module.register_forward_hook(lambda _, inputs, outputs: outputs.contiguous())  # sends need contiguous tensors
         own_layers = nn.Sequential(OrderedDict(layer for module in self.stage_modules for layer in named_layers(module)))
         super().__init__(context, layout, own_layers, split=split, reduces_over=self._data_group)
 
     # the cut
 
     def _cut(self, context: Context, layout: Layout, model: nn.Module) -> dict[str, Any]:
-        """Measures the layers and decides the cut, on rank 0 only."""
+        """Measures the layers and decides the cut. Only rank 0 calls it."""
         assert isinstance(model, nn.Sequential)
         task, spec = context.task, context.spec
         indices = np.zeros(self.rows // self.micro_batch_count, dtype=np.int64)
@@ -135,8 +135,8 @@ class PipelineModel(ParallelModel):
         return sums
 
     def _forward_only(self, inputs: torch.Tensor) -> list[torch.Tensor]:
-        """The outputs of each micro-batch, in the last stage. Sends are waited for at the end, so that a stage need not wait for the
-        next one."""
+        """Runs the forward passes. Returns the outputs of each micro-batch in the last stage, and nothing in others. Waits for sends at the
+        end, so that a stage does not wait for the next one."""
         outputs, sent = [], []
         for piece in inputs.chunk(self.micro_batch_count):
             for stage, module in zip(self.own_stages, self.stage_modules, strict=True):
@@ -173,12 +173,12 @@ def _report_cut(costs: Costs, sizes: Sequence[int], *, cut: Cut, is_inherited: b
     events = Events.from_environment(os.environ, dist.get_rank())
     layers = tuple(asdict(layer) for layer in costs.layers)
     events.emit(PipelineMeasurement(cut=cut, inherited=is_inherited, stages=tuple(stages), layers=layers))
-    how = f"cut {'evenly' if cut is Cut.EVEN else 'by cost'}{' as the run before' if is_inherited else ''}"
+    how = f"cut {'evenly' if cut is Cut.EVEN else 'by cost'}{' as in the run before' if is_inherited else ''}"
     events.notice(NoticeReason.PIPELINE_CUT, f"{len(sizes)} stages, {how}: {'; '.join(texts)} a micro-batch")
 
 
 def plan_of(spec: TrainerSpec, *, ways: int, processes: int) -> PipelinePlan:
-    """Stages and micro-batches. Raises BadConfiguration if they do not divide the work, which the default batch size may cause."""
+    """The stages and micro-batches. Raises BadConfiguration if the batch cannot be divided, for example the default batch."""
     plan = PipelinePlan.of(spec.options.pipeline or PipelineOptions(), processes=processes)
     if problem := plan.problem(global_size=spec.batch.global_size, parts=ways * spec.batch.accumulation_steps):
         raise BadConfiguration(f"{FIELD}.{problem[0]}: {problem[1]}")

@@ -1,4 +1,4 @@
-"""Mixed precision: the forward pass computes in bfloat16, while parameters, loss and updates stay in float32."""
+"""Mixed precision. The forward pass computes in bfloat16. Parameters, loss and updates stay in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster_trainer.pytorch.compat import tree_map_only
 
 
 def computes_in_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether the job asks for BFloat16. Raises BadConfiguration if the device cannot compute in it."""
+    """Whether `precision` is BFloat16. Raises BadConfiguration if the device cannot compute in it."""
     if precision == "BFloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         name = torch.cuda.get_device_name(device)
         raise BadConfiguration(f"spec.trainer.config.precision: {name} cannot compute in BFloat16; write Float32")
@@ -31,5 +31,5 @@ def lower(model: nn.Module, device: torch.device) -> None:
 
 
 def single(outputs: Any) -> Any:
-    """`outputs` with float32 in place of bfloat16."""
+    """`outputs`, with bfloat16 tensors converted to float32."""
     return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype == torch.bfloat16 else one, outputs)

@@ -14,7 +14,7 @@ __all__ = ["build_model", "dataset", "loss", "metrics"]
 
 
 class Factors(nn.Module):
-    """(user, item) pairs (n, 2) to how much the one likes the other: logits (n,)."""
+    """Computes from (user, item) pairs, shape (n, 2), the logits that the user likes the item, shape (n,)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
-"""PyTorch RPC: workers fetch parameters from servers, and send gradients back, by remote calls.
+"""PyTorch RPC. Workers fetch parameters from servers, and send gradients back, by remote calls.
 
-The chief (rank 0) hands out the batches. Synchronous: the workers share each batch, and the servers update once all have sent their
-gradients, added up in the order of workers. Asynchronous: each worker takes the next batch as soon as it is idle, and a server updates
-with each gradient as it comes. The staleness of a step is the number of updates between reading the parameters and updating them.
+The chief (rank 0) distributes the batches. In synchronous training, the workers share each batch. The servers update when all workers have
+sent their gradients, with the sum in the order of workers. In asynchronous training, a worker gets the next batch as soon as it is idle. A
+server updates with each gradient when it arrives. The staleness of a step is the number of updates between reading the parameters and
+updating them.
 
-Beside the remote calls, all ranks meet in one small all-reduce a step. It carries the votes to stop and to save, and shows each rank at
-once when another is lost.
+Besides the remote calls, all ranks make one small all-reduce in each step. It has the votes to stop and to save. It also fails at once on
+all ranks if one is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RpcEngine(TorchEngine, Engine):
         rpc_calls.serve(self._worker or self.parallel.server)
 
     def expect(self, order: Order, steps: range) -> None:
-        """An asynchronous worker reads its next batch when it is idle; synchronous workers read ahead."""
+        """Synchronous workers read ahead. An asynchronous worker cannot, because the chief assigns its batches later."""
         self._order = order
         if self._worker and self.parallel.is_synchronous:
             super().expect(order, steps)
@@ -62,7 +63,7 @@ class RpcEngine(TorchEngine, Engine):
         if self._has_saved:
             self._has_saved = False
             with detect_peer_loss():
-                dist.barrier()  # gradients come as soon as the chief begins, and a server may still copy or write its parameters
+                dist.barrier()  # gradients may arrive as soon as the chief begins, but a server may still copy or write its parameters
         if self._chief:
             try:
                 with detect_peer_loss():
@@ -81,7 +82,7 @@ class RpcEngine(TorchEngine, Engine):
         if failures:
             agree(self, lambda: _raise(failure))
         self._wants_stop, self._wants_save = self._wants_stop or stops > 0, self._wants_save or saves > 0
-        is_drained = not in_flight  # a checkpoint must have just the steps that were reported
+        is_drained = not in_flight  # a checkpoint must have the reported steps and no others
         outcome = StepOutcome(
             loss=loss,
             stop=is_drained and self._wants_stop,
@@ -116,7 +117,7 @@ class RpcEngine(TorchEngine, Engine):
 
 
 def _raise(failure: TrainerError | None) -> None:
-    assert failure is not None, "the chief alone calls this"
+    assert failure is not None, "only the chief calls this"
     raise failure
 
 

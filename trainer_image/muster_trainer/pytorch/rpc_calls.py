@@ -1,4 +1,4 @@
-"""Remote calls between the ranks of the RPC strategy. A call returns a value or raises a TrainerError; a traceback never travels."""
+"""Remote calls between the ranks of the RPC strategy. A call returns a value or raises a TrainerError, without a remote traceback."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from muster_trainer.tasks.module import describe
 Future = torch.futures.Future
 
 _target: object = None
-"""The object whose methods other ranks call."""
+"""The object of this process whose methods other ranks call."""
 
 
 def serve(target: object) -> None:
-    """Lets other ranks call the methods of `target`. To be called before all ranks meet, since calls may come afterwards."""
+    """Lets other ranks call the methods of `target`. Call it before the world is complete, because calls may arrive after that."""
     global _target
     _target = target
 
@@ -34,7 +34,7 @@ def call(rank: int, method: str, *arguments: Any, **named: Any) -> Future[Any]:
 
 
 def result_of(future: Future[Any]) -> Any:
-    """What a remote call returned. Raises PeerLost if it could not be made, and the TrainerError that it raised."""
+    """The result of a remote call. Raises the TrainerError that it raised, and PeerLost if the call failed."""
     try:
         kind, value = future.wait()
     except RuntimeError as error:
@@ -55,5 +55,5 @@ def _answer(method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> t
         return "value", getattr(_target, method)(*arguments, **named)
     except TrainerError as error:
         return "error", (int(error.code), str(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the user's code raises ends in one line)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's code can raise anything)
         return "error", (int(ExitCode.USER_ERROR), f"the training code failed: {describe(error)}")

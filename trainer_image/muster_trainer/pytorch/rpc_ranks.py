@@ -1,4 +1,4 @@
-"""What the chief and the workers of the RPC strategy do in a step."""
+"""The steps of the chief and the workers of the RPC strategy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from muster_trainer.training.engine import rate_share
 
 
 class RpcModel(ParallelModel):
-    """The parameters that a server holds, and none on other ranks. The chief and the workers compute with `replica`, a whole model."""
+    """The model on one rank. A server has its part of the parameters, and other ranks have none. The chief and the workers compute with
+    `replica`, a whole model."""
 
     updates_within_passes = True
     server: ParameterServer
@@ -55,7 +56,7 @@ class RpcModel(ParallelModel):
         super().__init__(context, layout, own)
 
     def build_optimizer(self, learning_rate: float) -> None:
-        """Builds the optimizer of a server. Other ranks have one without parameters of the model."""
+        """Builds the optimizer of a server. On other ranks, the optimizer has no parameters of the model."""
         if self.context.rank in self.servers and any(True for _ in self.module.parameters()):
             super().build_optimizer(learning_rate)
             self.server = ParameterServer(self.module, self.optimizer)
@@ -71,11 +72,11 @@ class RpcModel(ParallelModel):
         return self.replica(inputs)
 
     def sync_buffers(self) -> None:
-        """Does nothing: models with buffers in their state are refused."""
+        """Does nothing, because models with buffers in their state are refused."""
 
     @torch.no_grad()
     def fetch(self) -> dict[int, int]:
-        """Fills the replica with the parameters of the servers. Returns the version of each server's."""
+        """Fills the replica with the parameters of the servers. Returns the version of the parameters of each server."""
         pulled = dict(zip(self.servers, call_all(self.servers, "pull"), strict=True))
         parameters = dict(self.replica.named_parameters())
         for _, values in pulled.values():
@@ -84,7 +85,7 @@ class RpcModel(ParallelModel):
         return {server: version for server, (version, _) in pulled.items()}
 
     def test_share(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All samples for the chief, which evaluates alone. Other ranks must read one."""
+        """All samples on the chief, which evaluates alone. Other ranks get one sample, because a share must not be empty."""
         own = indices if self.context.rank == 0 else indices[:1]
         return own, np.ones(len(own), dtype=np.float32)
 
@@ -100,15 +101,17 @@ def _refuse_buffers(model: nn.Module, *, title: str) -> None:
     others = sorted(model.state_dict().keys() - parameters)
     if others:
         raise BadConfiguration(
-            f"{title}: parameter servers hold parameters alone, and the model has the buffer {others[0]}; use LayerNorm or "
+            f"{title}: parameter servers hold only parameters, but the model has the buffer {others[0]}; use LayerNorm or "
             "GroupNorm in place of BatchNorm, or register it with persistent=False"
         )
 
 
 class Chief:
-    """Hands out batches to the workers. A step is a batch that is done: its loss, staleness, and seconds of waiting for samples.
+    """Distributes batches to the workers. A step is a batch that is done. Its result is the loss, the staleness, and the seconds of waiting
+    for samples.
 
-    Snapshots in memory are due as `snapshots` says. Like a checkpoint, each has the batches before it and no others."""
+    `snapshots` decides when snapshots in memory are due. Like a checkpoint, each has the batches before it and no others.
+    """
 
     def __init__(self, model: RpcModel, snapshots: StepsBetween | None) -> None:
         self._model, self._task, self._spec, self._snapshots = model, model.context.task, model.context.spec, snapshots
@@ -118,7 +121,7 @@ class Chief:
 
     @property
     def in_flight(self) -> int:
-        """The number of workers that compute a batch."""
+        """The number of workers that are computing a batch."""
         return len(self._model.workers) - len(self._idle)
 
     def train_together(self, indices: np.ndarray, step: int) -> tuple[float, int, float]:
@@ -136,7 +139,7 @@ class Chief:
         return loss, 0, max(waits)
 
     def train_next(self, step: int, order: Order, *, starts_more: bool) -> tuple[float, int, float]:
-        """Gives idle workers the next batches, if `starts_more`, and waits for the next batch that is done."""
+        """Gives the next batches to idle workers, if `starts_more` is True. Waits until any batch is done, and returns its result."""
         if self._next_step is None:
             self._next_step = step
         limit = order.boundary(step, self._spec.checkpoint.every_steps if self._spec.checkpoint else None)
@@ -162,18 +165,19 @@ class Worker:
     def __init__(self, model: RpcModel) -> None:
         self._model = model
         self._stream: InputStream | None = None
-        self._is_ready = threading.Event()  # the chief's first call may come before this rank knows its input
+        self._is_ready = threading.Event()  # the chief's first call may arrive before `start`
 
     def start(self, stream: InputStream | None) -> None:
-        """Lets calls train. `stream` has the samples of all steps; None: each call reads its samples itself."""
+        """Allows calls of `train`. `stream` has the samples of all steps. If it is None, each call reads its samples itself."""
         self._stream = stream
         self._is_ready.set()
 
     def train(self, indices: np.ndarray, step: int) -> tuple[float, int, int, float]:
-        """A worker's part of a step. Returns the sum of losses, number of samples, staleness, and seconds of waiting for samples."""
+        """Computes a worker's part of a step. Returns the sum of losses, the number of samples, the staleness, and the seconds of waiting
+        for samples."""
         model, config = self._model, self._model.context.task.config
         if config.deterministic:
-            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))  # counts per thread, and each call may have another
+            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))  # holds for this thread only, and calls have several
         self._is_ready.wait(TIMEOUT.total_seconds())
         began = time.monotonic()
         batch = Batch(step, indices, next(self._stream.batches if self._stream else self._read(indices, step)))
@@ -202,7 +206,7 @@ class Worker:
 
 
 def _clip(gradients: Mapping[str, torch.Tensor], limit: float | None) -> None:
-    """Scales the gradients of a worker, which are those of the whole model, so that their norm is at most `limit`."""
+    """Scales the gradients of a worker so that their norm over the whole model is at most `limit`."""
     norm = sum(gradient.double().square().sum().item() for gradient in gradients.values()) ** 0.5
     if limit and norm > limit:
         for gradient in gradients.values():

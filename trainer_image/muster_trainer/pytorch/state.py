@@ -1,9 +1,9 @@
 """Model and optimizer as one flat table of tensors, in the files of `muster_trainer.training.tensor_table`.
 
-Keys are `model.<name>` and `optimizer.<parameter name>.<slot>`. Numbers of Python that an optimizer counts with are
-`number.<parameter name>.<slot>`, and `group.<index>.<name>` for those of a parameter group. Only tensors are stored, as data: nothing is
-unpickled, so a checkpoint cannot run code. Hyperparameters are not stored, because the job's config gives them. A rank writes and reads
-what it holds: a shard of a DTensor, the tensors of its stage, or nothing.
+Keys are `model.<name>` and `optimizer.<parameter name>.<slot>`. Counters of an optimizer that are Python numbers have the keys
+`number.<parameter name>.<slot>`, or `group.<index>.<name>` if they belong to a parameter group. Nothing is unpickled, because only
+tensors are stored, so a checkpoint cannot run code. Hyperparameters are not stored, because they are in the job's config. A rank writes
+and reads the parts that it holds: a shard of a DTensor, the tensors of its stage, or nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def snapshot(
     room: int,
     alone: bool = False,
 ) -> Part:
-    """Shares the table out over all ranks. Copies this rank's part of it, if that takes at most `room` bytes.
+    """Divides the table among all ranks, and returns this rank's part. Copies the part if it takes at most `room` bytes.
 
-    With `alone`, this rank writes the whole table. `initial_numbers` are the `numbers_of` the new optimizer. Raises BadConfiguration
-    if something in the table cannot be stored.
+    With `alone`, this rank writes the whole table. `initial_numbers` is the result of `numbers_of` for the new optimizer. Raises
+    BadConfiguration if a value in the table cannot be stored.
     """
     mine = held(model, optimizer, initial_numbers)
     mine = {box: tensor for box, tensor in mine.items() if box.nbytes or box.sizes == box.shape}  # a shard may be empty
@@ -60,14 +60,17 @@ def snapshot(
 
 
 def held(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: Groups) -> dict[Box, torch.Tensor]:
-    """What this rank holds of the table. Raises BadConfiguration if something in it cannot be stored."""
+    """The boxes of the table that this rank holds, with their tensors. Raises BadConfiguration if a value cannot be stored."""
     table = _table(model, optimizer, initial_numbers)
     return {_box(name, tensor): local(tensor.detach()) for name, tensor in table.items()}
 
 
 @torch.no_grad()
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Mapping[Box, torch.Tensor]) -> None:
-    """Sets this rank's part of the table to what it has `held`, in the same world. Raises ValueError if that does not fit."""
+    """Sets this rank's part of the table to `held`, which is the result of the function `held` in a world of the same shape.
+
+    Raises ValueError if it does not fit.
+    """
     tensors, complete = room(model, optimizer, held)
     for box, tensor in tensors.items():
         tensor.copy_(held[box])
@@ -111,10 +114,10 @@ def _box(name: str, tensor: torch.Tensor) -> Box:
 def load(
     directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> None:
-    """Reads this rank's part of the table back, whatever world wrote it. `shapes` are those of the whole model, by name; None: this rank
-    has the whole model.
+    """Reads this rank's part of the table from a checkpoint. Any world may have written it.
 
-    Raises BadConfiguration if the table does not fit the model, and StorageUnavailable.
+    `shapes` has the shape of each parameter of the whole model, by name. It is None if this rank has the whole model. Raises
+    BadConfiguration if the table does not fit the model, and StorageUnavailable.
     """
     stored = tensor_files.read_index(directory)
     own = model.state_dict()
@@ -129,13 +132,13 @@ def load(
         if optimizer:
             _load_optimizer(optimizer, model, slots)
     except (RuntimeError, KeyError, ValueError) as error:
-        if type(error) not in (RuntimeError, KeyError, ValueError):  # such as a lack of memory, or a failed device
+        if type(error) not in (RuntimeError, KeyError, ValueError):  # for example, out of memory, or a failed device
             raise
         raise tensor_table.misfit_error(directory, " ".join(str(error).split())) from error
 
 
 def _empty_slots(model: nn.Module, stored: Mapping[str, Stored], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """An empty tensor for each stored slot of this rank's parameters. It is distributed like the parameter, if it has its shape."""
+    """An empty tensor for each stored slot of this rank's parameters. A slot with the shape of its parameter is distributed like it."""
     slots: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         prefix = f"optimizer.{name}."
@@ -155,8 +158,8 @@ def _empty_numbers(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, 
 
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> Groups:
-    """The numbers that each parameter group holds, by name: hyperparameters, and what an optimizer counts. The learning rate is not one
-    of them: it is a function of the step."""
+    """The numbers in each parameter group by name: hyperparameters and counters. Learning rates are left out, because they are a function
+    of the step."""
     return [
         {name: value for name, value in group.items() if isinstance(value, int | float) and name not in RATES}
         for group in optimizer.param_groups
@@ -179,8 +182,8 @@ def _table(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_nu
             elif value is not None:
                 kind = type(value).__name__
                 raise BadConfiguration(
-                    f"the optimizer {type(optimizer).__name__} keeps a {kind} as {name}.{slot}, and a checkpoint holds tensors and "
-                    "numbers; take another optimizer"
+                    f"the optimizer {type(optimizer).__name__} has a {kind} in {name}.{slot}, but a checkpoint can hold only tensors and "
+                    "numbers; use another optimizer"
                 )
     for index, (numbers, before) in enumerate(zip(numbers_of(optimizer), initial_numbers, strict=False)):
         counted = {name: value for name, value in numbers.items() if before.get(name) != value}
@@ -192,21 +195,22 @@ def _refuse_strangers(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     own = set(model.parameters())
     strangers = [key for key, slots in optimizer.state.items() if slots and key not in own]
     if strangers:
-        what = "a parameter that the model has not" if isinstance(strangers[0], torch.Tensor) else repr(strangers[0])
+        what = "a parameter that the model does not have" if isinstance(strangers[0], torch.Tensor) else repr(strangers[0])
         raise BadConfiguration(
-            f"the optimizer {type(optimizer).__name__} keeps state for {what}, and a checkpoint holds that of the model's parameters; "
-            "take another optimizer"
+            f"the optimizer {type(optimizer).__name__} has state for {what}, but a checkpoint holds only state of the model's parameters; "
+            "use another optimizer"
         )
 
 
 def _as_tensor(number: float) -> torch.Tensor:
-    """With all of its digits."""
+    """A tensor with the number in full precision."""
     return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def _cut_up(name: str, slot: str) -> str:
     return (
-        f"the optimizer's {name}.{slot} has not the shape of its parameter, which is cut up over the ranks; take another optimizer, or DDP"
+        f"the optimizer's {name}.{slot} does not have the shape of its parameter, which is divided among the ranks; use another optimizer, "
+        "or DDP"
     )
 
 
@@ -223,14 +227,14 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, slots: d
     for position, values in state.items():
         slots_of_parameter = optimizer.state[parameters[position]]
         for slot, value in values.items():
-            if isinstance(value, torch.Tensor) and slots_of_parameter[slot].dtype != value.dtype:  # PyTorch casts it
+            if isinstance(value, torch.Tensor) and slots_of_parameter[slot].dtype != value.dtype:  # PyTorch has cast it
                 slots_of_parameter[slot] = value.to(slots_of_parameter[slot].device)
     for name, value in _below(slots, "group.").items():
         index, _, counted = name.partition(".")
         if int(index) >= len(optimizer.param_groups):
-            raise ValueError(f"it has a parameter group {index}, which the optimizer has not")
+            raise ValueError(f"it has a parameter group {index}, which the optimizer does not have")
         if counted == "params" or counted in RATES:
-            raise ValueError(f"it has {counted} of a parameter group, which no optimizer counts with")
+            raise ValueError(f"it has {counted} of a parameter group, which is not a counter of an optimizer")
         optimizer.param_groups[int(index)][counted] = value.item()
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's tensors in the files of `muster_trainer.checkpoint.tensor_files`."""
+"""Reads and writes tensors of PyTorch in the files of `muster_trainer.checkpoint.tensor_files`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from muster_trainer.checkpoint.tensor_files import ITEM_BYTES, Chunk, Stored, fi
 
 FRAMEWORK = f"PyTorch {torch.__version__}"
 LONGEST_READ = 16 << 20
-"""Most bytes that are read at once of a chunk that does not go straight to its target."""
+"""The most bytes that are read at once if a chunk cannot be read straight into its target."""
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
-"""What a checkpoint can hold, by name; an older PyTorch has fewer."""
+"""The types that a checkpoint can hold, by name. An older PyTorch has fewer types."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def name_of(dtype: torch.dtype, layout: torch.layout = torch.strided) -> str:
-    """Raises ValueError for what a checkpoint cannot hold."""
+    """The name of a type. Raises ValueError if a checkpoint cannot hold tensors of this type and layout."""
     if layout is not torch.strided or dtype not in _NAMES:
         raise ValueError(f"a tensor of {layout} and {dtype} cannot be stored; a checkpoint holds dense tensors of {', '.join(DTYPES)}")
     return _NAMES[dtype]
 
 
 def read_index(directory: Path) -> dict[str, Stored]:
-    """What a checkpoint holds. Raises BadConfiguration and StorageUnavailable."""
+    """The tensors of a checkpoint by name. Raises BadConfiguration and StorageUnavailable."""
     return tensor_files.read_index(directory, dtypes=DTYPES, framework=FRAMEWORK)
 
 
 def read(file: BinaryIO, dtype_name: str, chunk: Chunk, offsets: Sequence[int], target: torch.Tensor) -> None:
-    """Fills `target` with the box of its shape at `offsets` of the chunk. Raises OSError, also where the file ends too early.
+    """Fills `target` with a part of a chunk, which has the shape of `target` and begins at `offsets` of the chunk.
 
-    Whole rows are read, at most `LONGEST_READ` bytes of them at once, or straight to `target` where its rows are as in the file.
+    It reads straight into `target` if its rows are laid out as in the file. Otherwise it reads whole rows of the chunk, at most
+    `LONGEST_READ` bytes at once. Raises OSError if the file cannot be read or ends too early.
     """
     if target.numel() == 0:
         return

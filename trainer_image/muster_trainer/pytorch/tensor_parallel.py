@@ -1,4 +1,4 @@
-"""PyTorch tensor parallelism: the matrices of each layer are cut up over ranks that compute every sample together."""
+"""PyTorch tensor parallelism. The matrices of each layer are divided among ranks, which compute every sample together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from muster_trainer.training.engine import Engine
 
 STYLES: Mapping[str, Any] = {
     "Colwise": ColwiseParallel,  # splits the outputs of the layer
-    "Rowwise": RowwiseParallel,  # splits its inputs; the outputs are summed over ranks
-    "ColwiseGathered": lambda: ColwiseParallel(output_layouts=Replicate()),  # splits the outputs, then gathers them
+    "Rowwise": RowwiseParallel,  # splits the inputs of the layer, and sums its outputs over ranks
+    "ColwiseGathered": lambda: ColwiseParallel(output_layouts=Replicate()),  # splits the outputs of the layer, and gathers them
 }
 
 
@@ -43,11 +43,11 @@ class TensorParallelModel(ParallelModel):
 
 
 def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:
-    """Distributes the layers that the task's plan names over `mesh`. Raises BadConfiguration if there is no plan or it does not fit."""
+    """Distributes the layers in the task's plan over `mesh`. Raises BadConfiguration if there is no plan or it does not fit the model."""
     if task.tensor_parallel_plan is None:
         raise BadConfiguration(
-            f"{task.title}: tensor parallelism needs the function tensor_parallel_plan(model), which gives "
-            "{'blocks.*.up': 'Colwise', 'blocks.*.down': 'Rowwise'}, say: which layers are cut up, and how; define it, or use FSDP"
+            f"{task.title}: tensor parallelism needs the function tensor_parallel_plan(model), which returns the cut of layers, such as "
+            "{'blocks.*.up': 'Colwise', 'blocks.*.down': 'Rowwise'}; define it, or use FSDP"
         )
     plan = task.tensor_parallel_plan(model)
     names = [name for name, _ in model.named_modules()]
@@ -55,7 +55,7 @@ def cut_matrices(model: nn.Module, task: Task, mesh: DeviceMesh) -> None:
     for pattern, style in plan.items():
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
-            raise BadConfiguration(f"{task.title}: tensor_parallel_plan names {pattern!r}, which is no layer of the model")
+            raise BadConfiguration(f"{task.title}: tensor_parallel_plan names {pattern!r}, which is not a layer of the model")
         for name in matches:
             styles[name] = _style(style, pattern, task)
             _check_sizes(model.get_submodule(name), name, styles[name], mesh.size())
@@ -67,14 +67,14 @@ def _style(style: Any, pattern: str, task: Task) -> ParallelStyle:
         return style
     if style not in STYLES:
         raise BadConfiguration(
-            f"{task.title}: tensor_parallel_plan gives {style!r} for {pattern!r}; write {', '.join(STYLES)} or a ParallelStyle"
+            f"{task.title}: tensor_parallel_plan returns {style!r} for {pattern!r}; write {', '.join(STYLES)} or a ParallelStyle"
         )
     made: ParallelStyle = STYLES[style]()
     return made
 
 
 def _check_sizes(layer: nn.Module, name: str, style: ParallelStyle, ranks: int) -> None:
-    """Refuses unequal pieces: layers between two distributed ones compute on them."""
+    """Raises BadConfiguration if the pieces would be unequal, because layers between two distributed ones compute with the pieces."""
     weight = getattr(layer, "weight", None)
     side = 0 if isinstance(style, ColwiseParallel) else 1
     if isinstance(weight, torch.Tensor) and isinstance(style, ColwiseParallel | RowwiseParallel) and weight.shape[side] % ranks:

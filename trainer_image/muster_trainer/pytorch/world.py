@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from muster_contract.errors import BadConfiguration, ConnectionLost, PeerLost, UserError
 from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for
+from muster_trainer.pytorch.compat import abort_nccl
 
 # Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
 TIMEOUT = timedelta(minutes=15)
@@ -30,6 +32,12 @@ _LOST = re.compile(
     r"wait timeout|store->|recvvalue|not connected",
     re.IGNORECASE,
 )
+
+
+_SAME_GPU = re.compile(r"Duplicate GPU|same GPU", re.IGNORECASE)
+
+_is_broken = threading.Event()
+_breaking = threading.Lock()
 
 
 def backend_of(communication: str) -> str:
@@ -48,6 +56,7 @@ def join(backend: str, *, meanwhile: Callable[[], None] | None = None) -> dist.S
     """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the port
     is taken. `meanwhile` is called again and again during the wait, and may raise to end it: PyTorch's own waits cannot be ended."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
+    _is_broken.clear()
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("RANK", "0")
     world = int(os.environ.setdefault("WORLD_SIZE", "1"))
@@ -168,12 +177,47 @@ def refuse_together(store: dist.Store) -> Iterator[None]:
         raise
 
 
+def break_world() -> None:
+    """Ends all collectives of NCCL. Their kernels wait for a lost peer without end, and block the device. Any thread may call it.
+
+    An aborted collective returns without an error, and its result is undefined. So nothing that follows counts: see `check_world`.
+    """
+    with _breaking:
+        if not _is_broken.is_set():
+            _is_broken.set()
+            abort_nccl()
+
+
 @contextmanager
-def detect_peer_loss() -> Iterator[None]:
-    """Raises PeerLost if a collective fails. PyTorch may raise a plain RuntimeError, which only its text tells apart."""
+def check_world() -> Iterator[None]:
+    """Raises ConnectionLost if the world is broken (`break_world`) at the end, or if something fails in a broken world."""
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error))):
-            raise ConnectionLost(f"rank {dist.get_rank()}: {' '.join(str(error).split())[:500]}") from error
+    except Exception as error:
+        if _is_broken.is_set() and not isinstance(error, PeerLost):
+            raise ConnectionLost(_lost("the world is broken")) from error
         raise
+    if _is_broken.is_set():
+        raise ConnectionLost(_lost("the world is broken"))
+
+
+@contextmanager
+def detect_peer_loss() -> Iterator[None]:
+    """Raises PeerLost if a collective fails, or the world is broken. PyTorch may raise a plain RuntimeError, which only its text tells
+    apart. Raises BadConfiguration if NCCL refuses a GPU that two processes use."""
+    with check_world():
+        try:
+            yield
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            if isinstance(error, dist.DistError) and _SAME_GPU.search(text):
+                raise BadConfiguration(
+                    "two processes use the same GPU, which NCCL refuses; give each process its own GPU, or write spec.communication: Gloo"
+                ) from error
+            if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(text)):
+                raise ConnectionLost(_lost(text)) from error
+            raise
+
+
+def _lost(text: str) -> str:
+    return f"rank {os.environ.get('RANK', '0')}: {text[:500]}"

@@ -1,4 +1,5 @@
-"""Snapshots in the memory of replicas: how they lie there, which ranks hold copies, and which one a new attempt resumes from.
+"""Snapshots in the memory of replicas: their layout, which ranks have copies, and from which snapshot a new attempt resumes.
 
-No framework is imported here. `muster_trainer.pytorch.snapshots` takes, sends and restores them. See docs/architecture/recovery.md.
+This package imports no framework. `muster_trainer.pytorch.snapshots` takes, sends and restores snapshots. See
+docs/architecture/recovery.md.
 """

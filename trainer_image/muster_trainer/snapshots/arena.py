@@ -1,7 +1,7 @@
-"""The memory in which a training process keeps snapshots. The supervisor holds it, so that it outlives the process.
+"""The memory for the snapshots of a training process. The supervisor holds it, so that it outlives the process.
 
-It has a table of contents, and then slots of one size. A slot has a header and a payload. Nothing in it is trusted: a slot without an
-intact header of this job is empty, and the checksum of a payload is verified before it is used.
+It has a table of contents, and then slots of one size. A slot has a header and a payload. The content is not trusted. A slot without an
+intact header of this job counts as empty, and the checksum of a payload is verified before the payload is used.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ HEADER_BYTES = 2 * PAGE
 MOST_SLOTS = 1024
 _MAGIC = b"MusterS2"
 _CHECKED = struct.Struct("<8sI32s")
-"""Magic, the length of the JSON that follows, and its SHA-256."""
+"""The magic bytes, the length of the JSON text after this, and the SHA-256 of the text."""
 _ROW = 16 << 10
 _ROWS = 32
 
 
 @document
 class Header:
-    """What a slot holds."""
+    """The header of a slot."""
 
     job: str = wire_field(max_length=253)
-    """Uid of the job."""
+    """The uid of the job."""
     attempt: int = wire_field(minimum=0)
     step: int = wire_field(minimum=0)
     shard: str = wire_field(max_length=64)
-    """Digest of the names and corners of the tensors. Ranks with the same shard hold the same numbers."""
+    """A digest of the names and corners of the tensors. Ranks with the same shard have the same numbers."""
     identity: str = wire_field(max_length=64)
-    """Digest of what else must be the same to restore it, such as the world size."""
+    """A digest of settings that must be the same in an attempt that restores the snapshot, such as the world size."""
     size: int = wire_field(minimum=0, maximum=LARGEST_INT)
     """Bytes of the payload."""
     checksum: int = wire_field(minimum=0)
-    """Of the payload; see `checksum`."""
+    """The result of the function `checksum` for the payload."""
     event: str | None = wire_field(default=None, max_length=2048)
     """The event of the step, as JSON."""
     cut: tuple[int, ...] = wire_field(default=(), minimum=1, max_items=512)
-    """Layers of each stage, for a pipeline."""
+    """The number of layers of each stage of a pipeline."""
 
 
 @document
@@ -69,7 +69,7 @@ class Held:
 
 
 class Arena:
-    """The memory behind a descriptor. `size` is its largest size; pages that were never written take no memory."""
+    """The memory behind a descriptor. `size` is its size in bytes. Pages that were never written take no memory."""
 
     def __init__(self, descriptor: int) -> None:
         """Raises OSError and ValueError if it cannot be mapped."""
@@ -81,7 +81,7 @@ class Arena:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Arena | None:
-        """That of this process. None if its supervisor could not get any."""
+        """The memory of this process. None if its supervisor has none for it."""
         try:
             return cls(int(environ.get(MEMORY_FD, "")))
         except (OSError, ValueError):
@@ -89,12 +89,12 @@ class Arena:
 
     @property
     def room(self) -> int:
-        """Bytes of the largest payload."""
+        """The size of the largest possible payload in bytes."""
         assert self._contents is not None
         return self._contents.stride - HEADER_BYTES
 
     def format(self, *, slots: int, stride: int) -> None:
-        """Lays out the slots. What is there already stays, if it has the same layout."""
+        """Sets the number of the slots, and the size of each (`stride`, in bytes). Snapshots stay if the layout is the same already."""
         wanted = _Contents(stride, slots)
         if self._contents != wanted:
             for slot in range(self._contents.slots if self._contents else 0):
@@ -103,13 +103,13 @@ class Arena:
             self._write(0, wanted)
 
     def held(self) -> Iterator[Held]:
-        """The slots with intact headers."""
+        """All slots with intact headers."""
         for slot in range(self._contents.slots if self._contents else 0):
             if (header := self.header(slot)) is not None:
                 yield Held(slot, header)
 
     def header(self, slot: int) -> Header | None:
-        """The intact header of a slot."""
+        """The header of a slot; None if it is not intact."""
         header = self._read(self.start(slot), Header)
         return header if isinstance(header, Header) and header.size <= self.room else None
 
@@ -119,21 +119,21 @@ class Arena:
         return memoryview(self._memory)[begin : begin + size]
 
     def is_intact(self, slot: int) -> bool:
-        """Whether the payload has its checksum."""
+        """Whether the payload has the checksum that is in its header."""
         header = self.header(slot)
         return header is not None and checksum(self.payload(slot, header.size)) == header.checksum
 
     def clear(self, slot: int) -> None:
-        """Makes the slot empty. To be called before its payload changes."""
+        """Makes the slot empty. Call it before the payload changes."""
         start = self.start(slot)
         self._memory[start : start + _CHECKED.size] = bytes(_CHECKED.size)
 
     def complete(self, slot: int, header: Header) -> None:
-        """Writes the header. To be called when the payload is there."""
+        """Writes the header. Call it when the payload is complete."""
         self._write(self.start(slot), header)
 
     def start(self, slot: int) -> int:
-        """The first byte of a slot: that of its header."""
+        """The position of the first byte of a slot, which is the first byte of its header."""
         assert self._contents is not None
         return PAGE + slot * self._contents.stride
 
@@ -146,12 +146,12 @@ class Arena:
 
 
 def layout(size: int, *, slots: int) -> int:
-    """The bytes of each slot, if so many share the memory."""
+    """The size of a slot in bytes, if `slots` of them share a memory of `size` bytes."""
     return max(0, (size - PAGE) // slots // PAGE * PAGE)
 
 
 def pack(value: object) -> bytes:
-    """A document with its checksum, in at most HEADER_BYTES."""
+    """Encodes a document with its SHA-256, in at most HEADER_BYTES. Raises ValueError if it is too long."""
     text = json.dumps(encode(value)).encode()
     if len(text) + _CHECKED.size > HEADER_BYTES:
         raise ValueError(f"a header of {len(text)} bytes is too long")
@@ -159,7 +159,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(block: bytes, kind: type) -> object | None:
-    """The document in the block. None if it is damaged, or another one."""
+    """Decodes a document of the class `kind`. None if it is damaged, or of another class."""
     if len(block) < _CHECKED.size:
         return None
     magic, length, digest = _CHECKED.unpack_from(block)
@@ -174,8 +174,11 @@ def unpack(block: bytes, kind: type) -> object | None:
 
 
 def checksum(content: memoryview) -> int:
-    """CRC-32 of the sums of the rows and columns of the content, as a table of 8-byte numbers. It finds damage, and costs a third of the
-    CRC-32 of the content; the memory is that of the job's own processes."""
+    """A checksum of the content: the CRC-32 of the sums of its rows and columns, as a table of 8-byte numbers.
+
+    It takes a third of the time of a CRC-32 of the content. It finds damage, but not manipulation. That is enough, because only processes
+    of the job can write to this memory.
+    """
     whole = len(content) // _ROW * _ROW
     columns = np.zeros(_ROW // 8, dtype=np.uint64)
     total = len(content)

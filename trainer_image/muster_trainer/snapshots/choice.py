@@ -1,4 +1,4 @@
-"""Which snapshot a new attempt resumes from: the newest one of which every shard is somewhere."""
+"""Chooses the snapshot from which a new attempt resumes: the newest one of which some rank has every shard."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from muster_contract.wire import encode
 from muster_trainer.snapshots.arena import Header, Held
 
 Generation = tuple[int, int]
-"""(attempt, step) of a snapshot. The newest attempt comes first: if it resumed from an earlier step, later ones of older attempts are not
-of its curve."""
+"""(attempt, step) of a snapshot. The newest attempt is preferred, even if an older one has a later step. If the newest attempt resumed from
+an earlier step, its training differs from that of the older attempt."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A complete snapshot. `sources` has, for each rank, the rank and the slot from which it gets its shard."""
+    """A complete snapshot. For each rank, `sources` has the rank and the slot from which it gets its shard."""
 
     generation: Generation
     sources: tuple[tuple[int, int], ...]
@@ -34,8 +34,12 @@ def generation_of(header: Header) -> Generation:
 
 
 def choose(held: Sequence[Collection[Held]], shards: Sequence[str]) -> Found | None:
-    """The newest complete snapshot. `held` is what each rank holds, and `shards` is the shard that each rank needs. A rank takes its shard
-    from its own memory if it is there."""
+    """The newest complete snapshot; None if there is none. A rank uses its own memory if its shard is there.
+
+    Args:
+        held: the slots of each rank.
+        shards: the shard that each rank needs.
+    """
     generations = {generation_of(each.header) for of_rank in held for each in of_rank}
     for generation in sorted(generations, reverse=True):
         where: dict[str, dict[int, Held]] = {}
@@ -60,11 +64,11 @@ def _source(rank: int, holders: dict[int, Held]) -> tuple[int, Held]:
 
 
 def identity_of(spec: TrainerSpec, world: int) -> str:
-    """A digest of what decides the curve and the shape of the state, for a world of so many ranks."""
+    """A digest of the settings that determine the training and the shape of its state, for a world of `world` ranks."""
     parts = [world, spec.strategy.name, spec.task, spec.module, dict(spec.config), encode(spec.batch), encode(spec.options)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def newest_step(held: Sequence[Collection[Held]]) -> int:
-    """The newest step of which there is a part. 0 if there is none."""
+    """The newest step of which any rank has a part. 0 if there is none."""
     return max((each.header.step for of_rank in held for each in of_rank), default=0)

@@ -1,4 +1,4 @@
-"""After which steps snapshots are taken: after each Nth, or so that they cost a small share of the time."""
+"""Decides after which steps snapshots are taken: after each Nth step, or so that they take a small share of the time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST = 0.02
-"""Share of the time that snapshots may cost."""
+"""The share of the time that snapshots may take."""
 FIRST_STEPS = 10
-"""Until the first snapshots of an attempt have shown what they cost."""
+"""The steps between snapshots until the first snapshots of an attempt have been measured."""
 _RECENT = 5
 _STEPS = 32
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a snapshot took of one rank, in seconds. Training waited for `blocked`. Its other threads had processors for `beside`, which
-    training might have used. It was complete after `whole`. `step` is how long a step takes."""
+    """The cost of a snapshot on one rank, in seconds.
+
+    Training waited for the time `blocked`. Other threads worked on the snapshot for `beside`, which is processor time that training might
+    have used. The snapshot was complete after `whole`. `step` is the duration of a step.
+    """
 
     blocked: float
     beside: float
@@ -28,9 +31,11 @@ class Cost:
 
 
 class StepsBetween:
-    """The steps between snapshots. They are fixed, or chosen from what snapshots cost. All ranks choose the same.
+    """The number of steps between snapshots. It is fixed, or chosen by the cost of snapshots. All ranks choose the same number.
 
-    Where workers do not wait for one another, a snapshot has to: it costs as many steps as they have batches, `drained`."""
+    In asynchronous training, a snapshot waits until workers have finished their batches. This costs `drained` steps, the number of these
+    batches.
+    """
 
     def __init__(self, fixed: int | None, *, drained: int = 0) -> None:
         self.fixed, self._drained = fixed, drained
@@ -43,16 +48,16 @@ class StepsBetween:
         self._steps: deque[float] = deque(maxlen=_STEPS)
 
     def start(self, step: int) -> None:
-        """Training begins after `step`, or a snapshot is taken after it."""
+        """Records that training begins after `step`, or that a snapshot is taken after `step`."""
         self.newest = step
         self._next = step + self.steps
 
     def is_due(self, step: int) -> bool:
-        """Whether a snapshot is to be taken after `step`."""
+        """Whether a snapshot is due after `step`."""
         return step == self.next_after(step - 1)
 
     def next_after(self, step: int) -> int:
-        """The first step after `step` after which one is to be taken."""
+        """The first later step than `step` after which a snapshot is due."""
         if self.fixed:
             return (step // self.fixed + 1) * self.fixed
         return max(self._next, step + 1)
@@ -63,11 +68,12 @@ class StepsBetween:
 
     @property
     def step_seconds(self) -> float:
-        """How long a step of this rank takes."""
+        """The duration of a step of this rank."""
         return statistics.median(self._steps) if self._steps else 0.0
 
     def measure(self, costs: Sequence[Cost]) -> None:
-        """Chooses anew after a snapshot, from its `costs` in all ranks. The slowest rank decides, because the others wait for it."""
+        """Chooses the number of steps again after a snapshot, from its `costs` on all ranks. The slowest rank decides, because the others
+        wait for it."""
         step = min(each.step for each in costs)
         if self.fixed or step <= 0:
             return

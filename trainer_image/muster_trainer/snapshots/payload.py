@@ -1,4 +1,4 @@
-"""The form of a payload: the length of a list, the list as JSON, and the parts that it lists, each aligned."""
+"""The format of a payload: the length of a list, the list as JSON, and the parts that it describes, each aligned."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _ALIGNMENT = 64
 
 
 def pack_list(entries: Sequence[object]) -> bytes:
-    """The list, after its length."""
+    """Encodes the list, with its length before it."""
     text = json.dumps(entries).encode()
     return _LENGTH.pack(len(text)) + text
 
 
 def unpack_list(content: memoryview) -> tuple[list[Any], int]:
-    """The list at the beginning of a payload, and the bytes that `pack_list` needed for it. Raises ValueError if there is none."""
+    """Decodes the list at the beginning of a payload. Returns it and its size in bytes. Raises ValueError if there is none."""
     try:
         (length,) = _LENGTH.unpack_from(content)
     except struct.error as error:
@@ -29,7 +29,7 @@ def unpack_list(content: memoryview) -> tuple[list[Any], int]:
 
 
 def starts_of(sizes: Iterable[int], *, after: int) -> list[int]:
-    """The first byte of each part, and the end. `after` is the bytes of the list."""
+    """The position of the first byte of each part, and of the end. `after` is the size of the list in bytes."""
     starts, end = [], _aligned(after)
     for size in sizes:
         starts.append(end)

@@ -1,4 +1,4 @@
-"""Which ranks keep a snapshot of their own, and to which ranks copies go."""
+"""Decides which ranks store their own snapshot, and which ranks get copies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from muster_contract.wire import document, wire_field
 
 @document
 class Place:
-    """Where a rank runs."""
+    """The node and the memory of a rank."""
 
     pod: str = wire_field(max_length=253)
     node: str = wire_field(default="", max_length=253)
-    """Name of the node. Empty: unknown."""
+    """The name of the node. Empty if it is not available."""
     memory: int = wire_field(default=0, minimum=0)
-    """Bytes of its memory for snapshots."""
+    """The size of the rank's memory for snapshots, in bytes."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """`keepers` keep their own snapshots. Each of `copies` is (sender, receiver). `holders` is the least number of pods with a shard."""
+    """`keepers` are the ranks that store their own snapshots. Each of `copies` is (sender, receiver). `holders` is the number of pods that
+    have a shard, for the shard with the fewest."""
 
     keepers: frozenset[int]
     copies: tuple[tuple[int, int], ...]
@@ -35,17 +36,17 @@ class Placement:
 
     @property
     def slots(self) -> int:
-        """Slots that each rank needs: two for its own snapshots, and two for those of each rank that it receives from. The newest complete
-        snapshot stays in one of them while the next is written to the other."""
+        """The number of slots that each rank needs: two for its own snapshots, and two for those of each rank that sends to it. The newest
+        complete snapshot stays in one of the two while the next is written to the other."""
         ranks = {receiver for _, receiver in self.copies}
         return 2 * (1 + max((len(self.received_by(rank)) for rank in ranks), default=0))
 
 
 def place(places: Sequence[Place], shards: Sequence[str], *, copies: int) -> Placement:
-    """Each shard is to be in `copies` pods besides one. Ranks of several pods may have the same shard; then no copy is sent, or fewer.
+    """Places each shard in one pod and copies of it in `copies` other pods. All ranks compute the same result.
 
-    Copies go round the pods: to the next one, but rather to one on a node that does not hold the shard yet, and to one with fewer copies.
-    All ranks compute the same.
+    If ranks of several pods have the same shard, fewer copies are sent, or none. A copy goes to the next pod, in a circle. Pods on a node
+    without the shard are preferred, and then pods with fewer copies.
     """
     pods: dict[str, list[int]] = {}
     for rank, each in enumerate(places):

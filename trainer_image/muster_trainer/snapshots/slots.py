@@ -1,4 +1,4 @@
-"""Which slots of the memory have snapshots of this job, and which one the next snapshot may overwrite."""
+"""Finds the slots with snapshots of this job, and the slot that the next snapshot may overwrite."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from muster_trainer.snapshots.choice import Generation, generation_of
 
 _MIB = 1 << 20
 _NONE: Generation = (-1, 0)
-"""Older than any snapshot."""
+"""A generation that is older than any snapshot."""
 
 
 class Slots:
-    """The slots of an arena, for one attempt of a job. A snapshot with another `identity` does not count. The snapshot of the generation
+    """The slots of an arena, for one attempt of a job. Snapshots with another `identity` are ignored. The snapshot of the generation
     `protected` is never overwritten."""
 
     def __init__(self, arena: Arena, *, job: str, attempt: int, identity: str) -> None:
@@ -24,12 +24,12 @@ class Slots:
         return [each for each in self._arena.held() if self._is_own(each.header)]
 
     def generation(self, slot: int) -> Generation:
-        """That of the snapshot in a slot; of a slot without one, one that is older than any."""
+        """The generation of the snapshot in a slot. For a slot without a snapshot, it is older than any other."""
         header = self._arena.header(slot)
         return generation_of(header) if header and self._is_own(header) else _NONE
 
     def free(self, stream: int = 0) -> int:
-        """Of the two slots of a stream of snapshots, the one to overwrite. Stream 0 is that of this rank."""
+        """The slot to overwrite, of the two slots for one rank's snapshots. `stream` 0 are the snapshots of this rank."""
         first, second = 2 * stream, 2 * stream + 1
         if self.generation(first) == self.protected:
             return second
@@ -42,6 +42,6 @@ class Slots:
 
 
 def too_small(size_mib: int, *, needed: int, slots: int, processes: int = 1) -> str:
-    """The notice if a memory of `size_mib` MiB has no room for the slots of a replica: `slots` for each process, each of `needed` bytes."""
+    """The notice for a memory of `size_mib` MiB that is too small. Each process of the replica needs `slots` slots of `needed` bytes."""
     mib = -(-processes * (slots * (needed + HEADER_BYTES + PAGE) + PAGE) // _MIB)
     return f"snapshots do not fit into checkpoint.memory.sizeMib: {size_mib}, so none are kept in memory; write {mib} at least"

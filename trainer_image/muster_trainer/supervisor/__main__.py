@@ -1,4 +1,4 @@
-"""`python -m muster_trainer.supervisor`: run the replica that the environment describes."""
+"""`python -m muster_trainer.supervisor`: runs the replica that the environment describes."""
 
 import os
 
@@ -7,5 +7,5 @@ from muster_trainer.supervisor.signals import SignalInbox, open_standard_streams
 
 if __name__ == "__main__":
     open_standard_streams()
-    # Not sys.exit: a closed stdout or a report that still hangs in the network must change neither code nor time.
+    # Not sys.exit, because a closed stdout could change the exit code, and a report that hangs in the network could delay the end.
     os._exit(supervise(os.environ, SignalInbox()))

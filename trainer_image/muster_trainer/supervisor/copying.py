@@ -1,14 +1,14 @@
-"""`python -m muster_trainer.supervisor.copying FOLDER`: copy the supervisor there, to be started in any other image.
+"""`python -m muster_trainer.supervisor.copying FOLDER`: copies the supervisor to a folder, so that it can run in any image.
 
-An init container of Muster's own image runs this, and the trainer container mounts the folder. The copy uses nothing of the image that it
-is started in: it has a Python with its standard library, the shared libraries, and the loader that loads them. So it runs in images with
-another C library, with another Python, or with neither. It is started by
+An init container of Muster's own image runs this, and the trainer container mounts the folder. The copy uses nothing of the image in which
+it runs. It has a Python with its standard library, the shared libraries, and the loader of these libraries. So it runs in images with
+another C library, with another Python, or without any. The command is
 
     FOLDER/lib/ld.so --inhibit-cache --library-path FOLDER/lib FOLDER/bin/python -I -S -m muster_trainer.supervisor
 
-and needs no environment variable, so that the programs that it starts inherit the image's environment as it is.
+It needs no environment variable, so the programs that it starts inherit the environment of the image unchanged.
 
-FOLDER/programs has what programs of the user may import: `muster_training`, and the packages that it uses.
+FOLDER/programs has packages for programs of the user: `muster_training`, and the packages that it needs.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ import muster_trainer
 _PACKAGES = ("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sqlite3", "test", "tkinter", "turtledemo")
 _EXTENSIONS = ("_crypt.*", "_curses*", "_dbm.*", "_gdbm.*", "_sqlite3.*", "_test*", "_tkinter.*", "nis.*", "readline.*", "xx*")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.a", "site-packages", "dist-packages", *_PACKAGES, *_EXTENSIONS)
-"""No supervisor needs these, and they bring most of the libraries."""
+"""Files that are not copied, because no supervisor needs them and they need most of the libraries."""
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 class CopyError(Exception):
-    """The copy would not run; the message says why."""
+    """The copy cannot run. The message has the reason."""
 
 
 def command(folder: Path) -> list[str]:
-    """What starts the copied Python."""
+    """The command that starts the copied Python."""
     library = str(folder / "lib")
     return [f"{library}/ld.so", "--inhibit-cache", "--library-path", library, str(folder / "bin" / "python"), "-I", "-S"]
 
 
 def copy(folder: Path) -> None:
-    """Copy the supervisor and the Python that runs this into `folder`, and start it there once. Raises CopyError, OSError."""
+    """Copies the supervisor and the Python that runs this to `folder`, and starts the copy once. Raises CopyError and OSError."""
     os.umask(0o022)  # the trainer container may run as another user
-    for part in ("bin", "lib", "programs"):  # an init container may run twice, and some of its files cannot be written over
+    for part in ("bin", "lib", "programs"):  # an init container may run twice, and some files cannot be overwritten
         shutil.rmtree(folder / part, ignore_errors=True)
     python = Path(sys.executable).resolve()
     library = folder / "lib"
@@ -74,14 +74,15 @@ def _loader(python: Path) -> Path:
 
 
 def _libraries(loader: Path, files: list[Path]) -> list[Path]:
-    """The shared libraries that these files need, and those that they need in turn."""
+    """The shared libraries that these files need, directly or indirectly."""
     listed = (subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout for file in files)
     libraries = {Path(path) for text in listed for path in _LIBRARY.findall(text)}
     return sorted(path for path in libraries if not path.name.startswith("ld-"))
 
 
 def _try(folder: Path) -> None:
-    """Import all that a supervisor imports: proves that it starts, and leaves compiled modules, for the folder is mounted read-only."""
+    """Imports all modules of a supervisor in the copy. This proves that the copy starts. It also compiles the modules, because the trainer
+    container mounts the folder read-only."""
     imports = "import muster_trainer.supervisor.replica, muster_trainer.supervisor.signals, ssl, encodings.idna"
     tried = subprocess.run([*command(folder), "-c", imports], env={}, capture_output=True, text=True, check=False)
     if tried.returncode != 0:

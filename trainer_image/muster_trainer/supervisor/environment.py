@@ -1,4 +1,5 @@
-"""Which processes a replica starts, and the environment of each. Pure, but for looking at the user's files."""
+"""Decides which processes a replica starts, and the environment of each. The functions are pure, except that they check the user's
+files."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ SCRIPT_RUNNER = Path(__file__).with_name("script_runner.py")
 
 @dataclass(frozen=True)
 class Launch:
-    """One process to start. `rank` names it in reports and logs; its `env` is complete."""
+    """One process to start. `rank` is its name in reports and logs. `env` is its complete environment."""
 
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
     memory: int | None = None
-    """The descriptor of the memory for its snapshots."""
+    """The descriptor of the memory for its snapshots, if any."""
 
 
 def with_world(environ: Mapping[str, str], world: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the variables of another attempt instead of those of the last one."""
+    """The environment, with the variables of the attempt replaced by those of another attempt."""
     return {**{name: value for name, value in environ.items() if name != LARGE_VARIABLES}, **world}
 
 
@@ -45,7 +46,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     """The processes of this replica, in the order of their ranks.
 
     `$(NAME)` in a command and in the words of a script is replaced by the variable of the process, as Kubernetes does in pods.
-    Raises BadConfiguration where the script or program cannot be started or a variable is missing.
+    Raises BadConfiguration if the script or program cannot be started, or a variable is missing.
     """
     first = _first_rank(replica)
     if spec.command is not None:
@@ -53,7 +54,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
         argv = tuple(expanded(word, environ) for word in spec.command)
         _check_program(argv[0], environ)
         return [Launch(first, argv, dict(environ))]
-    # Python buffers what goes into a pipe: the last lines before a kill would be lost, and they tell the reason.
+    # Without PYTHONUNBUFFERED, the last lines before a kill would be lost in the buffer, and they have the reason.
     shared, python = {"PYTHONUNBUFFERED": "1", **spec.strategy.framework.default_environment, **environ}, _python(spec, environ)
     if spec.script is not None and replica.processes > 1:
         shared = {"OMP_NUM_THREADS": "1", **shared}
@@ -70,7 +71,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
 
 
 def _process_environment(shared: Mapping[str, str], framework: Framework, *, rank: int, local_rank: int) -> dict[str, str]:
-    """The environment of one process: `shared`, its ranks, and what the framework reads. Raises BadConfiguration."""
+    """The environment of one process: `shared`, its ranks, and the variables of the framework. Raises BadConfiguration."""
     env = {**shared, RANK: str(rank), LOCAL_RANK: str(local_rank)}
     for name, template in framework.process_environment.items():
         missing = [found[1] for found in REFERENCE.finditer(template) if found[1] is not None and not env.get(found[1])]
@@ -80,7 +81,7 @@ def _process_environment(shared: Mapping[str, str], framework: Framework, *, ran
 
 
 def _first_rank(replica: ReplicaEnvironment) -> int:
-    """The rank of the replica's first process; the replica's index if its role has no ranks."""
+    """The rank of the replica's first process, or the index of the replica if its role has no ranks."""
     first, size = replica.first_rank, replica.world_size or 0
     if first is None:
         return replica.index
@@ -126,12 +127,12 @@ def _words(script: str) -> list[str]:
 
 
 def _check_script(path: Path) -> None:
-    """Find a script that is absent or does not parse now, not once per process with a traceback each."""
+    """Raises BadConfiguration if a script is missing or does not parse. Otherwise each process would fail with a traceback."""
     if not path.is_file():
         raise BadConfiguration(f"spec.trainer.script: there is no file {path} (the working directory is {Path.cwd()})")
     try:
         source = path.read_bytes()
-        if path.suffix == ".py" and not image.COPIED:  # another Python than ours may have another syntax
+        if path.suffix == ".py" and not image.COPIED:  # the Python of another image may have another syntax
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 compile(source, str(path), "exec", dont_inherit=True)

@@ -16,20 +16,21 @@ from muster_trainer.checkpoint.documents import shallow
 LONGEST_LINE = 1 << 20
 CHUNK = 65536
 MOST_DRAINED = 8 << 20
-"""Bytes: more than a pipe or a connection holds. A process that never stops writing must not keep the supervisor busy for ever."""
-DEEPEST = 16  # levels of an event: readers of events.jsonl take 200 in all
+"""The most bytes that `drain` reads, more than a pipe or a connection holds. A process that writes without end must not block the
+supervisor."""
+DEEPEST = 16  # levels of nesting in an event; readers of events.jsonl accept 200
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a process, with the time and rank filled in, and the event that it holds."""
+    """A line of a process, with its time and rank, and the event in it."""
 
     document: dict[str, Any]
     event: Event
 
 
 class EventReader:
-    """The events of one process, from the reading end of its pipe."""
+    """Reads the events of one process from its pipe."""
 
     def __init__(self, descriptor: int, rank: int) -> None:
         os.set_blocking(descriptor, False)
@@ -38,19 +39,19 @@ class EventReader:
         self._rest = b""
         self.open = True
         self.malformed = 0
-        """Lines that are not JSON objects with a name."""
+        """The number of lines that are not JSON objects with a name."""
         self.uses_contract = False
-        """Whether the process has sent an event of the contract. Then its exit codes have the contract's meaning."""
+        """Whether the process has sent an event of the contract. If so, its exit codes have the meaning of the contract."""
 
     def fileno(self) -> int:
         return self._descriptor
 
     def read(self) -> list[Line]:
-        """The lines that have arrived. At the end of the pipe `open` becomes False."""
+        """The lines that have arrived. Sets `open` to False at the end of the pipe."""
         return self._split(self._take() or b"")
 
     def drain(self) -> list[Line]:
-        """All lines that are still in the pipe, even while another process holds its writing end. What is written meanwhile may remain."""
+        """All lines that are in the pipe, even if another process holds its writing end. Lines that are written meanwhile may remain."""
         lines: list[Line] = []
         left = MOST_DRAINED
         while self.open and left > 0 and (chunk := self._take()) is not None:
@@ -59,7 +60,7 @@ class EventReader:
         return lines
 
     def _take(self) -> bytes | None:
-        """The content of the pipe, None where it is empty. Its end counts as the end of a line."""
+        """The content of the pipe; None if it is empty. The end of the pipe also ends a line."""
         try:
             chunk = os.read(self._descriptor, CHUNK)
         except BlockingIOError:
@@ -77,7 +78,7 @@ class EventReader:
     def _parse(self, line: bytes) -> Line | None:
         try:
             document = json.loads(line, parse_constant=lambda _: None)
-            if rb"\ud" in line.lower():  # half of a surrogate pair cannot be encoded, so the operator would refuse every report with it
+            if rb"\ud" in line.lower():  # half a surrogate pair cannot be encoded, and the operator refuses a report with one
                 document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
         except (ValueError, RecursionError):
             document = None
@@ -97,10 +98,10 @@ def _is_within(value: object, most: float) -> bool:
 
 
 class EventLog:
-    """`events.jsonl` of the replica. A reader sees an event as soon as `append` returns."""
+    """The file `events.jsonl` of the replica. Readers see an event when `append` has returned."""
 
     def __init__(self, replica: ReplicaEnvironment) -> None:
-        """Raises BadConfiguration where the state folder cannot be made or written."""
+        """Opens the file. Raises BadConfiguration if the state folder cannot be created or written."""
         self._origin = {"role": replica.role, "index": replica.index, "attempt": replica.attempt}
         self._torn = False
         path = replica.state_dir / "events.jsonl"
@@ -116,7 +117,7 @@ class EventLog:
         os.close(self._descriptor)
 
     def append(self, lines: list[Line]) -> str | None:
-        """Appends the lines. The message of an error, because a full disk must not end the training; None without one."""
+        """Appends the lines. Returns the message of an error or None. It does not raise, because a full disk must not end the training."""
         data = b"".join(json.dumps({**line.document, **self._origin}).encode() + b"\n" for line in lines)
         if self._torn:
             data = b"\n" + data

@@ -1,7 +1,7 @@
-"""Keeps what a replica did in an attempt, and writes it beside the checkpoints when the attempt has ended.
+"""Records the events of a replica in an attempt, and writes them beside the checkpoints when the attempt has ended.
 
-This is a service for those who look at the job later. So a write is done in a thread, delays neither the next attempt nor the end for
-long, and never fails a job: if it fails, the log says so.
+The history is for people who examine the job later, so it must not disturb the job. A thread writes it. The next attempt does not wait for
+the write, and the end of the replica waits for a limited time. If a write fails, the job does not fail, and the log has the error.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from muster_trainer.supervisor.processes import die_with_parent
 
 MOST_STEPS = 4096
 MOST_OTHERS = 256
-"""Events of each other name."""
-LONGEST_EVENT = 4096  # bytes; the layers of a large pipeline have more
-FOLDER_SECONDS, STORE_SECONDS = 1.0, 10.0  # how long the end of a replica waits for its history, after the last report
+"""The most events of each other name."""
+LONGEST_EVENT = 4096  # bytes; an event with the layers of a large pipeline may be longer
+FOLDER_SECONDS, STORE_SECONDS = 1.0, 10.0  # how long a replica waits for its history at its end, after the last report
 UPLOAD_SECONDS = 120.0
 LEFT_OUT = frozenset({Pace.event, PhaseEvent.event})
 """Frequent events that no report shows."""
 
 
 class Series:
-    """At most `most` events of one name. If there are more, only those whose step is a multiple of `stride` stay, and the newest."""
+    """At most `most` events of one name. If there are more, it has the newest event, and those whose step is a multiple of `stride`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -60,7 +60,7 @@ class Series:
         self.stride = 1
 
     def add(self, event: Event, line: bytes) -> None:
-        """Takes one in. An event without a step is counted."""
+        """Adds an event. For an event without a step, its number takes the place of the step."""
         self._count += 1
         number = event.step if isinstance(event, Step | Commit) else self._count
         self._newest = number, line
@@ -78,7 +78,7 @@ class Series:
 
 
 class AttemptRecord:
-    """The events of a replica in one attempt, within bounds."""
+    """The events of a replica in one attempt, limited in number and size."""
 
     def __init__(self, replica: ReplicaEnvironment) -> None:
         self._replica = replica
@@ -86,7 +86,7 @@ class AttemptRecord:
         self._began = time.time()
 
     def add(self, lines: Iterable[Line]) -> None:
-        """Takes in what the processes have sent."""
+        """Adds lines that the processes have sent."""
         for line in lines:
             name = line.document["event"]
             if name not in EVENT_NAMES or name in LEFT_OUT:
@@ -98,7 +98,7 @@ class AttemptRecord:
                 series.add(line.event, encoded)
 
     def files(self, words: LastWords, output: Sequence[str]) -> dict[str, bytes]:
-        """The content of each file. The record is the last one."""
+        """The content of each file by name. The record is the last file."""
         replica = self._replica
         steps = self._series.get(Step.event)
         record = ReplicaRecord(
@@ -122,7 +122,7 @@ class AttemptRecord:
         }
 
     def _events(self) -> bytes:
-        """The events of each name in their order. Those of small series go first, because steps may fill what is left."""
+        """The events of each name in their order. Short series come first, because steps may fill the remaining space."""
         data = bytearray()
         for series in sorted(self._series.values(), key=lambda series: len(series.lines())):
             for line in series.lines():
@@ -132,11 +132,11 @@ class AttemptRecord:
 
 
 _Write = Callable[[str, Fence, str, dict[str, bytes]], None]
-"""Writes (history, fence, replica, files). Raises OSError and TrainerError."""
+"""A function that writes (history, fence, replica, files). Raises OSError and TrainerError."""
 
 
 class HistoryWriter:
-    """Writes the records of a replica, each in a thread of its own."""
+    """Writes the records of a replica, each in its own thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -146,11 +146,11 @@ class HistoryWriter:
 
     @property
     def uploads(self) -> frozenset[int]:
-        """The pids of the processes that write into an object store. They are none of an attempt."""
+        """The pids of the processes that write to an object store. They are not training processes."""
         return frozenset(self._uploads)
 
     def write(self, replica: ReplicaEnvironment, files: dict[str, bytes], environ: Mapping[str, str]) -> None:
-        """Begins to write the files of an attempt. `environ` has the credentials of an object store."""
+        """Starts a thread that writes the files of an attempt. `environ` has the credentials of an object store."""
         directory = replica.checkpoint_dir
         if directory is None:
             return
@@ -165,7 +165,7 @@ class HistoryWriter:
         thread.start()
 
     def finish(self, seconds: float | None = None) -> None:
-        """Waits until all is written, for a time that depends on the storage, or at most `seconds`."""
+        """Waits until all files are written. The default of `seconds`, the longest wait, depends on the storage."""
         deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -180,7 +180,7 @@ class HistoryWriter:
             self._say(f"the history of attempt {replica.attempt} cannot be written to {history}: {reason}")
 
     def _upload(self, environ: dict[str, str], history: str, fence: Fence, name: str, files: dict[str, bytes]) -> None:
-        """Writes into an object store, by a process of its own: a supervisor has the standard library only."""
+        """Writes to an object store, in another process, because a supervisor has the standard library only."""
         upload = subprocess.Popen(
             [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.checkpoint.history", history, str(fence), name],
             env=image.with_library(environ),
@@ -200,7 +200,7 @@ class HistoryWriter:
             raise OSError(errno.ETIMEDOUT, f"the storage has not answered in {UPLOAD_SECONDS:.0f} s") from error
         finally:
             self._uploads.discard(upload.pid)
-        # The exit code is not looked at: reap() may have collected the process.
+        # The exit code is not used, because reap() may have collected the process.
         last = output.decode(errors="replace").strip().rpartition("\n")[2]
         if last != "written":
             raise OSError(errno.EIO, last[:LOG_LINE] or "the process that writes it was ended")
@@ -216,7 +216,7 @@ def _write_files(folder: str, fence: Fence, name: str, files: dict[str, bytes]) 
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Replaces the file. A reader sees the old or the new content."""
+    """Replaces the file. A reader sees either the old or the new content."""
     draft = path.with_name(f".{path.name}.new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -225,12 +225,12 @@ def _write_file(path: Path, content: bytes) -> None:
         draft.replace(path)
     except OSError:
         with suppress(OSError):
-            draft.unlink()  # a full disk does not stay full
+            draft.unlink()  # otherwise a full disk would stay full
         raise
 
 
 def _remove_old(history: Path, fence: Fence) -> None:
-    """Removes the attempts before the newest ATTEMPTS_KEPT, and none that is newer than this one. Other replicas do the same."""
-    found = sorted((each for each in os.listdir(history) if (older := Fence.parse(each)) and older <= fence), reverse=True)
-    for name in found[ATTEMPTS_KEPT:]:
+    """Removes old attempts: of this attempt and those before it, the newest ATTEMPTS_KEPT stay. Other replicas do the same."""
+    attempts = sorted((each for each in os.listdir(history) if (older := Fence.parse(each)) and older <= fence), reverse=True)
+    for name in attempts[ATTEMPTS_KEPT:]:
         shutil.rmtree(history / name, ignore_errors=True)

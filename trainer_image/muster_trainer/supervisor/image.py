@@ -1,4 +1,4 @@
-"""What a supervisor must do to run programs in an image that it knows nothing of: find its Python, and give the program a place to work."""
+"""Prepares programs to run in any image: finds the Python of the image, and a working directory for the program."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from muster_contract.environment import NAMES, path_in
 from muster_contract.errors import BadConfiguration
 
 COPIED = bool(sys.flags.isolated and sys.flags.no_site)
-"""Whether this is the copy of a supervisor in another image (`copying`). Its Python is for itself alone."""
+"""Whether this is the copy of a supervisor in another image (`copying`). Programs do not run with the Python of the copy."""
 
 LIBRARY = Path(muster_contract.__file__).parents[3] / "programs"
-"""The folder of the copy with what programs may import."""
+"""The folder of the copy with the packages that programs may import."""
 
 SCRATCH = "/tmp"
 
 
 def python_of(environ: Mapping[str, str], *, field: str) -> str:
-    """The Python that runs the programs of the image. Raises BadConfiguration, which names the field, if there is none."""
+    """The Python of the image, for programs of the user. Raises BadConfiguration, which names `field`, if there is none."""
     if not COPIED:
         return sys.executable
     path = environ.get("PATH", os.defpath)
@@ -36,7 +36,7 @@ def python_of(environ: Mapping[str, str], *, field: str) -> str:
 
 
 def trainer_python_of(environ: Mapping[str, str], *, field: str) -> str:
-    """As `python_of`, for Muster's own training loop. Raises BadConfiguration if the image does not have it."""
+    """The Python of the image, for Muster's own training loop. Raises BadConfiguration if the image does not have that loop."""
     python = python_of(environ, field=field)
     if COPIED:
         tried = subprocess.run([python, "-c", "import muster_trainer.process"], env=dict(environ), capture_output=True, check=False)
@@ -50,10 +50,10 @@ def trainer_python_of(environ: Mapping[str, str], *, field: str) -> str:
 
 
 def prepared(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for programs, once their code is in the working directory. Raises BadConfiguration if it cannot be put there."""
+    """Copies the job's code to the working directory, and returns the environment for programs. Raises BadConfiguration if that fails."""
     env = dict(environ)
     if "LC_CTYPE" in env and COPIED and b"LC_CTYPE" not in _initial():
-        del env["LC_CTYPE"]  # our own Python has set it, as PEP 538 says
+        del env["LC_CTYPE"]  # the supervisor's own Python has set it (PEP 538)
     if source := env.pop(NAMES["code"], ""):
         folder = Path.cwd()
         _copy_code(Path(source), folder)
@@ -63,14 +63,15 @@ def prepared(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_library(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for programs of the user, which find `muster_training` in any image. It comes last on the image's `PYTHONPATH`."""
+    """The environment for programs of the user, with `muster_training` at the end of the image's `PYTHONPATH`."""
     if not COPIED:
         return dict(environ)
     return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, (environ.get("PYTHONPATH"), str(LIBRARY))))}
 
 
 def _leave_useless_folder(instead: Path) -> None:
-    """Change the working directory if it is empty and cannot be written, as in Muster's images: programs write relative paths."""
+    """Changes the working directory to `instead` if it is empty and not writable, as in Muster's images, because programs may write to
+    relative paths."""
     if os.access(os.curdir, os.W_OK) or not os.access(os.curdir, os.R_OK) or os.listdir():
         return
     instead.mkdir(parents=True, exist_ok=True)
@@ -78,12 +79,12 @@ def _leave_useless_folder(instead: Path) -> None:
 
 
 def _initial() -> set[bytes]:
-    """The names of the variables that this process was started with."""
+    """The names of the variables with which this process was started."""
     return {variable.partition(b"=")[0] for variable in Path("/proc/self/environ").read_bytes().split(b"\0")}
 
 
 def _copy_code(source: Path, folder: Path) -> None:
-    """Copy a ConfigMap's files, which are links into a hidden folder. The target is the root of a volume, which may belong to root."""
+    """Copies the files of a ConfigMap, which are links into a hidden folder. The target is the root of a volume, which root may own."""
     try:
         for entry in source.iterdir():
             if entry.name.startswith(".."):
@@ -97,7 +98,7 @@ def _copy_code(source: Path, folder: Path) -> None:
 
 
 def _account(env: Mapping[str, str]) -> dict[str, str]:
-    """What programs expect of a user account, where the user of the container has none: a writable home and a name."""
+    """The variables of a user account, if the user of the container has none: a writable home and a name, which programs expect."""
     account = {} if os.access(env.get("HOME", "/"), os.W_OK) else {"HOME": SCRATCH}
     try:
         getpass.getuser()

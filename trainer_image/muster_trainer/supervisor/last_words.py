@@ -1,4 +1,4 @@
-"""Writes the last words of a replica."""
+"""Writes the last words of a replica: its termination message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_METRICS = 1024  # bytes for the metrics of an evaluation
 
 
 def last_words(code: int, message: str, attempt: int | None, state: RunState | None = None) -> LastWords:
-    """The last words of an attempt that came to `state`, by default of one that did nothing."""
+    """The last words of an attempt that ended in `state`. Without a state, those of an attempt that did nothing."""
     words = LastWords(code=int(code), reason=reason_of(code), message=message[:MAX_LAST_WORDS], attempt=attempt)
     if state is None:
         return words
@@ -36,12 +36,12 @@ def last_words(code: int, message: str, attempt: int | None, state: RunState | N
 
 
 def last_words_of(error: TrainerError, attempt: int | None) -> LastWords:
-    """For an end before any process ran."""
+    """The last words of an attempt that ended by `error` before any process ran."""
     return last_words(error.code, str(error), attempt)
 
 
 def _shortened(evaluation: Evaluation) -> Evaluation:
-    """With as many metrics as there is room for."""
+    """The evaluation with as many metrics as fit into MOST_METRICS bytes."""
     metrics: dict[str, float] = {}
     for name, value in sorted(evaluation.metrics.items()):
         if len(json.dumps({**metrics, name: value})) <= MOST_METRICS:
@@ -50,8 +50,8 @@ def _shortened(evaluation: Evaluation) -> Evaluation:
 
 
 def to_line(words: LastWords) -> bytes:
-    """One line of ASCII of at most 4096 bytes, with its newline. The message is cut as far as needed. If the rest alone is too long, the
-    evaluation, the loss and the commit are left out, in this order, until it fits."""
+    """One line of ASCII of at most 4096 bytes, including the newline. If it would be longer, the message is shortened. If that is not
+    enough, the evaluation, the loss and the commit are left out, in this order."""
     shorter = replace(words, evaluation=None), replace(words, evaluation=None, loss=None)
     least = replace(words, evaluation=None, loss=None, commit=None)
     words = next((each for each in (words, *shorter) if _fits(_cut(each, 0))), least)
@@ -74,9 +74,9 @@ def _line(words: LastWords) -> bytes:
 
 
 def write(words: LastWords, path: Path) -> str | None:
-    """Writes the last words where the kubelet, or the local runner, reads them. The message of an error, None without one.
+    """Writes the last words to the file that the kubelet or the local runner reads. Returns the message of an error, or None.
 
-    In one write to the file itself: a termination log is a mount of its own and cannot be replaced by a rename.
+    It writes to the file itself, in one write. A rename cannot replace a termination log, because the file is a mount of its own.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

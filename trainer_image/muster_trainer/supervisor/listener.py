@@ -1,7 +1,7 @@
-"""Takes events of a program that does not inherit the events pipe, such as one that torchrun starts, over the loopback interface.
+"""Receives events over the loopback interface, for programs that do not inherit the events pipe, such as those that torchrun starts.
 
-The program sends the token as its first line, then lines as they go through the pipe. What comes is read within the same bounds. A
-program may also post its status over HTTP (`status_posts`).
+The program sends the token as its first line, and then the same lines as in the pipe, with the same limits. A program may also post its
+status over HTTP (`status_posts`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from muster_trainer.supervisor.events import EventReader, Line
 from muster_trainer.supervisor.status_posts import PATH, REQUEST_LINE, Request, StatusPosts
 
 MOST_CONNECTIONS = 256
-"""At once. Each training process has one, and a replica has at most 64."""
+"""The most open connections. Each training process has one, and a replica has at most 64 processes."""
 BACKLOG = 128
 LONGEST_TOKEN = 256
 ADMISSION_SECONDS = 10.0
-"""How long a connection may take to send the token, or all of its request."""
+"""The time in which a connection must send the token or the whole request."""
 
 
 class Connection(EventReader):
-    """The events of one connection. Without the token it is closed."""
+    """Reads the events of one connection. Closes a connection that does not send the token."""
 
     def __init__(self, connection: socket.socket, rank: int, token: bytes, posts: StatusPosts) -> None:
         super().__init__(connection.fileno(), rank)
@@ -43,18 +43,18 @@ class Connection(EventReader):
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it has not sent the token, or all of its request, in time."""
+        """Whether it has not sent the token or the whole request in time."""
         return not self.admitted and time.monotonic() > self._deadline
 
     def close(self) -> None:
-        """Frees the descriptor."""
+        """Closes the descriptor."""
         self.open = False
         self._socket.close()
 
     def _take(self) -> bytes | None:
         try:
             return super()._take()
-        except OSError:  # the other end was killed, and the rest of what it sent is lost
+        except OSError:  # the process at the other end was killed, and the rest of its data is lost
             self.open = False
             return b"\n"
 
@@ -76,22 +76,22 @@ class Connection(EventReader):
         return []
 
     def _post(self, request: Request, chunk: bytes) -> list[Line]:
-        """The events of a request that is complete. It is answered, and its connection is closed."""
+        """If the request is complete, answers it, closes the connection, and returns its events."""
         answer = request.take(chunk) if self.open else None
         if answer is None:
             return []
         self.open = False
-        with suppress(OSError):  # the program did not wait for the answer
+        with suppress(OSError):  # the program may not wait for the answer
             self._socket.send(answer.to_bytes())
             self._socket.shutdown(socket.SHUT_WR)
         return super()._split(self._posts.lines(answer.status, time.monotonic())) if answer.status is not None else []
 
 
 class Listener:
-    """Where programs of one attempt send events. Each attempt has a token of its own, so that nothing of an older one is taken."""
+    """Receives the events of one attempt's programs. Each attempt has its own token, so that events of older attempts are refused."""
 
     def __init__(self, rank: int) -> None:
-        """`rank` is that of events without one. Raises OSError if this machine lets nothing listen."""
+        """`rank` is the rank of events without a rank. Raises OSError if this process cannot listen."""
         self._rank = rank
         self._token = secrets.token_hex(16)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -105,13 +105,13 @@ class Listener:
 
     @property
     def status_url(self) -> str:
-        """Where a program may post its status."""
+        """The URL at which a program may post its status."""
         host, port = self._socket.getsockname()
         return f"http://{host}:{port}{PATH}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a program needs."""
+        """The variables that a program needs to send events."""
         host, port = self._socket.getsockname()
         return {EVENTS_ADDRESS: f"{host}:{port}", EVENTS_TOKEN: self._token}
 
@@ -119,7 +119,7 @@ class Listener:
         return self._socket.fileno()
 
     def accept(self) -> list[Connection]:
-        """The connections that have come. More than there may be are closed."""
+        """Accepts new connections and returns them. Closes those beyond MOST_CONNECTIONS."""
         accepted: list[Connection] = []
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The memory in which the processes of a replica keep snapshots. It outlives them, and ends with the supervisor."""
+"""The memory for the snapshots of a replica's processes. It outlives the processes, and ends with the supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Memories:
-    """One descriptor for each process of the replica, by its place in the replica."""
+    """One memory for each process of the replica, by the position of the process in the replica."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -22,7 +22,7 @@ class Memories:
         self._size = 0
 
     def given(self, launches: list[Launch], spec: MemorySpec | None) -> list[Launch]:
-        """The launches with their memory, which is that of the attempt before if its size is the same."""
+        """The launches with their memory. It is the memory of the previous attempt if its size is the same."""
         if spec is None:
             return launches
         size = spec.size_mib * MIB // len(launches)
@@ -44,7 +44,8 @@ class Memories:
 
 
 def _memory(size: int) -> int:
-    """Memory without a name, or a file without a name where the system has no such memory. Pages that nobody writes take none."""
+    """A descriptor of anonymous memory, or of a file without a name on systems without memfd. Pages that were never written take no
+    memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("muster-snapshots", os.MFD_CLOEXEC)
     else:

@@ -1,30 +1,30 @@
-"""From how the processes ended to what that means: the supervisor's code and the message. Pure.
+"""Decides the exit code and the message of the supervisor from the ends of its processes. The functions are pure.
 
-The first of these that holds decides:
+These rules are tried in order:
 
-1. A process failed before the replica was asked to stop: the first such failure. A failure that reports a lost peer gives way to any
-   other, because a peer may report the loss before the supervisor has reaped the process that was lost.
-2. The replica was asked to stop, or a `Stop` commit or an end with 21 or 22 shows that the rest of the world was:
-   - a commit for that reason was reported, or a process ended with 21 and all others with 21 or 0: 21;
-   - a process ended otherwise, or was killed, but the last step is saved, no step was done, or a `Final` commit was reported. It was
-     busy with its start or an evaluation, for example: 21;
-   - all processes ended with 0: the bundled trainer has completed, 0. A user's script or command has completed only if it reported a
-     `Final` commit, because many programs exit with 0 when they are asked to stop. A job that is taken for completed by mistake is
-     lost. One that is taken for preempted is only started again. So 22;
-   - else 22.
+1. A process failed before the replica was asked to stop. The code is that of the first failure. However, a failure that reports a lost
+   peer is used only if there is no other failure, because a peer may report the loss before the supervisor has reaped the lost process.
+2. The replica was asked to stop, or the rest of the world was. A `Stop` commit, or an end with 21 or 22, shows the latter.
+   - A `Stop` commit was reported, or a process ended with 21 and all others with 21 or 0: 21.
+   - A process ended otherwise or was killed, for example during its start or an evaluation. But the last step is saved, no step was
+     done, or a `Final` commit was reported: 21.
+   - All processes ended with 0. The bundled trainer has then completed: 0. A user's script or command has completed only if it
+     reported a `Final` commit, because many programs exit with 0 when they are asked to stop. If it reported another commit since the
+     stop: 21. Otherwise: 22. If this is a mistake, the job is only started again. If a stopped job counted as completed, the rest of
+     its training would be lost.
+   - Otherwise: 22.
 3. All processes ended with 0: 0.
 
-The contract's exit codes count only from a process that uses the contract: the bundled trainer, and a program that has sent at least
-one event of the contract. The 22 of another program is only its own 22 (`curl -f` ends with it). A failure means what its code says, if
-that code counts. A 10 whose `error` event names a lost peer is an exception, and means 20. Any other code, and SIGABRT (with which the
-frameworks' watchdogs end a process), means 20 if the end of the output shows that a peer was lost. Otherwise a code is 10, and a signal n
-is 128+n. Shells end with 128+n if signal n ended their child, and torchrun's summary names the signal that ended a worker. Both count as
-that signal.
+The exit codes of the contract have their meaning only for a process that uses the contract. This is the bundled trainer, or a program that
+has sent an event of the contract. For another program, 22 is a code of its own (`curl -f` ends with it). For a process that uses the
+contract, a failure has the meaning of its code, but 10 means 20 if the `error` event names a lost peer. Other codes, and SIGABRT (with
+which the watchdogs of frameworks end a process), mean 20 if the end of the output shows that a peer was lost. Otherwise a code means 10,
+and a signal n means 128+n. If a shell ends with 128+n, or torchrun's summary names the signal n of a worker, this also counts as signal n.
 
-A program that ends with an exception of `muster_training` is judged as if it had ended with the exception's code.
+If a program ends with an exception of `muster_training`, the code of the exception counts.
 
-A process that ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, is 11,
-because no retry repairs that (`permanent_failure.py`).
+If a process ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, the code is
+11, because a retry does not help (`permanent_failure.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from muster_trainer.supervisor.permanent_failure import permanent_failure
 
 _LIBRARY_ERRORS = (BadConfiguration, CheckpointDamaged, StorageUnavailable)
 _LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
-"""Exceptions of `muster_training` that ended a program, as Python prints them."""
+"""An exception of `muster_training` that ended a program, as Python prints it."""
 
 STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
 SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
@@ -51,11 +51,11 @@ SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 
 @dataclass(frozen=True)
 class End:
-    """How one process ended. `requested`: the supervisor had asked it to end.
+    """The end of one process. `requested` is True if the supervisor had asked it to end.
 
-    `tail` is the end of its output, and `error` its last `error` event. `starting`: the user's own program, in the first attempt, ended
-    right after its start and had reported nothing. `uses_contract`: its exit codes are those of the contract. `peer_lost` matches a line
-    of the output of a process that lost a peer.
+    `tail` is the end of its output, and `error` is its last `error` event. `starting` is True if it was the user's own program in the first
+    attempt, and ended right after its start without any report. `uses_contract` is True if its exit codes are those of the contract.
+    `peer_lost` matches a line that a process prints if it has lost a peer.
     """
 
     rank: int
@@ -70,24 +70,24 @@ class End:
 
     @property
     def code(self) -> int | None:
-        """The contract's code that it ended with; None if it ended with none."""
+        """The code of the contract with which it ended; None if it did not."""
         counts = self.exit_code == ExitCode.COMPLETED or (self.uses_contract and self.exit_code in set(ExitCode))
         return self.exit_code if counts else None
 
     @cached_property
     def reading(self) -> Reading:
-        """What the end of the output shows."""
+        """The message and the cause, from the end of the output."""
         return read_tail(self.tail, self.peer_lost)
 
     @cached_property
     def permanent_failure(self) -> str | None:
-        """What keeps the program from running at all, if that is certain."""
+        """The reason why the program cannot run at all; None unless that is certain."""
         return permanent_failure(self.reading, self.exit_code) if self.starting and self.exit_code is not None else None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`culprit` is the end that decided; None if nothing failed."""
+    """The result of `judge`. `culprit` is the end that decided it; None if nothing failed."""
 
     code: int
     message: str
@@ -99,9 +99,9 @@ def judge(
 ) -> Outcome:
     """The outcome of all ends, in the order in which the processes ended.
 
-    `commits` are the reasons of the commits since the stop was requested, and of all with reason `Stop` or `Final`. `overdue`: processes
-    were killed when the grace period was over. `own_program`: the user's script or command ran. `saved`: no step is lost, because the
-    newest commit has the last one, or none was done.
+    `commits` has the reasons of the commits since the stop was requested, and `Stop` and `Final` also for earlier commits. `overdue` is
+    True if processes were killed at the end of the grace period. `own_program` is True if the user's script or command ran. `saved` is
+    True if no step is lost, because the newest commit has the last step, or no step was done.
     """
     failures = [end for end in ends if not end.requested and meaning(end) not in (ExitCode.COMPLETED, *STOPPED)]
     if failures:
@@ -132,13 +132,13 @@ def _stopped(
         return Outcome(ExitCode.PREEMPTED, "asked to stop, and saved", None)
     return Outcome(
         ExitCode.PREEMPTED_NOT_SAVED,
-        "asked to stop, and ended with 0 without a commit event: whether it finished or saved is not known",
+        "asked to stop, and ended with 0 without a commit event, so it may not have finished or saved",
         ends[0] if ends else None,
     )
 
 
 def meaning(end: End) -> int:
-    """The contract's code for how a process ended."""
+    """The code of the contract for the end of a process."""
     if end.code is not None:
         return ExitCode.PEER_LOST if _reports_lost_peer(end) else end.code
     code = end.exit_code or 0
@@ -153,14 +153,14 @@ def meaning(end: End) -> int:
 
 
 def _reports_lost_peer(end: End) -> bool:
-    """Whether a process that reports an error of the training code names the framework's own error after the loss of a peer."""
+    """Whether the message of an error of the training code is the framework's message about a lost peer."""
     if end.code != ExitCode.USER_ERROR or end.error is None:
         return False
     return end.peer_lost.search(end.error.message[:LONGEST_LINE]) is not None
 
 
 def describe(end: End) -> str:
-    """One sentence: the rank, how it ended, and its own message, if any. Under torchrun it is the rank that failed first."""
+    """A sentence with the rank, its end, and its own message, if any. Under torchrun, it is about the rank that failed first."""
     root_cause = end.reading.root_cause
     rank = end.rank if root_cause is None or root_cause.rank is None else root_cause.rank
     message = (end.error.message if end.error else "") or end.permanent_failure or end.reading.message
@@ -168,6 +168,6 @@ def describe(end: End) -> str:
     if number is not None:
         how = f"ended by signal {number} ({signal_name(number)})"
         return f"rank {rank}: {how}, last output: {message}" if message else f"rank {rank}: {how}"
-    if message and end.code is None and end.exit_code in set(ExitCode):  # a reader who knows the contract must not read its meaning here
+    if message and end.code is None and end.exit_code in set(ExitCode):  # names the code, which does not have the contract's meaning
         return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {message}"
     return f"rank {rank}: {message or f'ended with exit code {end.exit_code} and printed nothing'}"

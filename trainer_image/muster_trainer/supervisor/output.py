@@ -1,6 +1,6 @@
-"""Passes on the output of the processes, and keeps the end of it.
+"""Copies the output of the processes to the supervisor's own streams, and stores the last lines of it.
 
-This is done in a thread, because a write to stdout may block for ever if nothing reads it, while signals, events and reports must go on.
+A thread does this, because a write to stdout may block for ever if nothing reads it. Signals, events and reports must not block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from muster_trainer.supervisor.processes import Process
 
-TAIL_LINES = 600  # torchrun's own report is about 100 lines for 8 workers, and comes after the tracebacks of all of them
+TAIL_LINES = 600  # enough for torchrun's report (about 100 lines for 8 workers) and the tracebacks of all workers before it
 TAIL_LINE_BYTES = 4096
 LONGEST_LINE = 65536
 CHUNK = 65536
@@ -23,7 +23,7 @@ CHUNK = 65536
 
 @dataclass
 class Tail:
-    """The last lines that a process, or all of them, printed, on stdout and stderr together; safe to read from another thread."""
+    """The last lines that a process, or all processes, printed on stdout and stderr. Other threads may read it."""
 
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _open_streams: int = 2
@@ -60,7 +60,7 @@ class Output:
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def follow(self, processes: list[Process]) -> None:
-        """Begins to pass on the output of these processes. Called once, when all are started."""
+        """Begins to copy the output of these processes. Called once, when all are started."""
         self._wake = os.pipe()
         sinks = {1: _Sink(1), 2: _Sink(2)}
         for process in processes:
@@ -76,7 +76,7 @@ class Output:
         self._thread.start()
 
     def let_go(self, process: Process) -> None:
-        """Leaves the output of a process that still runs to the next attempt."""
+        """Stops the copying of the output of a process that still runs, because the next attempt takes it over."""
         with self._lock:
             for source in (process.stdout, process.stderr):
                 with suppress(KeyError):  # it has closed the stream
@@ -93,7 +93,7 @@ class Output:
         return self._all.lines(0)
 
     def finish(self, seconds: float) -> None:
-        """Waits until all output has been passed on, or `seconds` are over."""
+        """Waits until all output has been copied, for at most `seconds`."""
         self._thread.join(seconds)
 
     def _pump(self) -> None:
@@ -133,7 +133,7 @@ class Output:
 
 
 class _Sink:
-    """One of the supervisor's own streams. If it is closed, output is dropped and training continues."""
+    """One of the supervisor's own streams. If it is closed, output is dropped, and training goes on."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -150,7 +150,7 @@ class _Sink:
 
 
 class _Stream:
-    """From one pipe to one sink: as it comes without a prefix, in whole lines with one."""
+    """Copies one pipe to one sink. With a prefix it copies whole lines, otherwise each piece as it arrives."""
 
     def __init__(self, process: Process, sink: _Sink, tails: tuple[Tail, Tail], prefix: bytes | None) -> None:
         self.process = process

@@ -1,7 +1,7 @@
-"""What the end of a failed process's output shows: its message, and whether a lost peer was the cause. Pure.
+"""Reads the end of a failed process's output: its message, and whether a lost peer was the cause. The functions are pure.
 
-The bundled trainer sends both in an `error` event. This is for users' own scripts and commands, and for aborts inside the frameworks,
-which no Python code can catch.
+The bundled trainer sends both in an `error` event. This module is for the user's own scripts and commands, and for aborts inside the
+frameworks, which Python code cannot catch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from muster_trainer.supervisor.launchers import TRACEBACK, RootCause, take_apart
 
 _LONGEST_PATTERN = 300
 _MOST_PATTERNS = 50
-LONGEST_LINE = 1000  # characters; the rest is cut, so that hostile output takes little time
+LONGEST_LINE = 1000  # characters; longer lines are cut, so that hostile output takes little time
 _RANK_MARK = re.compile(r"^\[(?:rank)?(\d+)\]:\s?")  # torch puts `[rank0]: ` before each line of a traceback
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Lost)(?::|$)")
 _FRAME = re.compile(r'\s+File ".*", line \d+, in (.+)')
 _WORD = re.compile(r"\w")
-_CONTINUED = 2  # lines of a message that goes on after its first
+_CONTINUED = 2  # further lines of a message that are included
 _LONGEST_MESSAGE = 1500
 
 _LIBRARY_PEER_LOST = r"^muster_contract\.errors\.PeerLost: "
@@ -34,8 +34,11 @@ Raised = list[str]
 
 @dataclass
 class Chain:
-    """Exceptions that Python printed as raised while handling one another, oldest first. `rank` is that of the process, where its lines
-    are marked with it. `at_import`: the last traceback has frames of module level only, so nothing but imports had happened there."""
+    """Exceptions that Python printed as raised while handling one another, oldest first.
+
+    `rank` is the rank of the process, if its lines are marked with a rank. `at_import` is True if the last traceback has only frames at
+    module level, which means that the process was still importing.
+    """
 
     rank: int | None
     raised: list[Raised]
@@ -44,8 +47,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Reading:
-    """`message` is empty where nothing was printed. `lines` are those of the program itself, without its launcher's report about it.
-    `root_cause` is what that report says; None where there is no such report."""
+    """The result of `read_tail`. `message` is empty if nothing was printed. `lines` are the lines of the program, without the report of its
+    launcher. `root_cause` is from that report; None if there is no report."""
 
     message: str
     peer_lost: bool
@@ -55,16 +58,16 @@ class Reading:
 
     @property
     def killed_by(self) -> int | None:
-        """The signal that the launcher says a worker died of, where no worker printed an error of its own."""
+        """The signal that ended a worker, according to the launcher, if no worker printed an error of its own."""
         if self.root_cause is None or self.root_cause.code >= 0 or (self.chain is not None and not self.peer_lost):
             return None
         return -self.root_cause.code
 
 
 def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
-    """One pattern for those of a descriptor (`Framework.peer_lost`) and for the exception that `muster_training` raises.
+    """One pattern that matches any of a descriptor's patterns (`Framework.peer_lost`) and the exception of `muster_training`.
 
-    Raises BadConfiguration where one of them cannot be used.
+    Raises BadConfiguration if a pattern cannot be used.
     """
     field = "MUSTER_TRAINER.strategy.framework.peer_lost"
     if len(patterns) > _MOST_PATTERNS or any(len(pattern) > _LONGEST_PATTERN for pattern in patterns):
@@ -73,15 +76,15 @@ def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise BadConfiguration(f"{field}: {pattern!r} is no regular expression: {error}") from None
+            raise BadConfiguration(f"{field}: {pattern!r} is not a regular expression: {error}") from None
     return re.compile("|".join(f"(?:{pattern})" for pattern in (*patterns, _LIBRARY_PEER_LOST)))
 
 
 def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
-    """Judge the last lines of a process's output, oldest first. `peer_lost` matches a line that a lost peer explains.
+    """Reads the last lines of a process's output, oldest first. `peer_lost` matches a line that a process prints if it has lost a peer.
 
-    Each exception is judged together with those it was chained to. A single one that has nothing to do with peers is
-    the cause, and its peers' complaints are the echo.
+    An exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
+    those about lost peers are its consequences.
     """
     lines = [line[:LONGEST_LINE].rstrip() for line in lines]
     output = take_apart(lines)
@@ -100,8 +103,8 @@ def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
 
 
 def _cause(causes: list[Chain], root_cause: RootCause | None) -> Chain:
-    """The exception that ended the program: the last one it printed. Of several workers under torchrun it is that of the worker that
-    failed first; where lines do not say whose they are, the first one."""
+    """The exception that ended the program. It is the last one, except under torchrun with several workers. There it is the exception of
+    the worker that failed first, or the first exception if lines are not marked with ranks."""
     if root_cause is None:
         return causes[-1]
     its = [chain for chain in causes if chain.rank is not None and chain.rank == root_cause.rank]

@@ -1,6 +1,7 @@
-"""Failures of a program that no retry repairs, as its output shows them: a missing module, file or command, or wrong arguments. Pure.
+"""Finds, in the output of a program, failures that a retry cannot repair: a missing module, file or command, or wrong arguments.
 
-Only what is certain is here. Each row is what interpreters and argument parsers print by themselves, with its exit code.
+It includes only certain cases. Each row of the tables is a message that an interpreter or argument parser prints, with its exit code. The
+functions are pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from muster_trainer.supervisor.output_tail import Reading
 
 START_SECONDS = 120.0
-"""How long after its start a process may still be importing its modules and reading its arguments."""
+"""The longest time after its start in which a process may still import its modules and parse its arguments."""
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NOT_FOUND = "write a program on PATH, or the path of one"
@@ -20,13 +21,13 @@ _INSTALL = "install it in the image, or add its folder to PYTHONPATH"
 _Sentence = Callable[[re.Match[str]], str]
 
 LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
-    # (exit code, the last line that was printed, the sentence about it)
+    # (exit code, pattern of the last line, message)
     (
         2,
         re.compile(r"\S*python[\w.]*: can't open file '(.+)': \[Errno \d+\] (.+)"),
         lambda match: f"Python cannot open the program {match[1]}: {match[2]}",
     ),
-    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is no Python program"),
+    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is not a Python program"),
     (
         1,
         re.compile(r"\S*python[\w.]*: No module named ([\w.]+)(.*)"),
@@ -55,7 +56,7 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
 )
 
 PARSERS: tuple[tuple[int, re.Pattern[str], re.Pattern[str], _Sentence], ...] = (
-    # (exit code, a line that shows that arguments were parsed, the complaint, the sentence about it)
+    # (exit code, pattern of a line that shows that arguments were parsed, pattern of the error, message)
     (2, re.compile(r"usage: "), re.compile(r"(\S.*?): error: (.+)"), lambda match: f"{match[1]} does not take these arguments: {match[2]}"),
     (2, re.compile(r"Usage: "), re.compile(r"Error: (.+)"), lambda match: f"the program does not take these arguments: {match[1]}"),
     (
@@ -68,7 +69,7 @@ PARSERS: tuple[tuple[int, re.Pattern[str], re.Pattern[str], _Sentence], ...] = (
 
 
 def permanent_failure(reading: Reading, code: int) -> str | None:
-    """What is missing or wrong, in one sentence; None where the failure may be any other. `code` is what the program ended with."""
+    """A message about the part that is missing or wrong; None if the failure may be another one. `code` is the program's exit code."""
     code = reading.root_cause.code if reading.root_cause else code
     if reading.chain is not None:
         return _missing_module(reading, code)
@@ -82,7 +83,7 @@ def permanent_failure(reading: Reading, code: int) -> str | None:
 
 
 def _missing_module(reading: Reading, code: int) -> str | None:
-    """A module that is missing while the program is still importing. Later, and within functions, it may be anything."""
+    """A message about a missing module, if the program was still importing. A later failed import, in a function, is not certain."""
     match = _MISSING_MODULE.match(reading.message)
     if code != 1 or match is None or reading.chain is None or not reading.chain.at_import:
         return None

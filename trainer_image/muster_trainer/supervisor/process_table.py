@@ -1,4 +1,4 @@
-"""The processes of this machine or container, as the kernel lists them. Standard library only: a supervisor runs in any image."""
+"""The processes of this machine or container. Uses only the standard library, because a supervisor runs in any image."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _STATES = {
 
 
 def state(pid: int) -> str:
-    """What a process does now, in a word; `gone` if there is no such process."""
+    """The state of a process in one word; `gone` if there is no such process."""
     if sys.platform == "linux":
         return _STATES.get(_stat(Path(f"/proc/{pid}"))[1], GONE)
     return _STATES.get(_listed().get(pid, (0, ""))[1], GONE)
 
 
 def descendants(pid: int) -> list[int]:
-    """The pids of all processes that descend from this one, parents before their children."""
+    """The pids of all descendants of a process, parents before their children."""
     children: dict[int, list[int]] = {}
     for each, (parent, _) in _table().items():
         children.setdefault(parent, []).append(each)
@@ -42,7 +42,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _table() -> dict[int, tuple[int, str]]:
-    """Parent and state of each process."""
+    """The pid of the parent and the state of each process."""
     if sys.platform != "linux":
         return _listed()
     return {int(folder.name): _stat(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
@@ -50,13 +50,13 @@ def _table() -> dict[int, tuple[int, str]]:
 
 def _stat(folder: Path) -> tuple[int, str]:
     with suppress(OSError, ValueError, IndexError):
-        # The name of the program comes first, in brackets, and may itself have brackets and spaces.
+        # The name of the program is in brackets before the last ")". It may contain brackets and spaces.
         fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
         return int(fields[1]), fields[0].decode()
     return 0, ""
 
 
 def _listed() -> dict[int, tuple[int, str]]:
-    """As `_table`, where there is no /proc."""
+    """The same as `_table`, on systems without /proc."""
     lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state="], capture_output=True, text=True, check=False).stdout.splitlines()
     return {int(pid): (int(parent), state[0]) for pid, parent, state in map(str.split, lines)}

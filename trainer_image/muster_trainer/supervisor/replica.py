@@ -42,7 +42,7 @@ from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
-LEAVE_SECONDS = 2.0  # how long processes that can wait for the next attempt may take to leave a broken world
+LEAVE_SECONDS = 4.0  # how long processes that can wait for the next attempt may take to leave a broken world
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
 DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
@@ -381,11 +381,11 @@ class Replica:
         self._log.close()
 
     def _break_world(self) -> float:
-        """Makes processes that can wait for the next attempt leave a world that has lost a member. The seconds that they get for that."""
-        if not self._state.waits:
-            return 0.0
-        self._order_to_leave()
-        return LEAVE_SECONDS
+        """Makes processes that can save, or wait for the next attempt, leave a world that has lost a member. Returns the seconds that they
+        get to report that they wait."""
+        if self._state.rescues:
+            self._order_to_leave()
+        return LEAVE_SECONDS if self._state.waits else 0.0
 
     def _order_to_leave(self) -> None:
         """A collective that waits for a peer on a lost node fails then, because such a peer closes no connection."""

@@ -1,4 +1,4 @@
-"""Posts the reports of a replica to the operator, from a thread. No failure here stops the training."""
+"""Posts the reports of a replica to the operator, from a thread. An error here does not stop the training."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWor
 from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
-LEAST_GAP = 0.02  # seconds between two reports: fifty a second at most
-FIRST_INTERVAL = 1.0  # seconds, until the first reply
-TIMEOUT = 2.0  # seconds, for one report
-HOLD = 10  # seconds for which the operator may hold the reply to a replica that waits, until it can go on
+LEAST_GAP = 0.02  # the least seconds between two reports
+FIRST_INTERVAL = 1.0  # the interval in seconds before the first reply, which sets it
+TIMEOUT = 2.0  # seconds for one report
+HOLD = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
 OK = 200
 TOO_MANY = 429
 REFUSALS = (400, 413)
 
 
 class _TooManyError(Exception):
-    """The operator has too many reports, and this one must be sent later."""
+    """The operator gets too many reports, and this one must be sent later."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"report again in {seconds:g} s")
@@ -41,15 +41,16 @@ class _RefusedError(ValueError):
 
 
 class _InterruptedError(Exception):
-    """The operator held the reply, and meanwhile there is a new report."""
+    """There is a new report while the operator delays the reply."""
 
 
 class Reporter:
-    """Posts the newest report when it has changed, and at the interval of the replies. New steps alone wait for the interval. The operator
-    may hold the reply to a replica that waits for its next world, so that the replica goes on as soon as it can.
+    """Posts the newest report at the interval that replies set, and earlier if it has changed. A change of the step alone does not cause an
+    earlier report. The operator may delay the reply to a replica that waits for its next world, so that the replica gets that world at
+    once.
 
-    Without a coordination channel it does nothing. From its thread it calls `say` when reports begin to fail, and `on_reply` when a
-    reply differs from the one before.
+    Without a coordination channel, the reporter does nothing. From its thread it calls `say` when reports begin to fail, and `on_reply`
+    when a reply differs from the previous one.
     """
 
     def __init__(self, replica: ReplicaEnvironment, say: Callable[[str], None], on_reply: Callable[[], None]) -> None:
@@ -57,9 +58,9 @@ class Reporter:
         self._say = say
         self._on_reply = on_reply
         self.reply: Reply | None = None
-        """The newest reply. None as well while the operator cannot restart in place."""
+        """The newest reply. None if there is none, or while the operator cannot restart in place."""
         self.replied: float | None = None
-        """When the newest reply came, in monotonic seconds."""
+        """The time of the newest reply, in monotonic seconds."""
         self.revisions: Mapping[str, str] = {}
         """The revisions of inputs in the newest reply."""
         self._update = threading.Condition()
@@ -94,7 +95,7 @@ class Reporter:
             self._thread.start()
 
     def finish(self, report: Report, *, seconds: float) -> None:
-        """Posts the last report, and waits for that no longer than `seconds`."""
+        """Posts the last report. Waits for at most `seconds`."""
         with self._update:
             self._final = True
         self.update(report)
@@ -104,12 +105,12 @@ class Reporter:
             self._thread.join(seconds)
 
     def _interrupt(self) -> None:
-        """Ends a request whose reply is held."""
+        """Ends a request whose reply the operator delays."""
         if self._held is None:
             return
         self._interrupted = True
         with suppress(OSError):
-            socket.socket.shutdown(self._held, socket.SHUT_RDWR)  # not of the class SSLSocket: the thread still reads from its TLS object
+            socket.socket.shutdown(self._held, socket.SHUT_RDWR)  # not that of SSLSocket, because the thread still uses the TLS object
         self._held = None
 
     def _run(self) -> None:
@@ -127,7 +128,7 @@ class Reporter:
                 self._update.wait_for(lambda: self._final, timeout=0 if final else pause)
 
     def _post(self, report: Report) -> float:
-        """Posts a report. The seconds until the next one at the earliest."""
+        """Posts a report. Returns the least seconds until the next one."""
         self._sequence += 1
         try:
             reply = self._exchanged(replace(report, sequence=self._sequence))
@@ -151,8 +152,8 @@ class Reporter:
         return LEAST_GAP
 
     def _exchanged(self, report: Report) -> Reply:
-        """The reply to a report. A report that is refused is sent again with the essentials alone, because the content that a program
-        puts into it must not keep the operator from learning that the program has ended."""
+        """Posts a report and returns the reply. If the operator refuses the report, posts it again with the essentials only, because the
+        operator must get the end of a program even if the program's figures or messages are invalid."""
         try:
             return self._exchange(_encoded(report), may_hold=report.waiting and self.reply is not None and not self._final)
         except _RefusedError as error:
@@ -163,8 +164,8 @@ class Reporter:
 
     @cached_property
     def _connection(self) -> HTTPConnection:
-        """To the operator directly, because a proxy must not see the token. It stays open, which makes a report ten times cheaper, and
-        opens again by itself."""
+        """The connection to the operator, without a proxy, because a proxy must not see the token. It stays open, which makes a report ten
+        times cheaper. It opens again by itself."""
         where = urlsplit(str(self._replica.coordinator))
         assert where.hostname is not None
         authority = self._replica.coordinator_authority
@@ -180,14 +181,14 @@ class Reporter:
             self._connection.close()
             if not was_open or isinstance(error, ValueError):
                 raise
-        return self._request(body, may_hold=may_hold)  # the leader at the other end of an open connection may have changed
+        return self._request(body, may_hold=may_hold)  # tries again, because another operator may have become the leader
 
     def _request(self, body: bytes, *, may_hold: bool) -> Reply:
         headers = {"Content-Type": "application/json"}
         if may_hold:
             headers["Prefer"] = f"wait={HOLD}"
         if self._replica.token_file is not None:
-            token = self._replica.token_file.read_text().strip()  # read each time: tokens are renewed in place
+            token = self._replica.token_file.read_text().strip()  # read each time, because the kubelet renews the token in the file
             headers["Authorization"] = f"Bearer {token}"
         path = urlsplit(str(self._replica.coordinator)).path.rstrip("/")
         self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
@@ -202,7 +203,7 @@ class Reporter:
 
     @contextmanager
     def _held_reply(self) -> Iterator[None]:
-        """Allows the reply to come late. Raises _InterruptedError if a new report ends the wait."""
+        """Allows a delayed reply in the block. Raises _InterruptedError if a new report ends the wait."""
         connection = self._connection.sock
         assert connection is not None
         with self._update:
@@ -221,12 +222,12 @@ class Reporter:
         finally:
             with self._update:
                 self._held = None
-            with suppress(OSError):  # closed, if the operator closes it after its reply
+            with suppress(OSError):  # the operator may have closed the connection after its reply
                 connection.settimeout(TIMEOUT)
 
 
 def report_of(replica: ReplicaEnvironment, state: RunState | None = None) -> Report:
-    """A report of the replica. Without a `state` its processes have done nothing yet."""
+    """A report of the replica. Without a `state`, the report says that its processes have done nothing yet."""
     report = Report(
         job=replica.job,
         job_uid=replica.job_uid,
@@ -248,7 +249,7 @@ def _encoded(report: Report) -> bytes:
 
 
 def _essential(report: Report) -> Report:
-    """Which replica reports, and how its processes have ended."""
+    """The report with only the replica and the end of its processes."""
     names = ("job", "job_uid", "pod", "pod_uid", "role", "index", "attempt", "sequence", "in_place", "waiting")
     essential = Report(**{name: getattr(report, name) for name in names})
     words = report.last_words
@@ -258,13 +259,13 @@ def _essential(report: Report) -> Report:
 
 
 def _retry_seconds(value: str | None) -> float:
-    """The seconds of a header Retry-After."""
+    """The seconds of a Retry-After header."""
     return min(float(value), MAX_INTERVAL) if value is not None and value.isdecimal() else FIRST_INTERVAL
 
 
 def _milestones(report: Report) -> Report:
-    """The report without what is not posted at once: the pace of ranks, steps after the first one, and bytes of inputs. Otherwise each of a
-    thousand replicas would report with every step."""
+    """The report without the fields whose changes are not posted at once: the pace of ranks, steps after the first one, and bytes of
+    inputs. Otherwise each of a thousand replicas would post a report after every step."""
     progress = Progress() if report.progress else None
     inputs = tuple(replace(each, bytes=0) for each in report.inputs)
     report = replace(report, snapshot=None)

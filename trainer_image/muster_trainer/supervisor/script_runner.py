@@ -1,4 +1,4 @@
-"""Runs a Python program that reads a variable which is too long for any program: `python script_runner.py PROGRAM ARGUMENT...`.
+"""Runs a Python program with environment variables that are longer than Linux accepts: `python script_runner.py PROGRAM ARGUMENT...`.
 
 The Python of the user's image runs this file alone, without Muster's packages. The supervisor has checked the packed variables.
 """
@@ -13,7 +13,7 @@ def main() -> None:
     """Sets the variables for this process only, and runs the program as its main module."""
     folder = os.path.dirname(os.path.realpath(__file__))
     if sys.path and os.path.realpath(sys.path[0]) == folder:
-        del sys.path[0]  # so that no import finds a module of this folder
+        del sys.path[0]  # so that imports do not find modules of this folder
     import base64
     import json
     import runpy

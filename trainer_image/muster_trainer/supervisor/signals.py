@@ -1,4 +1,4 @@
-"""Signals as something the run loop can wait for."""
+"""Makes signals wake the selector of the run loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalInbox:
-    """Counts requests to stop, and wakes a selector on these and on every end of a child.
+    """Counts requests to stop. Wakes a selector for these, and when a child ends.
 
-    Without handlers the kernel drops SIGTERM for PID 1, so this is made before anything slow.
+    Create it before any slow work, because the kernel drops SIGTERM for a PID 1 without handlers.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SignalInbox:
 
     def wake(self) -> None:
         """Wakes the selector, from any thread."""
-        with suppress(BlockingIOError):  # then it is awake
+        with suppress(BlockingIOError):  # the pipe is full, so the selector is awake
             os.write(self._write, b"\0")
 
     def drain(self) -> None:
@@ -46,11 +46,11 @@ class SignalInbox:
 
 
 def _wake_only(_number: int, _frame: FrameType | None) -> None:
-    """A handler that does nothing: SIGCHLD wakes the selector only where it has one."""
+    """A handler that does nothing. SIGCHLD wakes the selector only if it has a handler."""
 
 
 def open_standard_streams() -> None:
-    """Opens /dev/null as 0, 1 or 2 if one is closed. Otherwise a pipe would get that number and be written to as stdout."""
+    """Opens /dev/null as descriptor 0, 1 or 2 if it is closed. Otherwise a pipe could get that number, and output would go to the pipe."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

@@ -1,9 +1,9 @@
-"""Takes the stacks of the processes of a hung world before they are ended.
+"""Collects the stacks of the processes of a hung world, before these are ended.
 
-On the signal DUMP a process of the bundled trainer writes the stacks of all its threads to stderr (`muster_trainer.process`). It does
-so from C, so that a process in a collective answers too. A user's program does the same once it has called
-`faulthandler.register(signal.SIGUSR1)`. A process without a handler is not sent the signal, which would end it. Of such a process only
-the kernel's wait channel is reported.
+On the signal DUMP, a process of the bundled trainer writes the stacks of all its threads to stderr (`muster_trainer.process`). C code does
+this, so it also works in a collective. A user's program does the same after a call of `faulthandler.register(signal.SIGUSR1)`. The signal
+is not sent to a process without a handler, because it would end the process. For such a process, only the kernel's wait channel is
+reported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from muster_trainer.supervisor.output import Output
 from muster_trainer.supervisor.processes import Process
 
 DUMP = signal.SIGUSR1
-MOST_SECONDS = 3.0  # for the stacks to arrive
-QUIET_SECONDS = 0.3  # without a further line: they are complete
+MOST_SECONDS = 3.0  # the longest wait for the stacks
+QUIET_SECONDS = 0.3  # the stacks are complete after this time without another line
 FRAMES = 8
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
@@ -30,13 +30,14 @@ _WRAPPERS = ("wrapper", "inner_func", "_call_impl", "_wrapped_call_impl", "error
 
 
 def take(processes: list[Process], output: Output, *, attempt: int, modules: Sequence[str]) -> tuple[Stack, ...]:
-    """Has all stacks written to the log. The stack of each process that runs. `modules` are the framework's."""
+    """Makes all processes write their stacks to the log. Returns the stack of each running process. `modules` are those of the
+    framework."""
     found = [(process, *_state(process.pid)) for process in processes if process.running]
     for process, state, _ in found:
         if process.handles(DUMP):
             process.send(DUMP)
             if state == process_table.STOPPED:
-                process.send(signal.SIGCONT)  # it answers first
+                process.send(signal.SIGCONT)  # the process handles DUMP when it continues
     _await([process.rank for process, _, _ in found], output)
     for process, state, _ in found:
         if state == process_table.STOPPED:
@@ -52,7 +53,8 @@ def _stack(rank: int, state: str, channel: str, output: Output, *, attempt: int,
 
 
 def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
-    """(file, line, function) of each frame of the main thread in faulthandler's text, the innermost first. It writes that thread last."""
+    """(file, line, function) of each frame of the main thread in the text of faulthandler, innermost first. The main thread is the last
+    one in the text."""
     frames: list[tuple[str, str, str]] = []
     for line in lines:
         if _THREAD.match(line):
@@ -63,7 +65,7 @@ def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
 
 
 def _await(ranks: list[int], output: Output) -> None:
-    """Until nothing more arrives."""
+    """Waits until no more lines arrive."""
     seen: list[list[str]] = []
     until, since = time.monotonic() + MOST_SECONDS, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_SECONDS):
@@ -73,12 +75,12 @@ def _await(ranks: list[int], output: Output) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP has stopped the process. Not one that a debugger has stopped."""
+    """Whether SIGSTOP has stopped the process. False if a debugger has stopped it."""
     return process_table.state(pid) == process_table.STOPPED
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """The state of the process, and the kernel's function that it waits in, if that can be read."""
+    """The state of the process, and the function of the kernel in which it waits, if that can be read."""
     channel = ""
     with suppress(OSError):
         channel = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
@@ -86,5 +88,5 @@ def _state(pid: int) -> tuple[str, str]:
 
 
 def _short(file: str) -> str:
-    """The path from the package on, or its last two parts."""
+    """The end of the path, from the package on, or its last two parts."""
     return file.rpartition("-packages/")[2] if "-packages/" in file else "/".join(file.split("/")[-2:])

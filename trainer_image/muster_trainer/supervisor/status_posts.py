@@ -1,7 +1,7 @@
-"""Takes status posts: the HTTP protocol by which programs report progress to Kubeflow Trainer. Hugging Face transformers speaks it.
+"""Receives status posts. This is the HTTP protocol by which programs, such as Hugging Face transformers, report to Kubeflow Trainer.
 
 A post is `{"trainerStatus": {"progressPercentage": 40, "metrics": [{"name": "current_step", "value": "20"}, ...]}}` with a bearer token.
-What comes is bounded, and nothing in it is trusted. A connection has one request, and each request has an answer.
+The size of a post is limited, and its content is not trusted. A connection has one request, and each request has an answer.
 Source: `KubeflowCallback` in `transformers/integrations/integration_utils.py`, 5.23.0.
 """
 
@@ -30,16 +30,16 @@ LONGEST_HEAD = 8192
 LONGEST_BODY = 65536
 DEEPEST = 8
 LONGEST_FIGURE = 64
-"""Characters of a metric's value."""
+"""The most characters of the value of a metric."""
 TOKEN_FILE = "trainer-status-token"
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 OWN_METRICS = {"current_step", "total_steps", "current_epoch", "epoch", "loss"}
-"""Metrics with a meaning of their own. The others are figures of the model."""
+"""Metrics about the progress. All other metrics are figures of the model."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request, and the `trainerStatus` that it has brought."""
+    """The answer to a request, and the `trainerStatus` of the request."""
 
     code: HTTPStatus
     message: str
@@ -56,14 +56,14 @@ class Answer:
 
 
 class Request:
-    """One HTTP request, as its bytes come."""
+    """One HTTP request, which arrives in chunks."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
         self._received = b""
 
     def take(self, chunk: bytes) -> Answer | None:
-        """The answer; None while more has to come."""
+        """Adds a chunk. Returns the answer, or None while the request is not complete."""
         self._received += chunk
         head, ends, body = self._received.partition(b"\r\n\r\n")
         if len(head) > LONGEST_HEAD:
@@ -99,7 +99,7 @@ class Request:
 
 
 def _headers(lines: list[bytes]) -> dict[bytes, bytes] | None:
-    """The headers by their names in lower case; None if one cannot be read, or if one of those that count here comes twice."""
+    """The headers by their names in lower case. None if one is malformed, or if one that is used here occurs twice."""
     headers: dict[bytes, bytes] = {}
     for line in lines:
         name, colon, value = line.partition(b":")
@@ -124,26 +124,27 @@ def _status(body: bytes) -> Mapping[str, Any] | None:
 
 
 class StatusPosts:
-    """What the posts of one attempt say, as events of the contract."""
+    """Converts the posts of one attempt to events of the contract."""
 
     def __init__(self) -> None:
         self.taken = False
-        """Whether any post has come."""
+        """Whether any post has arrived."""
         self.superseded = False
-        """Whether the program also reports by events of its own. These say more, so posts are not needed any more."""
+        """Whether the program also sends events itself. Posts are then ignored, because events have more information."""
         self._total: int | None = None
         self._last: tuple[int, float] | None = None
-        """Step and epoch of the newest post that had them."""
+        """The step and epoch of the newest post that had them."""
         self._first: tuple[int, float] | None = None
-        """Step of the first post that had one, and when it came."""
+        """The step of the first post that had one, and the time of that post."""
 
     @property
     def is_only_source(self) -> bool:
-        """Whether progress is known from posts alone. They may come as seldom as they like, so they do not show that a program hangs."""
+        """Whether posts are the only reports of progress. The time between two posts may be long, so a missing post does not mean a
+        hang."""
         return self.taken and not self.superseded
 
     def lines(self, status: Mapping[str, Any], now: float) -> bytes:
-        """The events of a post that came `now`, in monotonic seconds, as the lines in which a program would send them."""
+        """The events of a post, as lines that a program would send. `now` is the time of the post in monotonic seconds."""
         self.taken = True
         if self.superseded:
             return b""
@@ -171,9 +172,9 @@ class StatusPosts:
         return events
 
     def _remaining(self, step: int, posted: object, now: float) -> float | None:
-        """Seconds to the end, from the time since the first post; until the second one the estimate of the program.
+        """The estimated seconds to the end, from the time since the first post. For the first post, the estimate of the program.
 
-        That one takes the steps before a resume for steps of this attempt.
+        The program's own estimate is less accurate, because it counts steps before a resume as steps of this attempt.
         """
         self._first = self._first or (step, now)
         first, began = self._first
@@ -182,9 +183,10 @@ class StatusPosts:
         return float(posted) if isinstance(posted, int) and 0 <= posted <= MAX_SECONDS else None
 
     def _is_whole_training(self, figures: Mapping[str, float]) -> bool:
-        """Whether the last post comes after all steps. It names no step, and always has 100 %, also of a training that was stopped.
+        """Whether the last post came after all steps. It has no step, and it always has 100 %, even if the training was stopped.
 
-        Its figures show it: steps per second and seconds where the attempt began at step 0, else the epoch, compared with an earlier post.
+        If the attempt began at step 0, the steps per second and the seconds show it. Otherwise the epoch shows it, compared with an earlier
+        post.
         """
         if not self._total:
             return False
@@ -216,16 +218,16 @@ def _figures(metrics: object) -> dict[str, float]:
 
 
 def _whole(value: float | None, *, cut: bool = False) -> int | None:
-    """The figure as a count, if it is one. With `cut` without its decimals."""
+    """The figure as a whole number; None if it is not one. With `cut`, decimals are dropped."""
     if value is None or not 0 <= value <= LARGEST_INT or (value != int(value) and not cut):
         return None
     return int(value)
 
 
 def status_variables(environ: Mapping[str, str], *, url: str, token: str, folder: Path) -> dict[str, str]:
-    """What a program needs to post its status to `url`. Empty if the user has set any of these variables.
+    """The variables that a program needs to post its status to `url`. Empty if the user has set any of them.
 
-    The token is written to a file in `folder`. Raises OSError if that is impossible.
+    Writes the token to a file in `folder`. Raises OSError if that fails.
     """
     if any(name in environ for name in STATUS_VARIABLES):
         return {}
@@ -238,7 +240,7 @@ def status_variables(environ: Mapping[str, str], *, url: str, token: str, folder
 
 
 def _without_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """Exempts the loopback interface from the user's proxy."""
+    """The variables that exempt the loopback interface from the user's proxy."""
     if not any(environ.get(name) for name in PROXIES):
         return {}
     names = [name for name in ("no_proxy", "NO_PROXY") if environ.get(name)] or ["NO_PROXY"]

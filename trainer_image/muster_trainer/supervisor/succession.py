@@ -1,4 +1,4 @@
-"""Between two attempts: the processes of one have ended, and the replica waits for the world of the next."""
+"""The time between two attempts. The processes of one have ended, and the replica waits for the world of the next."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from muster_trainer.supervisor.processes import oom_kills
 from muster_trainer.supervisor.reporting import Reporter
 from muster_trainer.supervisor.signals import SignalInbox
 
-SILENCE = 300.0  # seconds without a reply after which the replica ends: the operator may be restarted or replaced
-FIRST_REPLY = 10.0  # seconds for the first reply, without which there may be no operator that restarts in place
+SILENCE = 300.0  # seconds without a reply after which the replica ends; long, because the operator may be restarted or replaced
+FIRST_REPLY = 10.0  # seconds for the first reply; without one, there may be no operator that restarts in place
 TURN = 1.0
 
 _FINAL = frozenset({ExitCode.COMPLETED, ExitCode.BAD_CONFIGURATION})
@@ -25,7 +25,8 @@ _STOPPED = frozenset({ExitCode.COMPLETED, ExitCode.PREEMPTED, ExitCode.PREEMPTED
 
 
 class Succession:
-    """`words` and `report` are the last ones of the attempt that has ended. `standby`: there was no attempt yet."""
+    """The wait for the next attempt. `words` and `report` are the last ones of the attempt that has ended. `standby` is True if there was
+    no attempt yet."""
 
     def __init__(self, reporter: Reporter, inbox: SignalInbox, words: LastWords, report: Report, *, standby: bool = False) -> None:
         self._reporter = reporter
@@ -39,8 +40,8 @@ class Succession:
     def words(self) -> LastWords:
         """The last words of the replica if it ends now.
 
-        In an attempt that it waits for it has done nothing. Where its processes were ended for a later attempt, they have completed
-        nothing, but what they saved is saved.
+        If it waits for a later attempt, the words are about that attempt, in which it has done nothing. If its processes were ended for a
+        later attempt, they have not completed the job, but their commits are valid.
         """
         if not self._superseded or self._words.code not in _STOPPED:
             return self._words
@@ -53,7 +54,7 @@ class Succession:
         return self._words
 
     def await_world(self) -> Mapping[str, str] | None:
-        """The environment of the next attempt's processes. None where there is none: the replica is to end."""
+        """Waits for the next attempt. Returns the environment of its processes, or None if the replica must end."""
         if not self._is_to_wait():
             return None
         self._update_report()
@@ -74,12 +75,12 @@ class Succession:
     def _is_to_wait(self) -> bool:
         if self._inbox.stops or not self._reporter.is_active:
             return False
-        if self._words.signal == signal_name(signal.SIGKILL) and oom_kills():  # the kubelet reports that the container ran out of memory
+        if self._words.signal == signal_name(signal.SIGKILL) and oom_kills():  # ends, so that the kubelet reports OOMKilled
             return False
         return self._superseded or self._words.code not in _FINAL
 
     def _may_continue(self, began: float) -> bool:
-        """Whether a next attempt may still come."""
+        """Whether a next attempt is still possible."""
         reply, replied, now = self._reporter.reply, self._reporter.replied, time.monotonic()
         if self._inbox.stops or (reply is not None and reply.end):
             return False
@@ -88,7 +89,7 @@ class Succession:
         return reply is not None and now < replied + SILENCE
 
     def _update_report(self) -> None:
-        """Reports that no process of an older attempt is left, and how the one before ended unless it was ended by request."""
+        """Reports that no process of an older attempt runs, and the end of the previous attempt unless it was requested."""
         words = None if self._superseded and self._words.code in _STOPPED else self._words
         report = self._report
         if self._attempt != report.attempt:

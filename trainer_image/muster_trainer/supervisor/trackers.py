@@ -1,7 +1,8 @@
-"""The variables by which experiment trackers keep one run for a job over its restarts. For the user's own programs.
+"""Variables for the user's own programs, by which experiment trackers use one run for all attempts of a job.
 
-What the user has set stays. MLflow chooses the id of a run itself. So Muster has MLflow tag the run with the job, and in later attempts
-looks for the run with that tag on the tracking server. That costs two short requests, and a failure is only a line in the log.
+Variables that the user has set do not change. MLflow chooses the id of a run itself. So Muster sets a variable that makes MLflow tag the
+run with the job. In later attempts it looks up the run with that tag on the tracking server. The look-up is two short requests. If it
+fails, the log has a line.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from muster_contract.environment import (
 )
 
 UID_TAG, RANK_TAG = "muster.dev/job-uid", "muster.dev/rank"
-SECONDS = 5.0  # for the whole search
+SECONDS = 5.0  # the time limit for the look-up
 _MOST_BYTES = 4 << 20
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_REASON = 200
 
 
 def tracker_variables(replica: ReplicaEnvironment, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the process with this rank, less those that the user has set. `environ` is the environment of the process.
+    """The variables of the process with this rank, without those that the user has set. `environ` is the environment of the process.
 
-    The run of the job is that of rank 0. Every other process has names of its own, in case it logs too.
+    Rank 0 writes to the job's run. Every other process has its own names, in case it logs too.
     """
     name = replica.job.rpartition("/")[2]
     ranked = replica.first_rank is not None
@@ -52,10 +53,10 @@ def tracker_variables(replica: ReplicaEnvironment, rank: int, environ: Mapping[s
 
 
 def mlflow_run(replica: ReplicaEnvironment, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """The variable with the run that an earlier attempt of the job has made on the tracking server; empty if there is none."""
+    """The variable with the run that an earlier attempt of the job has created on the tracking server. Empty if there is none."""
     address = environ.get("MLFLOW_TRACKING_URI", "")
-    is_asked = replica.attempt > 0 and replica.first_rank == 0 and address.startswith(("http://", "https://"))
-    if not is_asked or MLFLOW_RUN_ID in environ or MLFLOW_RUN_CONTEXT in environ or not _ID.fullmatch(replica.job_uid):
+    looks_up = replica.attempt > 0 and replica.first_rank == 0 and address.startswith(("http://", "https://"))
+    if not looks_up or MLFLOW_RUN_ID in environ or MLFLOW_RUN_CONTEXT in environ or not _ID.fullmatch(replica.job_uid):
         return {}
     runs: list[str] = []
     problems: list[str] = []
@@ -79,7 +80,7 @@ def mlflow_run(replica: ReplicaEnvironment, environ: Mapping[str, str], say: Cal
 
 
 def _runs(address: str, environ: Mapping[str, str], uid: str) -> list[str]:
-    """The ids of the runs that rank 0 of the job has made, the oldest first.
+    """The ids of the runs that rank 0 of the job has created, oldest first.
 
     Source: `experiments/search` and `runs/search` in the MLflow REST API.
     """
@@ -95,7 +96,7 @@ def _runs(address: str, environ: Mapping[str, str], uid: str) -> list[str]:
 
 
 def _post(url: str, environ: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises OSError, HTTPException or ValueError."""
+    """Posts a request and returns the answer. Raises OSError, HTTPException or ValueError."""
     headers = {"Content-Type": "application/json"}
     if token := environ.get("MLFLOW_TRACKING_TOKEN"):
         headers["Authorization"] = f"Bearer {token}"
@@ -111,7 +112,7 @@ def _post(url: str, environ: Mapping[str, str], content: Mapping[str, Any]) -> d
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """The credentials go to no other host."""
+    """Does not follow redirects, because another host must not get the credentials."""
 
     def redirect_request(self, *_: object) -> None:
         return None

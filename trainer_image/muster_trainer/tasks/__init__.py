@@ -1,1 +1,1 @@
-"""What is trained: bundled tasks and a user's own module, behind one contract (see `module`)."""
+"""Tasks: what a job trains. Bundled tasks and modules of users have the same interface (see `module`)."""

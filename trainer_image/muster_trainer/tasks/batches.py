@@ -1,4 +1,4 @@
-"""Samples of a map-style data set as one stacked batch."""
+"""Stacks samples of a map-style data set to a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from muster_trainer.tasks.module import Task, describe
 
 
 def read_batch(task: Task, data: DataSet, indices: np.ndarray) -> tuple[Any, ...]:
-    """(inputs, targets) of the samples `indices`, or (inputs, targets, weights): each an array (or nest of arrays) with n rows."""
+    """The batch of the samples `indices`: (inputs, targets) or (inputs, targets, weights). Each is an array, or nested arrays, with n rows.
+
+    Raises UserError if the data set fails.
+    """
     try:
         if hasattr(data, "batch"):
             batch = tuple(data.batch(indices))
@@ -29,7 +32,8 @@ def read_batch(task: Task, data: DataSet, indices: np.ndarray) -> tuple[Any, ...
 
 
 def stack(samples: Any) -> Any:
-    """Stacks n nests (dict, list, tuple) of arrays or numbers, which have the same structure, into one nest of arrays with n rows."""
+    """Stacks n samples to a batch with n rows. A sample is an array or a number, or a dict, list or tuple of these. All samples must have
+    the same structure."""
     first = samples[0]
     if isinstance(first, dict):
         return {name: stack([sample[name] for sample in samples]) for name in first}

@@ -11,7 +11,7 @@ from muster_contract.errors import BadConfiguration
 
 
 class Config(Mapping[str, Any]):
-    """A job's `config` with the defaults filled in: `config.learningRate`, `config["learningRate"]`, `config.get(...)`."""
+    """A job's `config` with its defaults. Read it as `config.learningRate`, `config["learningRate"]` or `config.get(...)`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
@@ -34,12 +34,12 @@ class Config(Mapping[str, Any]):
         return len(self._values)
 
     def replaced(self, **values: Any) -> Config:
-        """A copy with other values for some keys."""
+        """A copy with `values` for some keys."""
         return Config(self._values | values)
 
 
 def read_config(values: Mapping[str, Any], keys: tuple[Key, ...], *, others_allowed: bool, where: str = "spec.trainer.config") -> Config:
-    """Checks `values` against `keys` and fills in defaults. Raises BadConfiguration that names the key below `where` and the remedy."""
+    """Checks `values` against `keys` and adds defaults. Raises BadConfiguration, which names the key below `where` and a remedy."""
     by_name = {key.name: key for key in keys}
     if not others_allowed:
         for name in values:

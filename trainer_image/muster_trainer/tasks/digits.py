@@ -1,7 +1,7 @@
 """The bundled task `digits`: 1,797 handwritten digits of 8x8 pixels, which scikit-learn ships.
 
-Everything that defines the task is here, free of a framework: its config, its data and its layers. `pytorch/digits.py`,
-`tensorflow/digits.py` and `jax/digits.py` build the model of it.
+This module defines the config, the data and the layers, without a framework. `pytorch/digits.py`, `tensorflow/digits.py` and
+`jax/digits.py` build the model from the layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 10
 SIDE = 8
 LARGEST_PIXEL = 16.0
 TEST_EVERY = 5
-SPLIT_SEED = 20261121  # fixed: the test set is the same for every seed, so that accuracies can be compared
+SPLIT_SEED = 20261121  # fixed, so that accuracies of different seeds are on the same test set
 
 KEYS: tuple[Key, ...] = (*COMMON_KEYS, choice("model", "mlp", "cnn"), widths("hidden", [64]))
 IDENTITY_KEYS = ("model", "hidden")
@@ -46,15 +46,17 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """The largest of each 2x2 pixels."""
+    """The maximum of each 2x2 pixels."""
 
 
 Layer = Dense | Convolution | MaxPool
 
 
 def layers(config: Config) -> tuple[Layer, ...]:
-    """The model, from an image of shape (n, 64) to logits of shape (n, 10): `hidden` are the widths of the hidden
-    layers of the mlp, and of the dense layers behind the convolutions of the cnn."""
+    """The layers of the model. Inputs are images of shape (n, 64), and outputs are logits of shape (n, 10).
+
+    `config.hidden` has the widths of the hidden layers of the mlp, or of the dense layers after the convolutions of the cnn.
+    """
     dense = tuple(Dense(units, relu=True) for units in config.hidden)
     head = (*dense, Dense(CLASSES, relu=False))
     if config.model == "mlp":
@@ -63,9 +65,9 @@ def layers(config: Config) -> tuple[Layer, ...]:
 
 
 def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
-    """The `train` or `test` part (1,437 and 360 images); both have each class in the same proportion.
+    """The `train` part (1,437 images) or the `test` part (360 images). Both have the classes in the same proportions.
 
-    A sample is (pixels, class): float32 (64,) in 0..1 and int64 ().
+    A sample is (pixels, class). Pixels are float32 from 0 to 1, shape (64,). The class is int64, shape ().
     """
     table = np.loadtxt(_source(), delimiter=",", dtype=np.int64)
     classes = table[:, -1]
@@ -76,7 +78,7 @@ def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
 
 
 def _in_test(classes: np.ndarray) -> np.ndarray:
-    """Whether each image is in the test set: every fifth image of a fixed random order, sorted by class."""
+    """Whether each image is in the test set. The test set is every fifth image, in a fixed random order that is then sorted by class."""
     shuffled = permutation(SPLIT_SEED, 0, len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     in_test = np.zeros(len(classes), dtype=bool)
@@ -85,7 +87,7 @@ def _in_test(classes: np.ndarray) -> np.ndarray:
 
 
 def _source() -> Path:
-    """The data file inside scikit-learn. Importing the package for it would cost each process some two seconds."""
+    """The data file inside scikit-learn. The package is not imported, because that would take each process about two seconds."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise BadConfiguration("task digits: its images come with scikit-learn, which is not installed; install it")

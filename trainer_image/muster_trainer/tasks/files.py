@@ -1,4 +1,4 @@
-"""`config.data` of a bundled task: samples from the user's files instead of its own."""
+"""`config.data` of a bundled task: samples from the user's files instead of the bundled ones."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _FILES = "a file name, a pattern such as data/train-*, or a list of these"
 _KEYS = (
     choice("format", *FORMATS),
     Key("train", None, _FILES, _names),
-    Key("test", None, _FILES, _names),  # without it nothing is evaluated
+    Key("test", None, _FILES, _names),  # without it there is no evaluation
     Key("inputs", None, "a name, or a list of names of columns", _names),
     Key("targets", None, "a name, or a list of names of columns", _names),
 )
 
 
 def dataset_in_files(own: Callable[[Config, str], Any]) -> Callable[[Config, str], Any]:
-    """The function `dataset` of a task with samples from files. They have the types and shapes of its `own` samples."""
+    """A function that replaces the `dataset` function of a task and reads samples from the files of `config.data`.
+
+    The samples must have the types and shapes of those of `own`, the task's function.
+    """
 
     def dataset(config: Config, split: str) -> Any:
         settings = read_config(config.data, _KEYS, others_allowed=False, where=WHERE)

@@ -1,7 +1,7 @@
 """The bundled task `gpt`: a small language model over characters, on the English text that scikit-learn ships.
 
-The text is that of its data set descriptions, some 45,000 characters; a sample is `context` characters with the ones that
-follow each. Everything here is free of a framework; `pytorch/gpt.py` and `tensorflow/gpt.py` build the model.
+The text is the descriptions of scikit-learn's data sets, about 45,000 characters. A sample is `context` characters, and the next
+character after each. This module needs no framework. `pytorch/gpt.py` and `tensorflow/gpt.py` build the model.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def check(config: Config) -> None:
 
 
 def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
-    """The `train` or `test` part: consecutive windows of the text. Every tenth window is for the test.
+    """The `train` or `test` part: consecutive windows of the text. Every tenth window is in the test part.
 
-    A sample is (characters, the characters after each): both int64 (context,).
+    A sample is (characters, next characters): both int64, shape (context,).
     """
     text = np.frombuffer(_text().encode("ascii", "replace"), dtype=np.uint8).astype(np.int64)
     context = config["context"]

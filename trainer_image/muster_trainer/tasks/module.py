@@ -1,40 +1,45 @@
 """Loads the task of a job: a bundled task, or a module of the user.
 
-`module: my_package.model` names a Python module on the path (the working directory and the job's code are on it). It
-has these functions, the same for all frameworks:
+`module: my_package.model` names a Python module on the Python path, which includes the working directory and the job's
+code. The module has these functions, which are the same for all frameworks:
 
-    build_model(config)               torch.nn.Module, or keras.Model; called as model(inputs). JAX: an object with
-                                      init(key, inputs), which gives the parameters (a nest of arrays), and
-                                      apply(parameters, inputs), such as a flax.linen.Module. If apply has a parameter
-                                      `key`, it gets a key for random numbers in training, and None in an evaluation
-    dataset(config, split)            a map-style data set for split "train" or "test": __len__, and __getitem__(i) that
-                                      gives (inputs, targets), each an array or a dict, list or tuple of arrays.
-                                      Optional: batch(indices) that gives the pair for many samples at once, stacked.
-                                      With (inputs, targets, weight) each sample's loss is multiplied by its weight, and
-                                      the sum still divided by the number of samples (Keras' sum_over_batch_size).
-                                      May give None for "test"; `dataset(config)` alone means there is no test set.
-    loss(outputs, batch)              a loss per sample, shape (n,); a scalar is taken as the mean of the batch (not in
-                                      JAX, which compiles for shares of one size and fills them up).
-                                      `batch` is (inputs, targets), as tensors on the device, and the weights where
-                                      the data set gives some: Muster multiplies by them, the loss must not.
-                                      Keras: what layers add (regularisers, add_loss) is added once, whatever the world
-    optimizer(model, config)          optional: a torch.optim.Optimizer, a keras Optimizer or an
-                                      optax.GradientTransformation; without it the config's keys optimizer,
-                                      learningRate, momentum and weightDecay make one. `config.learningRate` is scaled
-                                      already as batch.learningRateScaling says
-    schedule(step, config)            optional: the share of the learning rate that a step (from 0) is done with, such as
-                                      0.1 ** (step // 1000); a function of the step, so that a resumed run has the same
-    metrics(outputs, batch)           optional: {name: value per sample, or their mean}, averaged over the test set
-    tensor_parallel_plan(model)       PyTorch, for tensor parallelism: {layer name or pattern: how it is cut up}, as
-                                      Colwise, Rowwise, ColwiseGathered or a torch ParallelStyle
+    build_model(config)               Returns a torch.nn.Module or a keras.Model, which is called as model(inputs).
+                                      JAX: an object with init(key, inputs), which returns the parameters (nested arrays),
+                                      and apply(parameters, inputs), such as a flax.linen.Module. If apply has a parameter
+                                      `key`, it gets a key for random numbers in training, and None in an evaluation.
+    dataset(config, split)            Returns a map-style data set for the split "train" or "test", with __len__ and
+                                      __getitem__(i). A sample is (inputs, targets), each an array, or a dict, list or
+                                      tuple of arrays. Optional: batch(indices) returns several samples, stacked.
+                                      A sample may also be (inputs, targets, weight). Its loss is multiplied by the
+                                      weight, and the sum is divided by the number of samples (Keras'
+                                      sum_over_batch_size). If there is no test set, it returns None for "test", or has
+                                      no parameter `split`.
+    loss(outputs, batch)              Returns the loss of each sample, shape (n,), or the mean of the batch, shape ().
+                                      JAX accepts only the shape (n,), because it compiles for shares of one size, which
+                                      may be padded. `batch` is (inputs, targets) as tensors on the device, and the
+                                      weights if the data set has some. Do not multiply by the weights, because Muster
+                                      does. Losses that Keras layers add (regularisers, add_loss) are added once,
+                                      whatever the size of the world.
+    optimizer(model, config)          Optional. Returns a torch.optim.Optimizer, a keras Optimizer or an
+                                      optax.GradientTransformation. The default is made from the keys optimizer,
+                                      learningRate, momentum and weightDecay of the config. `config.learningRate` is
+                                      already scaled by batch.learningRateScaling.
+    schedule(step, config)            Optional. Returns the factor of the learning rate at a step (from 0), such as
+                                      0.1 ** (step // 1000). It depends on the step only, so that a resumed run has the
+                                      same rates.
+    metrics(outputs, batch)           Optional. Returns {name: a value per sample, or their mean}. Muster averages over
+                                      the test set.
+    tensor_parallel_plan(model)       For tensor parallelism in PyTorch. Returns {name or pattern of layers: their cut}.
+                                      A cut is Colwise, Rowwise, ColwiseGathered or a ParallelStyle of torch.
 
-    SURVIVES = True                   optional, PyTorch with DDP: the process may go on after the loss of a peer, in a new process
-                                      group. So the module holds no group of its own, and all state is in model and optimizer
+    SURVIVES = True                   Optional, for PyTorch with DDP. Allows that the process continues after the loss of
+                                      a peer, in a new process group. The module must then have no process group of its
+                                      own, and all state must be in the model and the optimizer.
 
-The Pipeline strategy needs a torch.nn.Sequential of build_model, each of whose layers takes and gives one tensor.
-`config` is the job's: `config.learningRate` or `config["learningRate"]`; keys of your own are passed on as they are.
-Samples are chosen by Muster, a pure function of (seed, step); random numbers are seeded in each step.
-A bundled task is a module too, with its config typed.
+The Pipeline strategy needs a torch.nn.Sequential from build_model. Each layer must take one tensor and return one tensor.
+`config` is the job's config, read as `config.learningRate` or `config["learningRate"]`. Your own keys are passed on unchanged.
+Muster chooses the samples as a pure function of (seed, step), and seeds random numbers in each step.
+A bundled task is also a module, but with a typed config.
 """
 
 from __future__ import annotations
@@ -67,8 +72,8 @@ BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender, "skewed": s
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained. `test` is None if there is no test set. `optimizer` is None if the config chooses it. `identity` has the
-    settings that a checkpoint must share with the job, by the job's field names."""
+    """A task. `test` is None if there is no test set. `optimizer` is None if the config chooses it. `identity` has the settings
+    that a checkpoint must share with the job, by the names of the job's fields."""
 
     title: str
     config: Config
@@ -82,7 +87,7 @@ class Task:
     tensor_parallel_plan: Callable[[Any], Mapping[str, Any]] | None = None
     schedule: Callable[[int, Config], float] | None = None
     survives: bool = False
-    """Whether its process may go on in another world."""
+    """Whether a process may continue in another world after the loss of a peer."""
 
     def scheduled(self, step: int) -> float:
         """The factor of the learning rate at `step` (from 0), by the task's schedule. Raises UserError."""
@@ -90,20 +95,22 @@ class Task:
             return 1.0
         share = self.schedule(step, self.config)
         if not isinstance(share, numbers.Real) or not 0 <= share < math.inf:
-            raise UserError(f"{self.title}: schedule must give a share of the learning rate, 0 or more; for step {step} it gave {share!r}")
+            raise UserError(
+                f"{self.title}: schedule must return a factor of the learning rate, 0 or more; for step {step} it returned {share!r}"
+            )
         return float(share)
 
     def weights_for(self, values: Any, batch: Any) -> Any:
-        """The weights of the samples of `batch`, of shape (n,). The losses `values` are multiplied by them. Raises UserError."""
+        """The weights of the samples of `batch`, shape (n,), for multiplication with the losses `values`. Raises UserError."""
         if len(getattr(values, "shape", ())) != 1:
-            raise UserError(f"{self.title}: the data set gives weights of samples, so loss must give a value per sample, shape (n,)")
+            raise UserError(f"{self.title}: the data set has weights of samples, so loss must return a value per sample, shape (n,)")
         if values.shape != batch[2].shape:
             raise UserError(f"{self.title}: the weight of a sample must be one number; a batch of {values.shape} has {batch[2].shape}")
         return batch[2]
 
 
 def load_task(spec: TrainerSpec) -> Task:
-    """The task or module of a job. Raises BadConfiguration or UserError that names module and function."""
+    """The task or module of a job. Raises BadConfiguration or UserError, which name the module and the function."""
     if spec.task is not None:
         if spec.task not in BUNDLED:
             raise BadConfiguration(
@@ -128,7 +135,7 @@ def load_task(spec: TrainerSpec) -> Task:
 def _import(name: str) -> ModuleType:
     parent = name.partition(".")[0]
     if not all(part.isidentifier() for part in name.split(".")):
-        raise BadConfiguration(f"spec.trainer.module: {name!r} is no module name; write it as in an import: package.module")
+        raise BadConfiguration(f"spec.trainer.module: {name!r} is not a module name; write it as in an import: package.module")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -153,7 +160,7 @@ def _task(
     dataset: Callable[..., Any] | None = None,
     survives: bool = False,
 ) -> Task:
-    """`dataset` replaces the function of the module."""
+    """The task of a module. `dataset` replaces the function of the module, if it is not None."""
     take = partial(_function, module, title)
     build_model, dataset, loss = take("build_model", 1), dataset or take("dataset", 2, 1), take("loss", 2)
     train = _dataset(title, cache, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
@@ -210,16 +217,16 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # a built-in without a signature
+    except ValueError:  # a built-in function without a signature
         return True
     return True
 
 
 def _dataset(title: str, cache: Path | None, data: Any) -> DataSet:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise BadConfiguration(f"{title}: dataset must give an object with __len__ and __getitem__; it gave {type(data).__name__}")
+        raise BadConfiguration(f"{title}: dataset must return an object with __len__ and __getitem__; it returned {type(data).__name__}")
     if len(data) < 1:
-        raise BadConfiguration(f"{title}: dataset gave no samples")
+        raise BadConfiguration(f"{title}: dataset returned no samples")
     return data if cache is None else cached(data, cache, title=title)
 
 

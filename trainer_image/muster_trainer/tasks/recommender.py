@@ -1,6 +1,6 @@
-"""The bundled task `recommender`: which user likes which item, from synthetic tastes, with an embedding for each user and item.
+"""The bundled task `recommender`: predicts which items a user likes. Tastes are synthetic, and each user and item has an embedding.
 
-Most parameters are in the embeddings, which is what parameter servers are for. Everything here is free of a framework;
+Most parameters are in the embeddings. Parameter servers are meant for such models. This module needs no framework.
 `pytorch/recommender.py` and `tensorflow/recommender.py` build the model.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 from muster_contract.config import COMMON_KEYS, Key, whole
 from muster_trainer.data import ArrayDataSet
 
-TASTES = 4  # true dimensions of users and items
-NOISE = 0.05  # share of opinions that are turned round
-FIRST_SCALE = 0.3  # of the embeddings' first numbers: products begin near zero, yet not so near that nothing moves
-DATA_SEED = 20261121  # fixed: the data are the same for every seed of the training
+TASTES = 4  # dimensions of the true tastes of users and items
+NOISE = 0.05  # the share of opinions that are inverted
+FIRST_SCALE = 0.3  # of the initial embeddings: products are small at first, but large enough for gradients
+DATA_SEED = 20261121  # fixed, so that the data are the same for every seed of the training
 TEST_EVERY = 10
 
 KEYS: tuple[Key, ...] = (
@@ -31,11 +31,11 @@ IDENTITY_KEYS = ("users", "items", "opinions", "embedding")
 
 
 def dataset(config: Mapping[str, Any], split: str) -> ArrayDataSet:
-    """The `train` or `test` part; each tenth opinion is for the test. A user likes an item whose tastes point the same way.
+    """The `train` or `test` part. Every tenth opinion is in the test part. A user likes an item if their tastes have the same direction.
 
-    A sample is ((user, item), liked): int64 (2,), and float32 () with 1.0 for liked and 0.0 for not.
+    A sample is ((user, item), liked). The pair is int64, shape (2,). `liked` is float32, shape (), and 1.0 or 0.0.
     """
-    random = np.random.RandomState(DATA_SEED)  # its stream is fixed for ever (NEP 19)
+    random = np.random.RandomState(DATA_SEED)  # its stream is the same in all versions of numpy (NEP 19)
     users, items = random.randn(config["users"], TASTES), random.randn(config["items"], TASTES)
     pairs = np.stack([random.randint(0, len(side), config["opinions"]) for side in (users, items)], axis=1).astype(np.int64)
     likes = (users[pairs[:, 0]] * items[pairs[:, 1]]).sum(axis=1) > 0

@@ -1,7 +1,7 @@
-"""The bundled task `skewed`: the digits again, by a deep chain of dense layers of which a few do nearly all the work.
+"""The bundled task `skewed`: the data of `digits`, with many dense layers, of which a few need most of the time.
 
-With the default widths the first three of twelve layers have nine tenths of the multiplications: a pipeline that gives each stage
-the same number of layers waits for its first. The models are those of `digits` with these widths.
+With the default widths, the first three of twelve layers have nine tenths of the multiplications. If a pipeline gives each stage the
+same number of layers, the other stages wait for the first. The models are those of `digits` with these widths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["IDENTITY_KEYS", "KEYS", "dataset"]
 
 KEYS: tuple[Key, ...] = (
     *COMMON_KEYS,
-    choice("optimizer", "Adam", "SGD", "AdamW"),  # a chain so deep hardly moves by plain SGD
+    choice("optimizer", "Adam", "SGD", "AdamW"),  # Adam, because a model this deep hardly trains with SGD
     number("learningRate", 0.001, positive=True),
     choice("model", "mlp"),
     widths("hidden", [512, 512, 256, *[64] * 8]),

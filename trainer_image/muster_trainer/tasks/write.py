@@ -1,6 +1,6 @@
 """Writes the samples of a bundled task into files: `python -m muster_trainer.tasks.write digits data --format CSV --files 4`.
 
-For trying out `config.data`, and as a pattern for writing your own.
+Use it to try `config.data`, and as an example for writing your own files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WRITERS = {
     "Parquet": ("parquet", "parquet"),
     "Arrow": ("arrow", "arrow"),
 }
-"""The module of muster_trainer.data.files that writes each format, and the ending of its files."""
+"""For each format: the module of muster_trainer.data.files that writes it, and the ending of its files."""
 
 
 def write(data: DataSet, folder: Path, split: str, *, form: str, files: int) -> list[Path]:
-    """Writes a map-style data set of (inputs, targets) to `files` files of about the same length, in its order."""
+    """Writes a map-style data set of (inputs, targets) to `files` files with about the same number of samples, in its order."""
     module, ending = WRITERS[form]
     writer = importlib.import_module(f"muster_trainer.data.files.{module}").write
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The collectives that the task `collectives` measures: between the workers of MultiWorkerMirroredStrategy, and between the devices
-of MirroredStrategy.
+"""The collectives for the task `collectives`: between the workers of MultiWorkerMirroredStrategy, and between the devices of
+MirroredStrategy.
 
 tf.distribute has all-gather and several implementations of all-reduce. It has no broadcast and no reduce-scatter.
 """
@@ -47,7 +47,7 @@ class Collectives(Library):
         return _together(self.strategy, lambda context, value: context.all_reduce(tf.distribute.ReduceOp.SUM, value, options=options))
 
     def _guarded(self, call: Any, value: Any) -> Any:
-        """The result, once it is computed. TensorFlow may return before that."""
+        """Runs a call and waits for its result, because TensorFlow may return before it is computed."""
         with peers(self.rank):
             return _awaited(self.strategy, call, value)
 
@@ -64,7 +64,7 @@ class Collectives(Library):
 
 @final
 class BetweenDevices(Library):
-    """The only process of a job of MirroredStrategy, whose `world` is its devices; see `muster_trainer.measure.collectives.Library`."""
+    """The only process of a job of MirroredStrategy. `world` counts devices; see `muster_trainer.measure.collectives.Library`."""
 
     rank = 0
 
@@ -101,16 +101,16 @@ def _all_gather(context: Any, value: tf.Tensor) -> Any:
 
 
 def _together(strategy: tf.distribute.Strategy, call: Callable[[Any, tf.Tensor], Any]) -> Any:
-    """What all replicas do together, as one graph."""
+    """Compiles a call in which all replicas of the strategy take part."""
 
     def on_each(value: tf.Tensor) -> Any:
-        return call(tf.distribute.get_replica_context(), tf.identity(value))  # which has a device, as reducing needs it
+        return call(tf.distribute.get_replica_context(), tf.identity(value))  # the copy has a device, which reducing needs
 
     return tf.function(lambda value: strategy.run(on_each, args=(value,)), autograph=False)
 
 
 def _awaited(strategy: tf.distribute.Strategy, call: Any, value: Any) -> Any:
-    """The first result of this process, once all are computed. TensorFlow may return before that."""
+    """Runs a call and waits for all results, because TensorFlow may return before they are computed. Returns the first one."""
     results = strategy.experimental_local_results(call(tf.convert_to_tensor(value)))
     for result in results:
         result[:1].numpy()

@@ -1,7 +1,7 @@
 """The private parts of TensorFlow and Keras that Muster needs, each with the reason why no public API does the job.
 
-Nothing else in Muster uses a private name of either. `tests/unit/trainer/test_compat_tensorflow.py` has a test for each function
-here. It fails with one sentence when a release changes what the function relies on.
+Only this module uses private names of TensorFlow and Keras. `tests/unit/trainer/test_compat_tensorflow.py` has a test for each
+function. It fails, with a message, if a release changes what the function needs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context  # type: ignore[attr-defined]  # the stubs leave it out
+from tensorflow.python.eager import context  # type: ignore[attr-defined]  # missing in the stubs
 
 VALUE = "VARIABLE_VALUE"
-"""The name of a variable's value in a checkpoint."""
+"""The name of the value of a variable in a checkpoint."""
 JOIN_SECONDS = 0.2
 _JOIN = tf.train.Coordinator.join
 
@@ -23,7 +23,7 @@ _JOIN = tf.train.Coordinator.join
 def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register_milliseconds: int) -> None:
     """Sets the time-outs of the coordination service. Call it before TensorFlow creates its context.
 
-    There is no public API. By default it takes minutes to notice a worker that never started.
+    There is no public API. With the defaults, it takes minutes to notice that a worker has not started.
     """
     context.context().configure_coordination_service(
         service_type="standalone",
@@ -34,15 +34,15 @@ def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register
 
 
 def has_devices() -> bool:
-    """Whether this process has initialised its devices. A public function that looks at them initialises them."""
+    """Whether this process has initialised its devices. Public functions cannot be used, because they initialise the devices."""
     current = context.context_safe()
     return current is not None and bool(current._initialized)
 
 
 def accept_summed_gradients(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Makes the optimizer take gradients that are already summed over the devices. Returns False for one that cannot.
+    """Makes the optimizer accept gradients that are already summed over the devices. Returns False if that is not possible.
 
-    There is no public API: Keras sums gradients inside its update. An optimizer that wraps another one is left alone.
+    There is no public API, because Keras sums gradients inside its update. An optimizer that wraps another one is not changed.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients") or hasattr(optimizer, "inner_optimizer"):
         return False
@@ -51,9 +51,9 @@ def accept_summed_gradients(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def checkpoint_tensors(checkpoint: tf.train.Checkpoint) -> dict[tuple[str, str], tf.Tensor]:
-    """The values that `checkpoint.write` would write, by key and slice, on the current device. Some may share a variable's memory.
+    """The values that `checkpoint.write` would write, by key and slice, on the current device. Some may share the memory of a variable.
 
-    The public ways are a write that holds up the training, and AsyncCheckpoint, which never frees its copies of the variables.
+    There are two public APIs. `write` blocks the training, and AsyncCheckpoint never frees its copies of the variables.
     """
     serialized, *_ = checkpoint._saver._gather_serialized_tensors()
     tensors: dict[tuple[str, str], tf.Tensor] = {}
@@ -67,13 +67,13 @@ def checkpoint_tensors(checkpoint: tf.train.Checkpoint) -> dict[tuple[str, str],
 
 
 def save_by(variable: keras.Variable, *, read: Callable[[], tf.Tensor], restore: Callable[[tf.Tensor], None]) -> None:
-    """Saves and restores the value of one variable by these functions. Trackable documents both hooks, but under private names."""
+    """Sets the functions that save and restore the value of one variable. Trackable documents both hooks, but their names are private."""
     variable._serialize_to_tensors = lambda: {VALUE: read()}
     variable._restore_from_tensors = lambda restored: restore(restored[VALUE])
 
 
 def all_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:
-    """The model and its layers at any depth. `Model.layers`, which is public, leaves out layers inside a layer."""
+    """The model and its layers at any depth. The public `Model.layers` leaves out layers inside other layers."""
     layers: Iterable[keras.layers.Layer] = model._flatten_layers()
     return layers
 
@@ -84,8 +84,8 @@ def join_tracing_threads_at_once() -> None:
 
 
 def join_threads(coordinator: tf.train.Coordinator, threads: Iterable[threading.Thread] | None = None, *more: Any, **options: Any) -> None:
-    """Joins the threads before TensorFlow looks at them, which it does once a second. From Python 3.13 on, a thread that is about
-    to end is still alive at the first look, which costs a second for each traced function."""
+    """Joins the threads before TensorFlow polls them, because it polls only once a second. From Python 3.13 on, a thread that is about
+    to end is still alive at the first poll. That would take a second for each traced function."""
     threads = None if threads is None else list(threads)
     for thread in threads or ():
         thread.join(JOIN_SECONDS)

@@ -1,4 +1,4 @@
-"""What one device computes within `strategy.run`: losses, gradients and metrics of its share of a batch."""
+"""The computations of one device within `strategy.run`: losses, gradients and metrics of its share of a batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from muster_trainer.tensorflow.updates import Updates
 class DeviceStep:
     """The forward and backward pass of Muster's own loop (`options.loop: Custom`).
 
-    A share is ((inputs, targets), weights) or ((inputs, targets, weights of the data set), weights). The float32 `weights` of
-    shape (n,) are 0 for samples that only fill up the share. `sparse` leaves gradients of embeddings as rows where the update can
-    take them.
+    A share is ((inputs, targets), weights) or ((inputs, targets, weights of the data set), weights). `weights` are float32, shape
+    (n,): 1 for a sample, and 0 for padding. With `sparse`, gradients of embeddings stay sparse (rows) if the update accepts that.
     """
 
     def __init__(self, task: Task, model: keras.Model, updates: Updates, *, sparse: bool) -> None:
@@ -28,7 +27,8 @@ class DeviceStep:
         self.sparse = sparse and not updates.needs_dense_gradients
 
     def gradients(self, shares: Iterable[Any], count: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
-        """The sum of the losses of all shares, and its gradients divided by `count`, the number of samples in the whole step."""
+        """The sum of the losses of all shares, and the gradients of this sum divided by `count`, the number of samples in the whole
+        step."""
         gradients: list[Any] | None = None
         total = tf.zeros(())
         for batch, weights in shares:
@@ -40,7 +40,7 @@ class DeviceStep:
         return total, gradients or []
 
     def metrics(self, share: Any) -> dict[str, tf.Tensor]:
-        """The sums of the loss and of the task's metrics over the samples that count."""
+        """The sums of the loss and of the task's metrics over the samples, without padding."""
         batch, weights = share
         outputs = in_float32(self.model(batch[0], training=False))
         values = {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}
@@ -54,22 +54,21 @@ class DeviceStep:
         return loss, tape.gradient(mean, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     def _loss(self, outputs: Any, batch: Any, weights: tf.Tensor) -> tf.Tensor:
-        """The sum of the task's losses, and the share of what the layers add to the loss (regularisers, add_loss). The shares of
-        all devices make up the whole."""
+        """The sum of the task's losses, plus this device's share of the losses that layers add (regularisers, add_loss)."""
         loss = self._weighted_sum(self._losses(in_float32(outputs), batch), weights, "loss")
         added = [tf.cast(one, tf.float32) for one in self.model.losses]
         total: tf.Tensor = loss + (tf.add_n(added) * tf.reduce_sum(weights) if added else tf.zeros(()))
         return total
 
     def _losses(self, outputs: Any, batch: Any) -> Any:
-        """The task's loss, times the weight of each sample where the data set gives one."""
+        """The task's losses, times the weights of samples if the data set has weights."""
         values = self.task.loss(outputs, batch)
         if len(batch) == 2:
             return values
         return tf.cast(values, tf.float32) * tf.cast(self.task.weights_for(values, batch), tf.float32)
 
     def _weighted_sum(self, values: Any, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """The sum over the samples that count, from a value per sample or from their mean."""
+        """The weighted sum of `values`, which are one value per sample or their mean."""
         each: tf.Tensor = tf.cast(values, tf.float32)
         if each.shape.rank == 0:
             return each * tf.reduce_sum(weights)
@@ -81,11 +80,11 @@ class DeviceStep:
 
 
 class KerasStep(DeviceStep):
-    """The model's own `train_step`, as Keras' `fit` calls it (`options.loop: Fit`). Muster takes the gradients that it hands to its
-    optimizer, and updates the variables itself.
+    """The model's own `train_step`, as Keras' `fit` calls it (`options.loop: Fit`). Muster intercepts the gradients that `train_step`
+    passes to its optimizer, and updates the variables itself.
 
-    Keras passes on as sample_weight the weights of the samples and the size of the step's batch. The loss is then the one of
-    Muster's own loop; Keras itself takes the mean of the devices' means.
+    The argument sample_weight has the weights of the samples and the batch size of the step. So the loss is the same as in Muster's
+    own loop. Keras alone would compute the mean of the means of the devices.
     """
 
     def __init__(self, task: Task, model: keras.Model, updates: Updates, *, sparse: bool) -> None:
@@ -104,7 +103,7 @@ class KerasStep(DeviceStep):
         return self._traced.loss, [tf.zeros_like(v.value) if one is None else one for one, v in zip(gradients, self.variables, strict=True)]
 
     def _compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
-        """Replaces Model.compute_loss: one device's part of the mean loss of the step."""
+        """Replaces Model.compute_loss. Returns this device's part of the mean loss of the step."""
         weights, count = sample_weight
         self._traced.loss = self._loss(y_pred, (x, *y), weights)
         return self._traced.loss / count

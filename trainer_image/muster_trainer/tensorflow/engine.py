@@ -1,4 +1,4 @@
-"""What the engines of tf.distribute have in common: all of `training.engine.Engine` but the steps."""
+"""The common part of the engines of tf.distribute: all methods of `training.engine.Engine` except for the steps."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from muster_trainer.training.engine import Part
 
 
 class KerasEngine:
-    """One process's part of a world: its model, optimizer and state under a strategy of tf.distribute.
+    """One process of a world, with its model, optimizer and state under a strategy of tf.distribute.
 
-    `join` makes the strategy once the devices are set up; it may wait for other workers.
+    `join` creates the strategy after the devices are set up. It may wait for other workers.
     """
 
     sparse_gradients = False
-    """Whether gradients of embeddings stay rows where that can be."""
+    """Whether gradients of embeddings stay sparse (rows) if possible."""
 
     def __init__(self, task: Task, spec: TrainerSpec, *, join: Callable[[TrainerSpec], Membership], io_device: str | None = None) -> None:
         self.task = task
@@ -84,14 +84,14 @@ class KerasEngine:
         self.state.load(directory)
 
     def close(self) -> None:
-        """Nothing to do: the cluster ends with its processes."""
+        """Does nothing, because the cluster ends with its processes."""
 
     def _trained_variables(self) -> Sequence[keras.Variable]:
-        """In the order of the gradients."""
+        """The trained variables, in the order of the gradients."""
         return list(self.model.trainable_variables)
 
     def _readings(self, data: Any, indices_of: Callable[[int], np.ndarray], steps: range) -> list[Reading]:
-        """A reading for each device of this worker. Reading starts with the first `take`."""
+        """A `Reading` for each device of this worker. It starts with the first `take`."""
         readings = []
         for number, device in enumerate(self.strategy.extended.worker_devices, self.rank * self.workers.local_devices):
 

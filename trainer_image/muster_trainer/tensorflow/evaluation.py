@@ -1,4 +1,4 @@
-"""The engine of the evaluator: the model alone, on one device."""
+"""The engine of the evaluator: only the model, on one device."""
 
 from __future__ import annotations
 

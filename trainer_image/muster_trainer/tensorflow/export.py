@@ -1,4 +1,4 @@
-"""The trained model as a SavedModel, which needs no code to predict, and as a Keras file."""
+"""Exports the trained model as a SavedModel, which predicts without the user's code, and as a Keras file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERAS = "model.keras"
 
 
 def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
-    """Writes the export on the CPU, from a model outside of any strategy."""
+    """Writes the export on the CPU, from a model that is not under a strategy."""
     with tf.device("/CPU:0"):
         model = task.build_model(task.config)
         model(tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, task.train, np.arange(1))[0]))
@@ -34,22 +34,22 @@ def write(task: Task, checkpoint: Path, directory: Path) -> list[str]:
 
 
 def _write_keras(model: keras.Model, path: Path) -> list[str]:
-    """Returns a notice where there is no Keras file, as for a model of a class without get_config. Its SavedModel predicts all the same."""
+    """Writes the Keras file. If Keras cannot, as for a class without get_config, returns a notice, because the SavedModel is enough."""
     try:
         model.save(path)
         keras.models.load_model(path, compile=False)
     except STORAGE_ERRORS:
         raise
-    except Exception as error:  # noqa: BLE001 (what classes of the user raise)
+    except Exception as error:  # noqa: BLE001 (the user's classes can raise anything)
         path.unlink(missing_ok=True)
-        return [f"{path.name} is left out of the export, since Keras cannot make the model again from it: {describe(error)[:300]}"]
+        return [f"{path.name} is left out of the export, because Keras cannot create the model again from it: {describe(error)[:300]}"]
     return []
 
 
 def measure(task: Task, directory: Path, data: DataSet, indices: np.ndarray) -> dict[str, dict[str, float]]:
     with tf.device("/CPU:0"):
         batch = tf.nest.map_structure(tf.convert_to_tensor, read_batch(task, data, indices))
-        served = tf.saved_model.load(str(directory / SAVED_MODEL))  # its variables go with it
+        served = tf.saved_model.load(str(directory / SAVED_MODEL))  # held in a name, because it owns the variables
         metrics = {SAVED_MODEL: _measure(task, served.serve(batch[0]), batch)}
         if (directory / KERAS).exists():
             model = keras.models.load_model(directory / KERAS, compile=False)

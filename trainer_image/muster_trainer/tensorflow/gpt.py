@@ -15,7 +15,7 @@ __all__ = ["build_model", "dataset", "loss", "metrics"]
 
 @keras.saving.register_keras_serializable("muster")
 class Places(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types; checkpoints and exports have the name
-    """Adds to each of `context` vectors one that stands for its position."""
+    """Adds a vector for the position to each of `context` vectors."""
 
     def build(self, shape: Any) -> None:
         self.places = self.add_weight(shape=shape[1:], initializer="random_normal", name="places")
@@ -25,7 +25,7 @@ class Places(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types; c
 
 
 def build_model(config: Config) -> keras.Model:
-    """Characters (n, context) to logits of the ones that follow each (n, context, 128)."""
+    """The model, from characters (n, context) to logits of the next character after each (n, context, 128)."""
     check(config)
     layers = keras.layers
     characters = keras.Input((config.context,), dtype="int64")

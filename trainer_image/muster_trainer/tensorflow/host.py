@@ -1,4 +1,4 @@
-"""What Muster asks TensorFlow about a process."""
+"""Facts about a process that runs TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def unfit() -> str:
-    """Why no process may be forked from this one; empty if one may."""
+    """The reason why no process may be forked from this one; empty if forks are safe."""
     if "tensorflow" not in sys.modules:
         return ""
     from muster_trainer.tensorflow.compat import has_devices

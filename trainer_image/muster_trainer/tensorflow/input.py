@@ -1,7 +1,7 @@
-"""Reading the samples of coming steps ahead with tf.data.
+"""Reads the samples of the next steps ahead with tf.data.
 
-Parallel readers call the data set, each for its own lane of steps, and tf.data prefetches their batches to the device. The batches
-come in the order of the steps, whichever reader is first.
+Parallel readers call the data set, each for its own lane of steps. tf.data prefetches their batches to the device, in the order of the
+steps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
 AUTOTUNE = tf.data.AUTOTUNE
-MOST_LANES = 16  # AUTOTUNE chooses up to this many
+MOST_LANES = 16  # the most that AUTOTUNE may choose
 
 Share = Callable[[int], tuple[np.ndarray, np.ndarray]]
-"""The samples to read for a step, and the weight of each in the loss: int64 and float32, both of shape (n >= 1,)."""
+"""Step -> the samples to read, and the weight of each in the loss: int64 and float32, both of shape (n,), n >= 1."""
 
 
 class Reading:
-    """The samples of one device, step by step. `share` is a pure function. `device` is where the batches go, such as
-    `/device:GPU:0`; None means the memory of the host."""
+    """The samples of one device, step by step. `share` must be a pure function. Batches go to `device`, such as `/device:GPU:0`, or to
+    the memory of the host if it is None."""
 
     def __init__(self, task: Task, data: DataSet, share: Share, *, spec: InputSpec, device: str | None = None) -> None:
         self.task, self.data, self.share, self.spec, self.device = task, data, share, spec, device
@@ -44,7 +44,7 @@ class Reading:
         self._batches = None
 
     def take(self) -> tuple[Any, tf.Tensor]:
-        """Waits for (samples, weights) of the next step. Raises the error of reading them."""
+        """Waits for the batch of the next step, and returns (samples, weights). Raises the error of reading them."""
         step, self._steps = self._steps[0], self._steps[1:]
         if workers_for(self.data, self.spec, automatic=AUTOTUNE) == 0:
             samples, weights = tf.nest.map_structure(tf.convert_to_tensor, self._read(step))
@@ -60,7 +60,7 @@ class Reading:
             raise self._failures[step] from None
 
     def dataset(self, steps: range) -> tf.data.Dataset[Any]:
-        """(samples, weights) of each of `steps`, in order. There must be at least one."""
+        """A data set with (samples, weights) of each of `steps`, in order. There must be at least one step."""
         workers = workers_for(self.data, self.spec, automatic=AUTOTUNE)
         lanes = min(MOST_LANES if workers == AUTOTUNE else max(workers, 1), len(steps))
         samples, weights = self.share(steps[0])
@@ -96,7 +96,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class StepSamples:
-    """What this process read for a step: a share for each of its devices, or `failure`; and how many seconds it waited."""
+    """The samples of this process for a step: a share for each of its devices, or `failure`. `seconds` is the time of waiting for them."""
 
     shares: list[Any]
     failure: TrainerError | None
@@ -104,7 +104,7 @@ class StepSamples:
 
     @classmethod
     def take(cls, readings: Sequence[Reading]) -> StepSamples:
-        """The next step of each reading."""
+        """Takes the next step from each of `readings`."""
         began = time.monotonic()
         try:
             return cls([reading.take() for reading in readings], None, time.monotonic() - began)
@@ -113,5 +113,5 @@ class StepSamples:
 
 
 def kind(rows: Any) -> tf.TensorSpec:
-    """The spec of an array with any number of such rows."""
+    """The spec of an array with any number of rows like those of `rows`."""
     return tf.TensorSpec([None, *np.shape(rows)[1:]], np.asarray(rows).dtype)

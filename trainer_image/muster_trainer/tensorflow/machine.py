@@ -1,4 +1,4 @@
-"""The devices of this machine, and the strategies of tf.distribute that need no other: OneDevice, Mirrored, CentralStorage."""
+"""The devices of this machine, and the strategies of tf.distribute for one machine: OneDevice, Mirrored, CentralStorage."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REDUCTIONS: Mapping[str, Callable[[], Any]] = {
     "Hierarchical": tf.distribute.HierarchicalCopyAllReduce,
     "OneDevice": tf.distribute.ReductionToOneDevice,
 }
-"""How MirroredStrategy sums gradients, by `spec.communication`."""
+"""The values of `spec.communication`, and how MirroredStrategy sums gradients for each."""
 
 
 def prepare(spec: TrainerSpec, *, deterministic: bool) -> None:
-    """Sets up logical devices, deterministic kernels, and the number of threads, which decides the order in which floats are added.
-    Call it before anything else uses TensorFlow."""
+    """Sets up logical devices, deterministic kernels, and the number of threads, because the order of additions depends on it. Call it
+    before TensorFlow is used."""
     compat.join_tracing_threads_at_once()
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)

@@ -1,4 +1,4 @@
-"""Building a Keras model: its precision, its variables and its random numbers."""
+"""Builds a Keras model: its precision, its variables and its random numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from muster_trainer.tasks.module import Task
 
 
 def build(task: Task) -> keras.Model:
-    """The task's model with all its variables. One made of layers without an input shape gets them from a first call."""
+    """The task's model with all its variables. If its layers have no input shape, a call with a sample creates the variables."""
     policy = keras.config.dtype_policy()
     if task.config.precision == "BFloat16":
-        # Layers compute in it, while variables, loss and updates stay in float32. Its range is that of float32: no loss is scaled.
+        # Layers compute in bfloat16. Variables, loss and updates stay in float32. The loss is not scaled, because the range is the same.
         keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         model = task.build_model(task.config)
     finally:
         keras.config.set_dtype_policy(policy)
     if not isinstance(model, keras.Model):
-        raise UserError(f"{task.title}: build_model must give a keras.Model; it gave {type(model).__name__}")
+        raise UserError(f"{task.title}: build_model must return a keras.Model; it returned {type(model).__name__}")
     if not model.built:
         batch = read_batch(task, task.train, np.arange(1))
         model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))
@@ -33,12 +33,12 @@ def build(task: Task) -> keras.Model:
 
 
 def in_float32(outputs: Any) -> Any:
-    """A model's outputs, with bfloat16 cast to float32 as the loss needs them."""
+    """The outputs of a model, with bfloat16 cast to float32 for the loss."""
     return tf.nest.map_structure(lambda one: tf.cast(one, tf.float32) if one.dtype == tf.bfloat16 else one, outputs)
 
 
 class RandomState:
-    """Makes all random numbers of a step a function of (seed, step, rank). Layers keep the state of their generators in variables."""
+    """Makes all random numbers of a step a function of (seed, step, rank), by setting the variables of the layers' generators."""
 
     def __init__(self, model: keras.Model, *, seed: int, rank: int) -> None:
         self._seed, self._rank = seed, rank

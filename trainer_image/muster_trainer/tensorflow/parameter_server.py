@@ -1,8 +1,8 @@
 """The chief of tf.distribute.ParameterServerStrategy. Workers and parameter servers run `server.serve`.
 
-The chief schedules batches. Workers compute gradients and update the variables, which parameter servers hold. This is asynchronous:
-each worker takes a batch as soon as it is free. The staleness of a step is the number of updates by others between the reading of
-the variables and the update.
+The chief schedules batches. Workers compute gradients and update the variables, which are on parameter servers. The training is
+asynchronous, because each worker gets a batch as soon as it is idle. The staleness of a step is the number of updates by other workers
+between the reading of the variables and the update.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from muster_trainer.training.engine import Engine, Part, PeersMemory, StepOutcom
 CONNECT_SECONDS = 120.0
 PATH_SECONDS = 60.0
 STEP_SECONDS = 15 * 60.0
-"""The longest that a batch may take, including the time in which a lost worker restarts."""
+"""The longest time of a batch, including the time in which a lost worker restarts."""
 TABLE_BYTES = 256 << 20
 BATCHES_PER_WORKER = 2
-"""How many batches a worker has at a time: one to compute, and one to continue with."""
+"""The number of batches that a worker has at a time: the one that it computes, and the next one."""
 T = TypeVar("T")
 HandOut = Callable[[], Any]
-"""Schedules a batch for the next free worker, and returns its RemoteValue."""
+"""Schedules a batch for the next idle worker, and returns its RemoteValue."""
 
 
 @final
 class ParameterServer(KerasEngine, Engine):
-    """The chief. It builds, measures and saves the model as on one device. Its step is the next batch that a worker has finished."""
+    """The chief. It builds, measures and saves the model as on one device. A step is the next batch that a worker has finished."""
 
     sparse_gradients = True
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
-        # The chief does all input and output: the folder of the checkpoint need not exist on a parameter server.
+        # The chief reads and writes all files, because the folder of the checkpoint need not exist on a parameter server.
         super().__init__(task, spec, join=connect, io_device="/job:chief/replica:0/task:0/device:CPU:0")
         self.accumulation = spec.batch.accumulation_steps
         self.every_steps = spec.checkpoint.every_steps if spec.checkpoint else None
@@ -85,8 +85,8 @@ class ParameterServer(KerasEngine, Engine):
             self.readings = self._readings(self.task.train, order.batch_indices, steps)
 
     def _tables(self) -> Any:
-        """A data set with all samples for each worker, if they are arrays of at most TABLE_BYTES. A batch is then sent as the indices
-        of its samples, and a worker that restarts gets a new data set. Otherwise None: the chief reads and sends batches."""
+        """A data set with all samples for each worker, if they are arrays of at most TABLE_BYTES. The chief then sends only the indices
+        of a batch, and a worker that restarts gets a new data set. If it is None, the chief reads and sends the samples of batches."""
         data = self.task.train
         if not hasattr(data, "batch"):
             return None
@@ -103,7 +103,7 @@ class ParameterServer(KerasEngine, Engine):
             self._hand_out(min(limit, self.memory.between.next_after(step)) if self.memory else limit)
             result, again, waited = self.handed_out.popleft()
             loss, staleness = self._fetched(result, again, step)
-        settled = not self.handed_out  # a checkpoint contains exactly the steps that were reported
+        settled = not self.handed_out  # a checkpoint must have the reported steps and no others
         outcome = StepOutcome(
             loss=float(loss),
             stop=settled and self.requested["stop"],
@@ -117,7 +117,7 @@ class ParameterServer(KerasEngine, Engine):
         return outcome
 
     def _fetched(self, result: Any, again: HandOut, step: int) -> Any:
-        """The result of a batch. If its worker was lost, another one computes it. The batch may then be used twice."""
+        """The result of a batch. If its worker was lost, another worker computes the batch again. Both may have updated the variables."""
         while True:
             try:
                 return within(STEP_SECONDS, f"step {step + 1}", result.fetch)
@@ -127,7 +127,7 @@ class ParameterServer(KerasEngine, Engine):
                 result = again()
 
     def _hand_out(self, limit: int) -> None:
-        """Keeps the workers busy with the batches before step `limit`. Lets them finish first if a checkpoint is requested."""
+        """Schedules batches before step `limit`, so that workers are busy. If a stop or a save is requested, only one batch at a time."""
         most = 1 if any(self.requested.values()) else BATCHES_PER_WORKER * self.worker_count
         while self.next_step < limit and len(self.handed_out) < most:
             self.updates.set_learning_rate(self.next_step)
@@ -136,7 +136,7 @@ class ParameterServer(KerasEngine, Engine):
             self.next_step += 1
 
     def _batch(self, step: int) -> tuple[HandOut, float]:
-        """Schedules the batch of `step`. Also returns how many seconds the chief waited for its samples."""
+        """A function that schedules the batch of `step`, and the seconds that the chief waited for the samples."""
         if self.tables is not None:
             rows = self.tables, tf.constant(self.order.batch_indices(step))
             return lambda: self.coordinator.schedule(self._turn_by_rows, args=rows), 0.0
@@ -155,12 +155,12 @@ class ParameterServer(KerasEngine, Engine):
         self._settled("restoring", partial(super().load, directory))
 
     def _settled(self, doing: str, call: Callable[[], T]) -> T:
-        """Runs `call` while no batch is handed out, because the chief itself reads and writes the variables."""
+        """Waits until workers have finished all batches. Then runs `call`, in which the chief reads or writes the variables."""
         with peers(self.rank):
             within(STEP_SECONDS, doing, self.coordinator.join)
             return within(STEP_SECONDS, doing, call)
 
-    # Workers compute the functions below.
+    # Workers run the functions below.
 
     def _take_turn(self, batch: Any, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The mean loss of a batch, and its staleness."""
@@ -183,7 +183,7 @@ class ParameterServer(KerasEngine, Engine):
         return self._take_turn(batch, tf.ones(tf.shape(indices)))
 
     def _compute(self, batch: Any, weights: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
-        """One device's part. It reads the variables after `before`."""
+        """The loss and the gradients of a batch. It reads the variables after `before` is computed."""
         parts, count = self.devices * self.pieces, tf.size(weights)
         first = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)) * self.pieces
         with tf.control_dependencies([before]):
@@ -197,7 +197,7 @@ class ParameterServer(KerasEngine, Engine):
         return self.device_step.metrics(share)
 
     def _readings(self, data: Any, indices_of: Callable[[int], np.ndarray], steps: range) -> list[Reading]:
-        """Whole batches, without a device: the chief reads them, because the readers run in its process."""
+        """Readings of whole batches, without a device, because the readers run in the process of the chief."""
 
         def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
             indices = indices_of(step)
@@ -209,7 +209,7 @@ class ParameterServer(KerasEngine, Engine):
 
 
 def connect(spec: TrainerSpec) -> Membership:
-    """The chief's strategy, once all workers and parameter servers are up. Raises PeerLost where they do not come."""
+    """Waits for all workers and parameter servers, and creates the chief's strategy. Raises PeerLost if one does not start in time."""
     task = cluster_task()
     cluster, role = task.cluster, task.role
     if role != "chief" or not cluster.get("worker") or not cluster.get("ps"):
@@ -219,7 +219,7 @@ def connect(spec: TrainerSpec) -> Membership:
     members = {f"{name} {index}": address for name in ("ps", "worker") for index, address in enumerate(cluster[name])}
     wait_for(members, START_SECONDS)
 
-    # Keras' train_step computes no gradients for parts of a variable.
+    # The train_step of Keras computes no gradients for the parts of a variable.
     partitioner = None if spec.options.loop is Loop.FIT else partitions.partitioner(len(cluster["ps"]))
 
     def make() -> tf.distribute.Strategy:
@@ -236,8 +236,8 @@ def connect(spec: TrainerSpec) -> Membership:
 
 
 def _wait_for_paths(cluster: Mapping[str, list[str]]) -> None:
-    """Waits until each worker reaches each parameter server. A worker that outlived a parameter server still sees its connection as
-    refused, and fails until gRPC retries, which takes a second or more."""
+    """Waits until each worker reaches each parameter server. After a parameter server was lost, the connection of a worker to it fails
+    until gRPC retries, which takes a second or more."""
     limit = time.monotonic() + PATH_SECONDS
     variables = []
     for server in range(len(cluster["ps"])):

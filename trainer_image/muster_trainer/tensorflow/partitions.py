@@ -1,7 +1,7 @@
-"""Large variables in parts on several parameter servers, which Keras 3 does not support.
+"""Cuts large variables into parts on several parameter servers. Keras 3 itself does not support this.
 
-tf.distribute makes a ShardedVariable where its partitioner says so. Keras reads it as one tensor and assigns to it. This module adds
-gradients and optimizer state for each part, lookups of rows, and checkpoints.
+The partitioner of tf.distribute decides which variables become a ShardedVariable. Keras can only read and assign it as one tensor. This
+module adds gradients and optimizer state for each part, lookups of rows, and checkpoints.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import tensorflow as tf
 from muster_trainer.tensorflow import compat
 
 PART_BYTES = 4 << 20
-"""The smallest part. Below it, one more server costs more than it saves."""
+"""The smallest part in bytes. For smaller parts, one more server costs more time than it saves."""
 
 
 def partitioner(servers: int) -> Any:
-    """Cuts variables of at least 2 x PART_BYTES along the first axis, into at most one part for each server."""
+    """A partitioner that cuts variables of at least 2 x PART_BYTES along the first axis, into at most one part for each server."""
     return tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=PART_BYTES, max_shards=servers)
 
 
 def trainable_parts(model: keras.Model) -> list[keras.Variable]:
-    """The trainable variables, with its parts in place of each variable that is cut."""
+    """The trainable variables. A variable that is cut is replaced by its parts."""
     variables: list[keras.Variable] = []
     for variable in model.trainable_variables:
         parts = _parts(variable)
@@ -34,8 +34,8 @@ def trainable_parts(model: keras.Model) -> list[keras.Variable]:
 
 
 def adapt(model: keras.Model) -> None:
-    """Makes embeddings fetch only the rows of a batch, where Keras fetches the whole table. Also saves the parts of a variable as one
-    variable, so that a checkpoint does not depend on the number of servers."""
+    """Makes embeddings fetch only the rows of a batch, because Keras fetches the whole table. Makes checkpoints save the parts of a
+    variable as one variable, so that they do not depend on the number of servers."""
     for layer in compat.all_layers(model):
         if type(layer) is keras.layers.Embedding:
             layer.call = partial(_look_up, layer)

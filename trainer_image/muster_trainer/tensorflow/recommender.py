@@ -14,7 +14,7 @@ __all__ = ["build_model", "dataset", "loss", "metrics"]
 
 
 def build_model(config: Config) -> keras.Model:
-    """(user, item) pairs (n, 2) to how much the one likes the other: logits (n,)."""
+    """The model, from (user, item) pairs (n, 2) to the logits that the user likes the item (n,)."""
     pairs = keras.Input((2,), dtype="int64")
     vectors, biases = [], []
     for side, rows in enumerate((config.users, config["items"])):

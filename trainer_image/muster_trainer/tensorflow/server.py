@@ -1,4 +1,4 @@
-"""Processes that only serve another one: workers and parameter servers of ParameterServer, and hosts of a TPU slice after host 0."""
+"""Processes that only serve another process: workers and parameter servers of ParameterServer, and hosts of a TPU slice except host 0."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from muster_trainer.tensorflow.world import cannot_listen, cluster_task, fingerp
 
 ENDPOINTS = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 _LOOK_SECONDS = 0.2
-_SPARE_SECONDS = 3.0  # of the grace period, for ending
+_SPARE_SECONDS = 3.0  # the end of the grace period, in which the process itself ends
 _running: list[Any] = []
-"""Keeps servers from being garbage-collected, which would end them."""
+"""References to the servers, because garbage collection would end them."""
 
 
 def start(cluster: Mapping[str, list[str]], role: str, index: int) -> None:
-    """Listens at this process's address until the process ends. Raises PeerLost if it cannot."""
+    """Starts a server at the address of this process. It serves until the process ends. Raises PeerLost if it cannot listen."""
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, True)
     options = tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
@@ -38,7 +38,7 @@ def start(cluster: Mapping[str, list[str]], role: str, index: int) -> None:
 
 
 def serve(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
-    """Serves the chief until a stop is requested. A chief that is lost may restart."""
+    """Serves the chief until a stop is requested. It goes on if the chief is lost, because the chief may restart."""
     task = cluster_task()
     start(task.cluster, task.role, task.index)
     _begin(events, stop)
@@ -48,9 +48,9 @@ def serve(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
 
 
 def serve_host(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode:
-    """Serves host 0 of a TPU slice until that ends. Only host 0 knows the result of the training."""
+    """Serves host 0 of a TPU slice until host 0 ends. Only host 0 has the result of the training."""
     addresses = hosts()
-    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)  # which then waits for this one
+    wait_for({"host 0 of the TPU slice": addresses[0]}, START_SECONDS)  # host 0 waits for this server
     start({"worker": addresses}, "worker", int(os.environ.get(NAMES["index"], "0")))
     _begin(events, stop)
     while listens(addresses[0]):
@@ -61,11 +61,11 @@ def serve_host(spec: TrainerSpec, events: Events, stop: StopRequest) -> ExitCode
 
 
 def hosts() -> list[str]:
-    """The addresses of a TPU slice's hosts; none where it has one host. Raises BadConfiguration."""
+    """The addresses of the hosts of a TPU slice. Empty if it has one host. Raises BadConfiguration."""
     addresses = [address.removeprefix("grpc://") for address in os.environ.get(ENDPOINTS, "").split(",") if address]
     for address in addresses:
         if not address.rpartition(":")[2].isdecimal():
-            raise BadConfiguration(f"{ENDPOINTS}: {address!r} is no host:port")
+            raise BadConfiguration(f"{ENDPOINTS}: {address!r} is not host:port")
     return addresses
 
 
@@ -76,8 +76,8 @@ def _begin(events: Events, stop: StopRequest) -> None:
 
 
 def _serve_on(coordinator: str, spec: TrainerSpec, events: Events) -> ExitCode:
-    """Serves after a stop request, until the coordinator ends or the grace period is almost over. Usually the whole job stops, and the
-    coordinator cannot save without its servers."""
+    """Serves after a stop request, until the coordinator ends or the grace period is almost over. It goes on because usually the whole job
+    stops, and the coordinator needs its servers to save."""
     events.phase(Activity.STOPPING)
     limit = time.monotonic() + spec.grace_seconds - _SPARE_SECONDS
     while time.monotonic() < limit and listens(coordinator):

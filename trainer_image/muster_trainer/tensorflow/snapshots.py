@@ -1,8 +1,8 @@
 """Snapshots of ParameterServer training in the memory of the chief's replica.
 
-The chief reads all variables from the parameter servers, while no batch is handed out. A second thread copies them into the memory. A
-parameter server that is lost, or the process of the chief, then costs few steps or none. The servers exchange no snapshots, so the chief's
-memory is the only copy of what they hold.
+The chief reads all variables from the parameter servers while no batch is scheduled. A second thread copies them into the memory. The loss
+of a parameter server, or of the chief's process, then costs few steps or none. The chief's memory is the only copy of the variables,
+because the servers exchange no snapshots.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ SLOTS = 2
 
 
 class ChiefMemory:
-    """See `muster_trainer.training.engine.PeersMemory`. `read` gives a copy of all variables, and `write` sets them. Before each snapshot,
-    the workers finish `in_flight` batches and get no others."""
+    """Implements `muster_trainer.training.engine.PeersMemory`.
+
+    `read` returns a copy of all variables, and `write` sets them. Before each snapshot, the workers finish their `in_flight` batches, and
+    no new ones are scheduled.
+    """
 
     copies = 1
 
@@ -56,7 +59,7 @@ class ChiefMemory:
 
     @classmethod
     def open(cls, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]) -> ChiefMemory | None:
-        """None if the job keeps none, or if there is no memory for them."""
+        """The memory of this process. None if the job has no snapshots in memory, or if the supervisor has no memory for them."""
         if spec.memory is None:
             return None
         arena = Arena.from_environment(os.environ)
@@ -134,14 +137,14 @@ class ChiefMemory:
 
 
 class Packed:
-    """Variables as one run of bytes. `size` is the bytes that they take."""
+    """Variables to be written as a block of bytes. `size` is the size of the block."""
 
     def __init__(self, table: Table) -> None:
         self._parts: list[np.ndarray] = []
         entries = []
         for (key, piece), value in table.items():
             if value.dtype == tf.string:
-                texts = list(tf.reshape(value, [-1]).numpy())  # NumPy cuts off null bytes at the end of a single text
+                texts = list(tf.reshape(value, [-1]).numpy())  # reshaped, because NumPy drops null bytes at the end of a scalar text
                 lengths = [len(text) for text in texts]
                 part = np.frombuffer(b"".join(texts), dtype=np.uint8)
             else:
@@ -153,7 +156,7 @@ class Packed:
         *self._starts, self.size = starts_of((part.nbytes for part in self._parts), after=len(self._listed))
 
     def write(self, content: memoryview) -> None:
-        """Copies them."""
+        """Writes the block to `content`."""
         content[: len(self._listed)] = self._listed
         target = np.frombuffer(content, dtype=np.uint8)
         for part, start in zip(self._parts, self._starts, strict=True):
@@ -161,7 +164,7 @@ class Packed:
 
 
 def unpack(content: memoryview) -> Table:
-    """What `Packed.write` has written. Raises BadConfiguration if it is something else."""
+    """The variables in a block of `Packed.write`. Raises BadConfiguration if it is damaged."""
     try:
         entries, length = unpack_list(content)
         *starts, end = starts_of((entry[4] for entry in entries), after=length)

@@ -1,6 +1,6 @@
-"""The state of a training as checkpoints have it: the variables of the model and of the optimizer.
+"""The state of a training in checkpoints: the variables of the model and of the optimizer.
 
-Values are read at once and written later, when the variables may have changed. The files are the same as those of
+Values are read at once and written later, because the variables may change in between. The files are the same as those of
 `tf.train.Checkpoint.write`, and `tf.train.Checkpoint.read` reads them.
 """
 
@@ -23,7 +23,7 @@ from muster_trainer.training.engine import Part
 from muster_trainer.training.tensor_table import misfit_error
 
 PREFIX = "state"
-STORAGE_ERRORS = (  # what TensorFlow makes of ENOSPC, EACCES, ENOENT, EROFS, EFBIG and EIO
+STORAGE_ERRORS = (  # the errors to which TensorFlow converts ENOSPC, EACCES, ENOENT, EROFS, EFBIG and EIO
     tf.errors.ResourceExhaustedError,
     tf.errors.PermissionDeniedError,
     tf.errors.NotFoundError,
@@ -35,11 +35,11 @@ STORAGE_ERRORS = (  # what TensorFlow makes of ENOSPC, EACCES, ENOENT, EROFS, EF
 EXACT_IN_FLOAT32 = ("float32", "bfloat16", "float16")
 
 Table = dict[tuple[str, str], tf.Tensor]
-"""Values by key and slice, as SaveV2 takes them. The slice is empty for a whole variable."""
+"""Values by key and slice, for SaveV2. The slice is empty for a whole variable."""
 
 
 class State:
-    """`io_device` reads and writes the files; None: the CPU of this process."""
+    """The variables of a training. `io_device` reads and writes the files. If it is None, the CPU of this process does."""
 
     def __init__(
         self, model: keras.Model, optimizer: keras.optimizers.Optimizer, *, workers: Workers, io_device: str | None = None
@@ -58,12 +58,14 @@ class State:
         return bool(self._differing)
 
     def size(self) -> int:
-        """Bytes of all variables."""
+        """The size of all variables in bytes."""
         return sum(bytes_of(variable) for variables in self._variables for variable in variables)
 
     def settle(self) -> None:
-        """Copies what the first device keeps beside the weights (running averages, say) to every device, since checkpoints and
-        measurements have one value of it. During training each device has its own."""
+        """Copies variables that are not weights, such as running averages, from the first device to every device.
+
+        During training each device has its own values. Checkpoints and measurements need one value.
+        """
         if not self._differing:
             return
         values = np.concatenate([np.ravel(variable.numpy()).astype(np.float32) for variable in self._differing])
@@ -81,13 +83,14 @@ class State:
             return self._copy(self._read())
 
     def restore(self, table: Table) -> None:
-        """Sets the state to what `copy` gave. TensorFlow restores from files only."""
+        """Sets the state to a result of `copy`. TensorFlow itself can only restore from files."""
         with TemporaryDirectory(prefix="muster-restore-") as folder:
             self._write(table, Path(folder))
             self.load(Path(folder))
 
     def snapshot(self, directory: Path, *, room: int) -> Part:
-        """Every worker reads, since reading mirrored variables is collective; the chief alone writes."""
+        """This worker's part of a checkpoint. Every worker reads, because reading mirrored variables is a collective. Only the chief
+        writes."""
         self.settle()
         with peers(self._workers.rank):
             table = self._read()
@@ -99,7 +102,7 @@ class State:
         return Part(copied, partial(self._write, table, directory), lambda _: [])
 
     def rescue(self, directory: Path) -> Part:
-        """Without a collective. Only for a state that is the same on all devices."""
+        """The whole state as a part, without a collective. Call it only if the state is the same on all devices."""
         return Part(False, partial(self._write, self._read(), directory), lambda _: [])
 
     def load(self, directory: Path) -> None:
@@ -112,7 +115,7 @@ class State:
             raise StorageUnavailable(f"checkpoint storage {directory}: {one_line(error)}") from error
 
     def _copy(self, table: Table) -> Table:
-        with tf.device(self._host):  # strings cannot change
+        with tf.device(self._host):  # tensors of strings need no copy, because they cannot change
             return {k: value if value.dtype == tf.string else tf.raw_ops.DeepCopy(x=value) for k, value in table.items()}
 
     def _read(self) -> Table:
@@ -120,7 +123,7 @@ class State:
             return compat.checkpoint_tensors(self._checkpoint)
 
     def _write(self, table: Table, directory: Path) -> tuple[list[str], None]:
-        """Returns the names of the files. Raises StorageUnavailable."""
+        """Writes the values. Returns the names of the files. Raises StorageUnavailable."""
         if not table:
             return [], None
         keys, pieces = zip(*table, strict=True)
@@ -134,7 +137,7 @@ class State:
 
 
 def load_model(model: keras.Model, directory: Path) -> None:
-    """Reads only the model of a checkpoint, since the layout of the optimizer's state depends on the strategy."""
+    """Reads the model from a checkpoint, but not the optimizer, because the layout of its state depends on the strategy."""
     try:
         tf.train.Checkpoint(model=model).read(str(directory / PREFIX)).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:

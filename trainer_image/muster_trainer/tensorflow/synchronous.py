@@ -26,7 +26,7 @@ from muster_trainer.training.engine import Engine, Part, StepOutcome
 
 @final
 class Synchronous(KerasEngine, Engine):
-    """One worker, for all its devices."""
+    """One worker, with all its devices."""
 
     def __init__(self, task: Task, spec: TrainerSpec, *, join: Callable[[TrainerSpec], Membership]) -> None:
         super().__init__(task, spec, join=join)
@@ -34,13 +34,13 @@ class Synchronous(KerasEngine, Engine):
         on_cpus = all("CPU" in device for device in self.strategy.extended.worker_devices)
         self.measures_passes = self.world > 1 and on_cpus
         self.skips = task.config.nanLoss == "Skip"
-        # The update is a call of its own where a step may end without one: nanLoss: Skip, or a peer that is lost.
+        # The update is a separate call if a step may end without an update, with nanLoss: Skip or after the loss of a peer.
         self.updates_apart = self.updates.takes_sums or self.skips
         has_all_state = self.updates.takes_sums and not self.state.differs_by_device
         self.rescues = has_all_state and self.measures_passes and spec.checkpoint is not None
         self._updating = False
         self._example: list[Any] = []  # the specs of a step's shares
-        # Only the last batch of an epoch has another size; relaxed shapes keep it from being traced again.
+        # Relaxed shapes avoid a second trace for the last batch of an epoch, which may have another size.
         self._train = tf.function(self._train_on_devices, reduce_retracing=True, autograph=False)
         self._update = tf.function(self._update_on_devices, autograph=False)
 
@@ -80,10 +80,10 @@ class Synchronous(KerasEngine, Engine):
         return self.state.rescue(directory) if self.rescues and not self._updating else None
 
     def _batches(self, samples: StepSamples) -> list[Any]:
-        """The samples of each device in portions, as `DeviceStep.gradients` takes them.
+        """The samples of each device in portions, for `DeviceStep.gradients`.
 
-        A worker that could not read takes part with zeros: the votes of the step tell the others. In the first step nothing is known
-        of the shapes yet, and a worker alone has nobody to tell, so that the error is raised here.
+        A worker that could not read takes part in the step with zeros, and the votes of the step report the failure to the others. In two
+        cases it raises the error here: in the first step, because the shapes are not defined yet, and in a world of one worker.
         """
         shares = samples.shares
         if not self._example or (samples.failure and self.world == 1):
@@ -104,7 +104,8 @@ class Synchronous(KerasEngine, Engine):
         return [self.workers.per_device(partial(portion, piece=piece)) for piece in range(pieces)]
 
     def _trace_for_any_length(self, batches: list[Any], count: tf.Tensor, votes: tf.Tensor) -> None:
-        """Before the first step, where an epoch ends with a shorter batch: traces once, instead of once for each length."""
+        """If an epoch ends with a shorter batch, traces the step once for any batch size. Otherwise TensorFlow would trace it for each
+        size."""
         if self._has_short_batch and self.workers.local_devices == 1:
             self._has_short_batch = False
             self._train.get_concrete_function(tf.nest.map_structure(_any_length, batches), count, votes)
@@ -112,8 +113,12 @@ class Synchronous(KerasEngine, Engine):
     # TensorFlow traces the functions below.
 
     def _train_on_devices(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
-        """The sum of the losses followed by the sums of the votes; the gradients of each device with `updates_apart`, else (); and
-        with `measures_passes` the `time.monotonic` at which all gradients of this worker were ready, else ()."""
+        """Trains on all devices. Returns three values:
+
+        - the sum of the losses, and after it the sums of the votes;
+        - the gradients of each device if `updates_apart` is True, else ();
+        - the `time.monotonic` at which all gradients of this worker were ready if `measures_passes` is True, else ().
+        """
         sums, gradients = self.strategy.run(self._pass_on_device, args=(batches, count, votes))
         ready = self._time_after(gradients) if self.measures_passes else ()
         if self.updates.takes_sums:
@@ -123,14 +128,14 @@ class Synchronous(KerasEngine, Engine):
         return self.strategy.reduce(SUM, sums, axis=None), gradients if self.updates_apart else (), ready
 
     def _pass_on_device(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Loss and votes are one tensor, because each collective of the workers takes its time."""
+        """The loss and the votes in one tensor, and the gradients. One tensor is enough for one collective, which saves time."""
         loss, gradients = self.device_step.gradients(batches, count)
         return tf.concat([loss[tf.newaxis], votes], axis=0), gradients
 
     def _time_after(self, gradients: Any) -> Any:
         local = [one for each in gradients for one in self.strategy.experimental_local_results(each)]
         with tf.control_dependencies(local):
-            return tf.numpy_function(time.monotonic, [], tf.float64)  # deterministic kernels do not allow tf.timestamp
+            return tf.numpy_function(time.monotonic, [], tf.float64)  # tf.timestamp is not allowed with deterministic kernels
 
     def _update_on_devices(self, gradients: Any) -> None:
         self.strategy.run(self.updates.apply, args=(gradients,))

@@ -1,8 +1,8 @@
 """tf.distribute.TPUStrategy on a TPU slice of Google Kubernetes Engine.
 
-Each host of the slice runs a TensorFlow server. The process of host 0 drives the chips of all hosts; the others run
-`server.serve_host`. Each call has a deadline, because `experimental_connect_to_cluster`, for one, blocks for ever without a TPU.
-This has never run on a TPU: nothing after `initialize_tpu_system` is tested.
+Each host of the slice runs a TensorFlow server. The process of host 0 controls the chips of all hosts. The other hosts run
+`server.serve_host`. Each call has a deadline, because some calls, such as `experimental_connect_to_cluster`, block for ever without a
+TPU. This module has never run on a TPU. The code after `initialize_tpu_system` is not tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INITIALIZE_SECONDS = 300.0
 
 
 def join(spec: TrainerSpec) -> Membership:
-    """Raises BadConfiguration if there is no TPU, and PeerLost if a host of the slice does not answer."""
+    """Creates the strategy. Raises BadConfiguration if there is no TPU, and PeerLost if a host of the slice does not answer."""
     hosts = server.hosts()
     if hosts:
         server.start({"worker": hosts}, "worker", 0)
@@ -42,7 +42,8 @@ def join(spec: TrainerSpec) -> Membership:
 
 
 def _resolver(*, named: bool) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """Uses KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, which TensorFlow reads itself, else TPU_NAME. `local` means the chips of this host."""
+    """Finds the TPU by KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, which TensorFlow reads itself, else by TPU_NAME. `local` means the chips of this
+    host."""
     name = os.environ.get("TPU_NAME")
     if not named and not name:
         raise BadConfiguration(

@@ -1,4 +1,4 @@
-"""From a device's gradients to the next values of the variables."""
+"""Updates the variables with the gradients of a device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from muster_trainer.training.engine import rate_share
 
 
 class Updates:
-    """The optimizer, its learning rate, and clipping and weight decay around it. Make it in the strategy's scope.
+    """The optimizer with its learning rate, clipping and weight decay. Create it in the scope of the strategy.
 
-    Keras' optimizer sums the gradients over the devices within its update. Where `takes_sums` is true, `apply` needs gradients that
-    `sum_over_devices` has summed; a lost peer then leaves the state as it was.
+    By default, Keras' optimizer sums the gradients over the devices within its update. If `takes_sums` is True, `apply` needs gradients
+    that `sum_over_devices` has summed. The loss of a peer then cannot leave a partly updated state.
     """
 
     def __init__(self, task: Task, model: keras.Model, variables: Sequence[keras.Variable], *, workers: Workers, rate: float) -> None:
@@ -35,25 +35,25 @@ class Updates:
 
     @property
     def needs_dense_gradients(self) -> bool:
-        """Clipping and decay work on whole gradients, not on the rows of an embedding that a batch names."""
+        """Whether gradients of embeddings must be whole tensors instead of rows, because clipping or decay need that."""
         return bool(self._clip_norm or self._decay)
 
     def set_learning_rate(self, step: int) -> None:
-        """Sets the rate of a step (from 0) where the task has a schedule or warms up."""
+        """Sets the rate of a step (from 0), if the task has a schedule or a warm-up."""
         if self.task.schedule or step < self.task.config.warmupSteps:
             self.optimizer.learning_rate.assign(self._full_rate * rate_share(self.task, step))
 
     def sum_over_devices(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """For one device, within `strategy.run`."""
+        """Sums the gradients over all devices. Each device calls it within `strategy.run`."""
         summed: list[tf.Tensor] = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
         return summed
 
     def apply(self, gradients: list[tf.Tensor]) -> None:
-        """For one device, within `strategy.run`."""
+        """Updates the variables with the gradients of a device. Each device calls it within `strategy.run`."""
         self._apply(zip(self._clipped_and_decayed(gradients), self.variables, strict=True))
 
     def _clipped_and_decayed(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The norm to clip by is that of the sum over all devices; each device adds its share of the weight decay."""
+        """Clips by the norm of the sum over all devices. Adds this device's share of the weight decay."""
         if self._clip_norm:
             summed = gradients if self.takes_sums else self.sum_over_devices(gradients)
             factor = self._clip_norm / tf.maximum(tf.linalg.global_norm(summed), self._clip_norm)
@@ -65,7 +65,7 @@ class Updates:
         return gradients
 
     def _rate_after_warm_up(self) -> float:
-        """The optimizer's own rate. Raises BadConfiguration where it has a schedule, and the job one too."""
+        """The optimizer's own rate. Raises BadConfiguration if both the optimizer and the job have a schedule."""
         if (self.task.schedule or self.task.config.warmupSteps) and not hasattr(self.optimizer.learning_rate, "assign"):
             given = f"{self.task.title}: schedule" if self.task.schedule else "spec.trainer.config.warmupSteps"
             raise BadConfiguration(f"{given}: {self.task.title}'s optimizer has a schedule of its own; leave one of them out")

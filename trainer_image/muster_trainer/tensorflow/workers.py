@@ -1,4 +1,4 @@
-"""The workers of a synchronous world, and what they exchange beside gradients: texts, sums and reports about their input."""
+"""The workers of a synchronous world. Besides gradients, they exchange texts, sums and reports about their input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from muster_trainer.training.agreement import of_all
 
 SUM = tf.distribute.ReduceOp.SUM
 EXCHANGE_SIZE = 1024
-"""How many float32 numbers the workers sum up at a time. TensorFlow traces each length anew, so shorter ones are padded."""
+"""The number of float32 numbers in an exchange. Fewer numbers are padded, because TensorFlow traces each length anew."""
 
 
 class Workers:
-    """All workers of a world, as one of them sees them. `devices` counts those of all workers, `local_devices` its own."""
+    """The workers of a world, for one of them. `devices` is the number of devices of all workers, and `local_devices` that of this one."""
 
     def __init__(self, membership: Membership) -> None:
         self.rank, self.world, self.strategy = membership
@@ -29,12 +29,12 @@ class Workers:
         self._sum = tf.function(self._sum_on_devices, reduce_retracing=True, autograph=False)
 
     def per_device(self, value_of: Callable[[int], Any]) -> Any:
-        """A value for each device of this worker, by the device's local number."""
+        """A distributed value with the result of `value_of` for each device of this worker, by the local number of the device."""
         numbers = iter(range(self.local_devices))
         return self.strategy.experimental_distribute_values_from_function(lambda _: value_of(next(numbers)))
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all workers of float32 values, which have the same shape on each."""
+        """The sum over all workers of float32 values. Their shape must be the same on each worker."""
         if self.world == 1:
             return values
         padded = np.zeros(max(EXCHANGE_SIZE, values.size), dtype=np.float32)
@@ -45,7 +45,7 @@ class Workers:
         return summed[: values.size].reshape(values.shape)
 
     def broadcast(self, text: str, *, source: int = 0) -> str:
-        """The text of the worker `source`, on every worker. tf.distribute has no broadcast, so the workers sum up its bytes."""
+        """The text of the worker `source`, on every worker. The workers sum its bytes, because tf.distribute has no broadcast."""
         if self.world == 1:
             return text
         content = np.frombuffer(text.encode() if self.rank == source else b"", dtype=np.uint8)
@@ -62,9 +62,9 @@ class Workers:
         return [self.broadcast(text, source=source) for source in range(self.world)]
 
     def input_report(self, samples: StepSamples) -> np.ndarray:
-        """This worker's column of the report about reading a step's samples, to be summed over the workers.
+        """This worker's part of the report about reading the samples of a step. The report is the sum over the workers.
 
-        A float32 array of shape (2, world). Row 0 has the seconds that reading took; row 1 has a 1 where it failed.
+        It is float32 of shape (2, world), with a column for each worker. Row 0 has the seconds of reading. Row 1 has a 1 if reading failed.
         """
         report = np.zeros((2, self.world), dtype=np.float32)
         report[:, self.rank] = samples.seconds, samples.failure is not None
@@ -73,7 +73,7 @@ class Workers:
     def slowest_input(self, report: np.ndarray, failure: TrainerError | None) -> float:
         """The longest time in seconds that a worker waited for its samples, from the summed report.
 
-        Where a worker failed to read, every worker raises the error of the first one that did. `failure` is this worker's.
+        If workers failed to read, every worker raises the error of the first of them. `failure` is the error of this worker, if any.
         """
         seconds, failures = report
         if failures.any():

@@ -1,4 +1,4 @@
-"""Joining the TensorFlow cluster of TF_CONFIG, and distinguishing a lost peer from a failure of the training code."""
+"""Joins the TensorFlow cluster of TF_CONFIG, and distinguishes a lost peer from a failure of the training code."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def worker_index() -> tuple[int, int]:
 
 
 def cannot_listen(error: tf.errors.OpError, address: str) -> PeerLost:
-    """The error of a server that cannot start. It can be retried: the port may be free by then."""
+    """The error of a server that cannot start. It is PeerLost, so that the job retries, because the port may be free later."""
     return PeerLost(f"cannot listen at {address}: {one_line(error)[:200]}; is the port in use by another program?")
 
 
 def fingerprint() -> Mapping[str, Any]:
-    """The fields of the `fingerprint` event: what this process computes with."""
+    """The fields of the `fingerprint` event: the software and devices of this process."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")[:1]
     return {
         "framework": "tensorflow",
@@ -93,7 +93,7 @@ class Membership(NamedTuple):
 
 
 def join(spec: TrainerSpec) -> Membership:
-    """MultiWorkerMirrored: waits for all workers. Raises PeerLost if one does not start in time or the port is in use."""
+    """Joins the world of MultiWorkerMirrored. Raises PeerLost if a worker does not start in time, or the port is in use."""
     communication = spec.communication
     if communication not in COMMUNICATION:
         choices = ", ".join(COMMUNICATION)
@@ -107,7 +107,7 @@ def join(spec: TrainerSpec) -> Membership:
         )
     options = tf.distribute.experimental.CommunicationOptions(implementation=COMMUNICATION[communication])
     if index:
-        # TensorFlow has gRPC retry a refused connection only after a second, so wait for the first worker to listen.
+        # Waits until the first worker listens, because gRPC retries a refused connection only after a second.
         wait_for({"worker 0": cluster_task().cluster["worker"][0]}, START_SECONDS)
     with peers(index):
         try:
@@ -118,7 +118,7 @@ def join(spec: TrainerSpec) -> Membership:
 
 @contextmanager
 def peers(rank: int) -> Iterator[None]:
-    """Raises PeerLost when a collective or the cluster fails."""
+    """Raises PeerLost if a collective in the block fails, or the cluster."""
     try:
         yield
     except _LOST as error:
@@ -130,7 +130,7 @@ def peers(rank: int) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message without the stack that TensorFlow puts before it and the graph nodes after it."""
+    """The message, without the stack before it and the graph nodes after it that TensorFlow adds."""
     lines = str(getattr(error, "message", error)).splitlines()
     frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
     message = [line for line in lines[frames[-1] + 1 if frames else 0 :] if not line.lstrip().startswith("[[")]

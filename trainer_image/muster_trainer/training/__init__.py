@@ -1,1 +1,1 @@
-"""The training loop and what it does between two steps: agree, save, evaluate, stop."""
+"""The training loop, and its work between two steps: agreements, saves, evaluations, stops."""

@@ -1,4 +1,4 @@
-"""What the ranks of a world exchange beside their steps: decisions of rank 0, and results of each rank."""
+"""Agreements between the ranks of a world, apart from steps: decisions of rank 0, and results of each rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from muster_contract.errors import PeerLost, TrainerError, error_of
 
 Result = TypeVar("Result")
-"""A value that JSON can hold. What other ranks receive of a tuple is a list."""
+"""A value that JSON can hold. Other ranks receive a tuple as a list."""
 
 
 class Ranks(Protocol):
@@ -19,32 +19,34 @@ class Ranks(Protocol):
     rank: int
 
     def broadcast(self, text: str) -> str:
-        """Rank 0's text, on every rank."""
+        """Returns the text of rank 0, on every rank."""
 
     def gather(self, text: str) -> list[str]:
-        """The texts of all ranks in their order, on every rank."""
+        """Returns the texts of all ranks in their order, on every rank."""
 
 
 def agree(engine: Ranks, decide: Callable[[], Result]) -> Result:
-    """What `decide` returns on rank 0, on every rank. If it fails, every rank raises its error."""
+    """Calls `decide` on rank 0, and returns its result on every rank. If it raises an error, every rank raises that error."""
     result: Result = _value(engine, engine.broadcast(_outcome(decide) if engine.rank == 0 else ""))
     return result
 
 
 def gather(engine: Ranks, work: Callable[[], Result]) -> list[Result]:
-    """The result of `work` on each rank, on every rank. If ranks fail, every rank raises the error of the first one."""
+    """Calls `work` on every rank, and returns the results of all ranks on every rank. If ranks fail, every rank raises the error of the
+    first of them."""
     return [_value(engine, text) for text in engine.gather(_outcome(work))]
 
 
 def leave(engine: Ranks) -> None:
-    """Every rank calls this before it ends. It is one more collective, whose result nobody needs: a rank that ended at once could
-    take away what another rank still reads of the collective before. A lost peer is no error here."""
+    """Waits for the other ranks in one more collective. Every rank calls it before it ends. Without it, a rank could end while another rank
+    still reads its data in the previous collective. The loss of a peer is not an error here."""
     with suppress(PeerLost):
         engine.broadcast("")
 
 
 def of_all(engine: Ranks, error: TrainerError) -> TrainerError:
-    """`error`, which every rank raises, after all ranks know it. Otherwise a rank could end with the loss of its peer instead."""
+    """Returns `error` when all ranks have it. Every rank calls it with the error that it raises next. Without it, a rank could raise
+    PeerLost because another rank has ended already."""
     leave(engine)
     return error
 

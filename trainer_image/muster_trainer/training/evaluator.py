@@ -1,6 +1,6 @@
 """The evaluator measures each commit of a training on the test set. It ends after the final commit.
 
-It only reads. The training does not wait for it, and its failure does not change the job.
+It only reads checkpoints. The training does not wait for it, and the job does not fail if it fails.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from muster_trainer.training.summaries import Summaries
 
 LOOK_SECONDS = 0.5
 FOLDER = "evaluator"
-"""Its folder among the summaries, so that TensorBoard shows its curves beside those of the training."""
+"""The folder of the evaluator among the summaries. TensorBoard then shows its curves beside those of the training."""
 
 
 @dataclass
 class Evaluator:
-    """`engine` computes on this machine alone."""
+    """The evaluator of a job. `engine` must not need other machines."""
 
     spec: TrainerSpec
     env: ReplicaEnvironment
@@ -45,7 +45,7 @@ class Evaluator:
     summaries: Summaries | None = None
 
     def run(self) -> ExitCode:
-        """Runs until the final commit is measured. After a stop request, it measures the newest commit and ends."""
+        """Runs until it has measured the final commit. After a stop request, it measures the newest commit and ends."""
         if self.task.test is None or self.spec.checkpoint is None:
             lacking = "no checkpoint storage to find commits in" if self.spec.checkpoint is None else "no test set"
             message = f"the evaluator has nothing to do: {self.task.title} has {lacking}"
@@ -65,7 +65,7 @@ class Evaluator:
                 time.sleep(LOOK_SECONDS)
 
     def _new_commits(self) -> list[Commit]:
-        """The valid commits of this job that it has not seen yet, oldest first."""
+        """The valid commits of this job that were not in an earlier result, oldest first."""
         assert self.spec.checkpoint is not None
         directory = location_of(self.spec.checkpoint.directory)
         with storage(directory):
@@ -73,7 +73,7 @@ class Evaluator:
         return [commit for commit in commits if commit.fence.created == self.env.job_created and commit.path not in self.seen]
 
     def _evaluate(self, commit: Commit) -> bool:
-        """Measures a commit. Returns whether it was the final one. Skips a commit that is damaged or was removed."""
+        """Measures a commit. Returns whether it is the final one. Skips a commit that is damaged or was removed."""
         self.seen.add(commit.path)
         try:
             manifest = read_verified(commit.path)

@@ -1,4 +1,4 @@
-"""The seconds between the saves of `spec.checkpoint.everySeconds`: fixed, or chosen from what saves and failures cost."""
+"""The seconds between the saves of `spec.checkpoint.everySeconds`. They are fixed, or chosen by the cost of saves and failures."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from muster_contract.trainer_spec import CheckpointSpec
 Policy = Literal["Auto", "Continuous"]
 
 FIRST_SECONDS = 10.0
-"""Until the first save of an attempt, while the cost of a save is unknown."""
+"""The interval until the first save of an attempt, which measures the cost of a save."""
 LONGEST_SECONDS = 3600.0
 EXPECTED_SECONDS = 6 * 3600.0
-"""Time between failures that is assumed before the job has shown its own."""
+"""The assumed time between failures of a new job."""
 
 
 def chosen_seconds(policy: Policy, *, seconds: float, blocked: float, age: float, failures: int) -> float:
-    """Seconds from the beginning of one save to the beginning of the next.
+    """The seconds from the beginning of one save to the beginning of the next.
 
-    Auto takes the interval at which the expected loss is least: sqrt(2 x cost of a save x mean time between failures), after Young (1974)
-    and Daly (2006). The mean counts one failure after `EXPECTED_SECONDS` beside the job's own, so that a young job has a figure too.
+    Auto is the interval with the least expected loss: sqrt(2 x cost of a save x mean time between failures), after Young (1974) and
+    Daly (2006). The mean includes one failure after `EXPECTED_SECONDS` besides those of the job, so that it is defined for a new job.
 
     Args:
         policy: `spec.checkpoint.everySeconds`.
-        seconds: how long the newest save took.
-        blocked: of these, how long training waited. It is the cost of a save.
+        seconds: the duration of the newest save.
+        blocked: the part of `seconds` in which training waited. It is the cost of a save.
         age: seconds since the job was created.
-        failures: restarts so far.
+        failures: the number of restarts so far.
     """
     match policy:
         case "Continuous":
@@ -41,8 +41,8 @@ def chosen_seconds(policy: Policy, *, seconds: float, blocked: float, age: float
 
 
 class SaveInterval:
-    """The interval of one attempt. `seconds` counts from the beginning of one save to the beginning of the next. None: saves do not depend
-    on time."""
+    """The interval of one attempt. `seconds` is the time from the beginning of one save to the beginning of the next. It is None if saves
+    do not depend on time."""
 
     def __init__(self, spec: CheckpointSpec, *, job_created: datetime, failures: int) -> None:
         self.policy, self._job_created, self._failures = spec.interval, job_created, failures
@@ -51,7 +51,7 @@ class SaveInterval:
             self.seconds = 0.0 if spec.interval == "Continuous" else FIRST_SECONDS
 
     def measure(self, *, seconds: float, blocked: float) -> float | None:
-        """Chooses the interval anew after a save. Returns it, or None if it is not chosen."""
+        """Chooses the interval again after a save. Returns it, or None if the interval is fixed."""
         if self.policy is None:
             return None
         age = (datetime.now(UTC) - self._job_created).total_seconds()

@@ -1,4 +1,4 @@
-"""Where training resumes. Rank 0 decides it for all ranks."""
+"""The point at which training resumes. Rank 0 decides for all ranks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from muster_trainer.training.agreement import Ranks, agree
 
 @document
 class ResumePoint:
-    """The step after which training continues, and the checkpoint that is restored. Without a checkpoint, the step is 0 unless the
-    program restores one of its own."""
+    """The step after which training continues, and the checkpoint to restore. If there is no checkpoint, the step is 0, unless the program
+    restores a checkpoint of its own."""
 
     step: int = wire_field(default=0, minimum=0)
     path: str | None = wire_field(default=None)
     committed_step: int | None = wire_field(default=None, minimum=0)
-    """Step of the newest commit, whether it verifies or not."""
+    """The step of the newest commit, even if that is damaged."""
     skipped: tuple[Skipped, ...] = wire_field(default=(), max_items=MAX_SKIPPED)
-    """Newer checkpoints that do not verify."""
+    """Newer checkpoints that are damaged."""
     reason: CommitReason | None = wire_field(default=None)
-    """Why the checkpoint was saved."""
+    """The reason for which the checkpoint was saved."""
     source: ResumeSource | None = wire_field(default=None)
     storage_error: str | None = wire_field(default=None)
-    """Why the storage cannot be used, if a snapshot in memory is used without it."""
+    """The error of the storage, if training resumes from a snapshot in memory without the storage."""
 
     @property
     def location(self) -> Location | None:
@@ -35,14 +35,14 @@ class ResumePoint:
     @property
     def warnings(self) -> list[str]:
         """A message for each checkpoint that is skipped."""
-        return [f"checkpoint {each.path} is passed over: {each.reason}" for each in self.skipped]
+        return [f"checkpoint {each.path} is skipped: {each.reason}" for each in self.skipped]
 
     def event(self) -> Resumed:
         return Resumed(step=self.step, committed_step=self.committed_step, path=self.path, skipped=self.skipped, source=self.source)
 
 
 def agree_on_resume_point(ranks: Ranks, choose: Callable[[], ResumePoint]) -> ResumePoint:
-    """What rank 0 chooses, on every rank."""
+    """Calls `choose` on rank 0, and returns the result on every rank."""
     return decode(ResumePoint, agree(ranks, lambda: encode(choose())))
 
 

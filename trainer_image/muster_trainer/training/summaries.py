@@ -1,7 +1,7 @@
-"""TensorBoard summaries, written alike for both frameworks by the `tensorboard` package's own writer.
+"""TensorBoard summaries. The writer of the `tensorboard` package writes them in the same way for all frameworks.
 
-Each attempt writes a file of its own, which begins with a session-start event at its first step: TensorBoard then drops
-what older attempts wrote from that step on, so that a redone step is shown once.
+Each attempt writes its own file, which begins with a session-start event at its first step. TensorBoard then drops values of older
+attempts from that step on, so that it shows a repeated step only once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FLUSH_SECONDS = 5
 
 
 def import_writer() -> None:
-    """Imports what writes summaries, which takes a second. Raises ImportError where `tensorboard` is missing."""
-    # tensorboard.compat imports TensorFlow where it is installed, unless this module exists.
+    """Imports the writer of summaries, which takes a second. Raises ImportError if `tensorboard` is not installed."""
+    # tensorboard.compat imports TensorFlow if it is installed, unless this module exists.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     importlib.import_module("tensorboard.summary.writer.event_file_writer")
 
@@ -47,7 +47,7 @@ class Summaries:
         self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """`scalars` at `step` (steps done)."""
+        """Writes `scalars` at `step`, the number of steps done."""
         if self._writer is None:
             return
         from tensorboard.compat.proto.event_pb2 import Event

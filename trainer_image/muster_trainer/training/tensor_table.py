@@ -1,7 +1,7 @@
-"""A table of tensors that all ranks write to a checkpoint together and read back: the checkpoints of PyTorch and JAX.
+"""A table of tensors that all ranks write to a checkpoint together, and read back. It is the format of checkpoints of PyTorch and JAX.
 
-Each rank holds boxes: whole tensors, or shards of them. One rank writes a box that several hold. The table can be read in other boxes
-than it was written in, so another strategy or world can load it.
+Each rank holds boxes, which are whole tensors or shards of them. If several ranks hold a box, one of them writes it. Readers may have other
+boxes than the writers, so another strategy or another world can load the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Box:
-    """A part of the tensor `name`: `sizes` large, with its first corner at `offsets`. `shape` is that of the tensor, and `dtype` is a name
-    of `ITEM_BYTES`."""
+    """A part of the tensor `name`. `sizes` is the shape of the part, and `offsets` is its first corner. `shape` is the shape of the whole
+    tensor, and `dtype` is a key of `ITEM_BYTES`."""
 
     name: str
     dtype: str
@@ -40,7 +40,7 @@ class Box:
 
     @property
     def key(self) -> str:
-        """The name of this box in its file: that of its tensor, if the box is the whole tensor."""
+        """The name of this box in its file. It is the name of the tensor if the box is the whole tensor."""
         return self.name if self.sizes == self.shape else f"{self.name}@{','.join(map(str, self.offsets))}"
 
     @property
@@ -53,8 +53,8 @@ def file_of(rank: int) -> str:
 
 
 def share_out(held: Sequence[Collection[Box]]) -> list[list[Box]]:
-    """The boxes that each rank writes. `held` are the boxes that each rank holds. The largest box comes first, and goes to the rank with
-    the least to write so far."""
+    """The boxes that each rank writes. `held` has the boxes that each rank holds. Each box, the largest first, goes to the rank with the
+    least to write so far."""
     holders: dict[Box, list[int]] = {}
     for rank, boxes in enumerate(held):
         for box in boxes:
@@ -69,12 +69,13 @@ def share_out(held: Sequence[Collection[Box]]) -> list[list[Box]]:
 
 
 def part(directory: Path, file: str, own: dict[Box, Value], bytes_of: Callable[[Value], memoryview], *, copied: bool) -> Part:
-    """A rank's part of a checkpoint: one file with its `own` boxes. Their values are released once they are written."""
+    """A rank's part of a checkpoint: one file with its `own` boxes. `write` removes values from `own` when they are written, to free
+    memory."""
     return Part(copied=copied, write=partial(_write, directory, file, own, bytes_of), finish=partial(_finish, directory))
 
 
 def _write(directory: Path, file: str, own: dict[Box, Value], bytes_of: Callable[[Value], memoryview]) -> tuple[list[str], list[Any]]:
-    """Returns the name of the file, and the chunks in it as JSON. Raises StorageUnavailable."""
+    """Writes the file. Returns its name, and its chunks as JSON. Raises StorageUnavailable."""
     if not own:
         return [], []
     blocks = {box.key: Block(box.dtype, box.sizes, partial(bytes_of, value)) for box, value in own.items()}
@@ -86,7 +87,7 @@ def _write(directory: Path, file: str, own: dict[Box, Value], bytes_of: Callable
 
 
 def _finish(directory: Path, chunks: list[Any]) -> list[str]:
-    """Writes the index, from the chunks of all ranks. Raises OSError."""
+    """Writes the index, with the chunks of all ranks. Raises OSError."""
     tensors: dict[str, Stored] = {}
     for name, dtype, shape, offsets, sizes, file, start in (chunk for own in chunks for chunk in own):
         before = tensors[name].chunks if name in tensors else ()
@@ -99,7 +100,7 @@ def check_names_and_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, Nu
     """Raises ValueError if the checkpoint has other tensors than the job."""
     for name in sorted(stored.keys() | shapes.keys()):
         if name not in shapes:
-            raise ValueError(f"it has {name}, which the job has not")
+            raise ValueError(f"it has {name}, which the job does not have")
         if name not in stored:
             raise ValueError(f"it has no {name}, which the job has")
         if stored[name].shape != shapes[name]:
@@ -107,7 +108,7 @@ def check_names_and_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, Nu
 
 
 def misfit_error(directory: Path, reason: str) -> BadConfiguration:
-    """The error for a checkpoint that the model cannot load."""
+    """The error for a checkpoint that does not fit the model."""
     return BadConfiguration(
         f"checkpoint {directory} does not fit the model or optimizer of this job: {reason}. "
         "Put them back as they were, or write `resume: Never` or another checkpoint.name to start over"
@@ -117,9 +118,9 @@ def misfit_error(directory: Path, reason: str) -> BadConfiguration:
 def read(
     directory: Path, wanted: Iterable[tuple[Stored, Numbers, Any]], fill: Callable[[BinaryIO, str, Chunk, Numbers, Any], object]
 ) -> None:
-    """Fills boxes of tensors. `wanted` has, for each box, its tensor, its first corner and its values as an array.
+    """Fills boxes of tensors. For each box, `wanted` has its stored tensor, its first corner, and an array for its values.
 
-    `fill(file, dtype, chunk, offsets, target)` fills an array from the part of a chunk that begins at `offsets` of the chunk. One file is
+    `fill(file, dtype, chunk, offsets, target)` fills an array with the part of a chunk that begins at `offsets` of the chunk. One file is
     open at a time. Raises StorageUnavailable.
     """
     overlaps = [
@@ -137,7 +138,7 @@ def read(
 
 
 def _overlap(chunk: Chunk, offsets: Numbers, sizes: Numbers) -> Iterator[tuple[Numbers, tuple[slice, ...]]]:
-    """Where the overlap of a chunk and a box begins in the chunk, and which part of the box it is. Nothing if they do not overlap."""
+    """The overlap of a chunk and a box: its first corner in the chunk, and its slices of the box. Nothing if they do not overlap."""
     firsts = [max(pair) for pair in zip(chunk.offsets, offsets, strict=True)]
     chunk_ends = map(sum, zip(chunk.offsets, chunk.shape, strict=True))
     box_ends = map(sum, zip(offsets, sizes, strict=True))

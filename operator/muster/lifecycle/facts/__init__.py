@@ -1,1 +1,1 @@
-"""The first stage: what is true of a job now."""
+"""The first stage: the facts about a job at this moment."""

@@ -1,7 +1,7 @@
-"""Devices that a node reports as unhealthy, in the status of the pod that has them.
+"""Devices that a node reports as unhealthy, in the status of the pod that uses them.
 
-A health that comes back within seconds restarts nothing: the status of the member says since when its devices are unhealthy, and only
-after `Policy.device_seconds` they end the attempt. If the replica itself fails meanwhile, they explain that at once.
+A device that recovers within seconds restarts nothing. The status of the member holds the time since when its devices are unhealthy. They
+end the attempt after `Policy.device_seconds`. If the replica fails before that time, the devices are the cause at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
 DEVICE_TAINT = "DeletionByDeviceTaintManager"
-"""Reason of the DisruptionTarget condition of a pod that is evicted because of a taint on one of its devices (KEP-5055)."""
+"""The reason of the DisruptionTarget condition of a pod that is evicted because of a taint on one of its devices (KEP-5055)."""
 
 
 def unhealthy_since(member: Member, view: ReplicaView, facts: Facts) -> datetime | None:
@@ -35,18 +35,18 @@ def with_unhealthy_devices(status: TrainingJobStatus, facts: Facts) -> Iterator[
 
 
 def lasts(since: datetime, facts: Facts) -> bool:
-    """Whether devices that are unhealthy since then will probably not recover."""
+    """Whether devices that are unhealthy since this time will probably not recover."""
     return facts.now >= _due(since, facts)
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """When the first unhealthy device ends the attempt, if its health does not come back."""
+    """When the first unhealthy device ends the attempt, if the device does not recover."""
     members = status.world.members if status.world else ()
     return min((_due(member.unhealthy_since, facts) for member in members if member.unhealthy_since), default=None)
 
 
 def named(view: ReplicaView) -> str:
-    """The unhealthy devices of a replica, in one phrase."""
+    """The name of the replica and its unhealthy devices, as one phrase."""
     return f"unhealthy device{'s' if len(view.unhealthy_devices) > 1 else ''} of {view.name}: {', '.join(view.unhealthy_devices)}"
 
 

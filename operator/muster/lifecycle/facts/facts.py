@@ -1,4 +1,4 @@
-"""What is true of one job at one moment: the job, its replicas, and which attempt each replica belongs to. `read` is the first stage."""
+"""The facts about one job at one moment: the job, its replicas, and the attempt of each replica. `read` is the first stage."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _BRIEF_SECONDS = 5
 
 @dataclass(frozen=True)
 class Facts:
-    """`replicas` and `standing_by` are sorted: callers give replicas in any order, and the order must not change the status."""
+    """`replicas` and `standing_by` are sorted, because callers pass replicas in any order, and the order must not change the status."""
 
     job: TrainingJob
     observed: Observed
     now: datetime
     problems: tuple[Problem, ...]
-    """What admission rejects in the spec."""
+    """The reasons for which admission rejects the spec."""
     policy: Policy
     replicas: tuple[ReplicaView, ...] = ()
-    """Each in the attempt that it belongs to."""
+    """The replicas, each with the attempt that it belongs to."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Replicas outside the world that wait for a later world to take them in."""
     left_behind: tuple[ReplicaView, ...] = ()
@@ -63,12 +63,12 @@ class Facts:
 
     @cached_property
     def pool(self) -> WorldPlan:
-        """The replicas from which worlds are made: those of the whole world, and its spares."""
+        """The replicas from which worlds are made: the whole world and its spares."""
         return self.strategy.pool(self.spec)
 
     @cached_property
     def plan(self) -> WorldPlan:
-        """The largest world that the job may have now: the one that the spec asks for, or the part of it that its queue has quota for."""
+        """The largest world that the job may have now: the one that the spec asks for, or the part of it for which the queue has quota."""
         quota, role = self.observed.quota, self.strategy.worker_role
         if self.spec.elastic is None or quota is None or quota.workers is None or quota.workers >= len(self.wanted.of(role)):
             return self.wanted
@@ -77,12 +77,12 @@ class Facts:
 
     @property
     def stamp(self) -> datetime:
-        """Now, to the millisecond, as the status holds times."""
+        """The current time in milliseconds, because the status holds times with this precision."""
         return milliseconds(self.now)
 
     @property
     def created(self) -> datetime:
-        """When the job was created. If the job does not say, when it was first seen."""
+        """When the job was created, or when Muster first saw it if the job does not state that."""
         return self.job.metadata.creation_timestamp or self.job.status.admitted_time or self.stamp
 
     @property
@@ -91,20 +91,20 @@ class Facts:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the processes of an older attempt do no harm. The bundled trainer commits nothing once a newer attempt has begun, but
+        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
         Muster does not know what a program of the user writes."""
         return self.spec.trainer.task is not None or self.spec.trainer.module is not None
 
     @property
     def replaces_at_once(self) -> bool:
-        """Whether a replica that does not answer is replaced under a new name. Old sockets must not reach the new world either, so each
-        attempt must have its own ports."""
+        """Whether Muster replaces a replica that does not answer under a new name. This requires that each attempt has ports of its own,
+        because old sockets must not reach the new world."""
         return self.is_fenced and self.spec.trainer.supervised and self.strategy.moves
 
     @property
     def brief_grace(self) -> int | None:
-        """Grace period in seconds of a program without a supervisor that has nothing left to save, so that its devices are free soon.
-        None, the pod's own grace period, under a supervisor: it ends its processes in time by itself."""
+        """The grace period, in seconds, of a program without a supervisor that has nothing left to save, so that its devices are free soon.
+        None stands for the grace period of the pod. It applies under a supervisor, because the supervisor ends its processes in time."""
         return None if self.spec.trainer.supervised else _BRIEF_SECONDS
 
     def replicas_of(self, attempt: int) -> tuple[ReplicaView, ...]:
@@ -118,27 +118,28 @@ class Facts:
         return tuple(view for view in self.replicas_of(attempt) if self.strategy.is_in_world(view.role))
 
     def reports(self, attempt: int) -> tuple[tuple[ReplicaView, Report], ...]:
-        """The newest report of each replica that trains, less those of another attempt."""
+        """The newest report of each replica that trains, without reports about another attempt."""
         reports = ((view, view.report) for view in self.trainers(attempt))
         return tuple((view, report) for view, report in reports if report is not None and report.attempt == attempt)
 
     def retry_time(self, view: ReplicaView) -> datetime:
-        """When a replica outside the world that failed is created again."""
+        """When Muster creates a failed replica outside the world again."""
         return (view.finished or view.created) + timedelta(seconds=self.policy.evaluator_seconds)
 
     def counts_steps(self, status: TrainingJobStatus) -> bool:
-        """Whether the program reports its steps. The bundled loops do; a script or command does if it ever has."""
+        """Whether the program reports its steps. The bundled loops always do. A script or command does if it has reported a step before."""
         return status.restarts.best_step > 0 or (self.spec.trainer.script is None and self.spec.trainer.command is None)
 
     def missing_members(self, status: TrainingJobStatus) -> list[Member]:
-        """Members of the world that had a pod and have none now. This proves a loss only if the observation is live."""
+        """Members of the world that had a pod and have none now. Only a live observation makes this a proof of a loss."""
         uids = {view.uid for view in self.replicas}
         members = status.world.members if status.world else ()
         expected = (member for member in members if member.uid and not member.awaited and not member.succeeded)
         return [member for member in expected if member.uid not in uids and self.strategy.is_in_world(member.role)]
 
     def attempt_ahead(self, status: TrainingJobStatus) -> int | None:
-        """The highest attempt of any replica, if the status has no record of it: the status was wiped, or restored from a backup."""
+        """The highest attempt of any replica, if the status has no record of that attempt. This happens if the status was wiped, or
+        restored from a backup."""
         highest = max((view.attempt for view in self.replicas), default=-1)
         return highest if highest > status.attempt else None
 
@@ -152,7 +153,8 @@ class Facts:
 def read(
     job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
 ) -> Facts:
-    """The facts of a job and its children. A program without a supervisor has no last words: its termination message is its own."""
+    """The facts about a job and its children. A program without a supervisor has no last words, because its termination message is its own
+    text."""
     if not job.spec.trainer.supervised:
         views = (view if view.fetch_failed else replace(view, last_words=None) for view in observed.replicas)
         observed = replace(observed, replicas=tuple(views))

@@ -1,6 +1,7 @@
 """Failure classes: the class and reason of a replica's end, and the root cause of a broken world.
 
-An exit code has its meaning only together with the supervisor's last words. Without them, 20 is the training program's own 20.
+An exit code has a meaning only together with the last words of the supervisor. Without last words, an exit code such as 20 comes from the
+training program.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _POD_REASONS = {
     "Shutdown": Reason.NODE_LOST,
     "Terminated": Reason.NODE_LOST,
 }
-"""Reasons that the kubelet and the node controller set on pods they take away. The last three come from graceful node shutdown."""
+"""Reasons that the kubelet and the node controller set on pods that they remove. The last three come from graceful node shutdown."""
 
 DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
 _EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED})
-"""Ends that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
+"""Reasons that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
-"""Of failures that are no preemption: those that explain less than others do."""
+"""Among the failures that are no preemption, the reasons that explain less than other reasons."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Cause:
 
     @property
     def precedence(self) -> tuple[int, datetime, str]:
-        """Lower explains more. A preemption comes first, then a failed device, then the earliest failure. Then comes silence, because a
-        silent replica may only be cut off from the operator. A lost peer explains nothing if anything else does."""
+        """A lower value explains more. A preemption comes first, then a failed device, then the earliest failure. Silence comes after
+        these, because a silent replica may only be cut off from the operator. A lost peer comes last."""
         if self.failure_class is FailureClass.PREEMPTION:
             return 0, self.time, self.replica
         if self.reason in DEVICE_REASONS:
@@ -78,7 +79,7 @@ def root_cause(causes: Iterable[Cause]) -> Cause | None:
 def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
     """The root cause that ends the open attempt; None while its world is whole."""
     replicas = {member.replica for member in status.world.members} if status.world else set()
-    members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster removes the others itself
+    members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster itself removes the other replicas
     causes = [_since_last_report(cause, view, facts) for view in members if (cause := cause_of_end(view, stopped=False))]
     causes += [replace(_of_device(view), time=since) for view, since in with_unhealthy_devices(status, facts)]
     causes += [_silence(view, "while its peers stand still") for view in lost_replicas(status, facts)]
@@ -87,9 +88,9 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
 
 
 def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
-    """The root cause of an attempt that has ended: the one on record, or a better one that its replicas show now.
+    """The root cause of an attempt that has ended: the one on record, or one that explains more and is visible only now.
 
-    A replica that has moved on to a later attempt still reports how it ended in this one.
+    A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
     views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
     ends = (
@@ -102,7 +103,7 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
 
 
 def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
-    """Why this replica ended or is being removed; None if that explains nothing. `stopped`: Muster has stopped its whole attempt."""
+    """Why this replica ended or is being removed. None if its end explains nothing. `stopped`: Muster has stopped its whole attempt."""
     if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
         return None
     taken_away = _taken_away(view)
@@ -114,7 +115,7 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
 
 
 def has_failed_by_itself(view: ReplicaView, *, stopped: bool) -> bool:
-    """Whether this replica has failed, and was neither taken away nor ended by Muster. `stopped`: see `cause_of_end`."""
+    """Whether this replica failed, and neither Muster nor Kubernetes ended it. `stopped`: see `cause_of_end`."""
     words = last_words(view)
     if not view.over or (words is not None and words.code == ExitCode.COMPLETED):
         return False
@@ -158,7 +159,7 @@ def _recorded(record: AttemptRecord) -> Cause:
 
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
-    """Replicas whose supervisors are silent, or that still exist long after their grace period. Their nodes do not answer."""
+    """The causes of replicas on nodes that do not answer: silent supervisors, and replicas that exist long after their grace period."""
     left = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
     views = [view for view in (*facts.trainers(attempt), *left) if not view.over]
     silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
@@ -172,22 +173,22 @@ def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
 
 
 def _silence(view: ReplicaView, context: str) -> Cause:
-    """A replica is lost from its last report on."""
+    """The cause of a silent replica. The replica counts as lost since its last report."""
     time = milliseconds(view.reported or view.created)
     message = f"{view.name} has not reported since {time:%H:%M:%S} UTC, {context}"
     return Cause(FailureClass.INFRASTRUCTURE, Reason.NODE_LOST, message, view.label, time)
 
 
 def _since_last_report(cause: Cause, view: ReplicaView, facts: Facts) -> Cause:
-    """The cause with the time of the last sign of life: Kubernetes evicts pods long after their node was lost."""
+    """The cause with the time of the last report, because Kubernetes evicts pods long after their node was lost."""
     if view.over or view.reported is None or view.reported >= cause.time or not is_silent(view, facts):
         return cause
     return replace(cause, time=milliseconds(view.reported))
 
 
 def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
-    """How a replica ended in an earlier attempt, if its last words are still about that one. Its devices were healthy then, or it would not
-    have moved on."""
+    """How a replica ended in an earlier attempt, if its last words are about that attempt. Its devices were healthy then, because otherwise
+    the replica would not have moved on."""
     words = view.report.last_words if view.report else None
     if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
         return None
@@ -195,8 +196,8 @@ def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
 
 
 def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
-    """Compares the clocks of two machines. If Muster has stopped the replica, an end that a stop causes is not the replica's own."""
-    if view.oom_killed:  # no stop causes this, and times in whole seconds would not show what came first
+    """Compares the clocks of two machines. If Muster has stopped the replica, an end that a stop causes is not a failure of the replica."""
+    if view.oom_killed:  # a stop never causes this, and times in whole seconds would not show what came first
         return True
     words = last_words(view)
     if stopped and (view.exit_code in _FROM_OUTSIDE or (words is not None and words.code in _STOPPED)):

@@ -1,4 +1,4 @@
-"""The gang of a job: the pods that its scheduler places together, and whether they wait for nodes."""
+"""The gang of a job: the pods that the scheduler places together, and whether they wait for nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.strategies.registry import strategy_of
 def size(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
     """The number of pods that are placed together or not at all: those of the smallest world that can train.
 
-    Evaluators do not count. Neither do replicas that have succeeded, because their pods do not come back.
+    Evaluators do not count. Replicas that have succeeded do not count either, because Muster does not create their pods again.
     """
     strategy = strategy_of(spec.strategy)
     members = status.world.members if status.world else ()
@@ -27,5 +27,5 @@ def is_waiting(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def sentence(status: TrainingJobStatus, facts: Facts) -> str:
-    """What the gang waits for, and whose PodGroup it is."""
+    """A phrase that says what the gang waits for, and that names its PodGroup."""
     return f"nodes for {size(facts.spec, status)} pods at once (PodGroup {facts.job.metadata.name} of {status.gang_scheduler})"

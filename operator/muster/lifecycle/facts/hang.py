@@ -1,9 +1,9 @@
-"""Decides whether a world hangs. Only reports show that. A replica that reports nothing, or that reports work, is never called hung.
+"""Decides whether a world hangs. Only reports can show a hang. A replica that reports nothing, or that reports work, never counts as hung.
 
-Each supervisor measures by its own clock how long its processes have stood still, up to its newest report. Clocks of two machines differ
-and may jump, so a caller that was away, or that gets no reports, restarts nothing.
+Each supervisor measures with its own clock how long its processes have stood still before its newest report. Clocks of two machines differ
+and may jump. So an operator that was down, or that gets no reports, restarts nothing.
 
-The stacks that supervisors report while they end the processes show which replica caused the hang.
+Supervisors report stacks while they end the processes. The stacks show which replica caused the hang.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RANKS_NAMED = 8
 _LONGEST_STACK = 1000
 
 _Stacks = list[tuple[str, Stack]]
-"""With the label of the replica."""
+"""Each stack, with the label of its replica."""
 
 
 def cause_of_hang(status: TrainingJobStatus, facts: Facts) -> Cause | None:
@@ -40,7 +40,7 @@ def cause_of_hang(status: TrainingJobStatus, facts: Facts) -> Cause | None:
 
 
 def with_blame(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:
-    """The cause of an attempt that hung, with the replica that the reported stacks blame; and the stacks themselves, shortened."""
+    """The cause of an attempt that hung, with the replica that the reported stacks blame, and the shortened stacks."""
     stacks = [(view.label, stack) for view in views if view.report for stack in view.report.stacks if stack.attempt == record.attempt]
     if cause.stall is None or not stacks:
         return cause, record.stacks
@@ -55,7 +55,7 @@ def _step(report: Report) -> int:
 
 
 def _stopped_stepping(stepping: list[tuple[ReplicaView, Report]], facts: Facts) -> Cause | None:
-    """Judged by the newest report: rank 0 may be cut off, and no other replica reports saves."""
+    """Uses the newest report of all replicas, because rank 0 may be cut off and no other replica reports saves."""
     view, newest = max(stepping, key=lambda each: (each[0].reported or facts.now, each[1].progress is not None))
     last = max(_last_moved(each, report, facts) for each, report in stepping)
     limit = _shortened(_allowed(facts.spec.recovery.hang, newest), (report for _, report in stepping), facts)
@@ -77,18 +77,18 @@ def _never_stepped(status: TrainingJobStatus, facts: Facts, *, view: ReplicaView
 
 
 def _last_moved(view: ReplicaView, report: Report, facts: Facts) -> datetime:
-    """When it last did something. A report without an idle time says that it does something now."""
+    """When the replica last did something. A report without an idle time means that the replica works at that moment."""
     return (view.reported or facts.now) - timedelta(seconds=report.idle_seconds or 0)
 
 
 def _shortened(limit: float, reports: Iterable[Report], facts: Facts) -> float:
-    """The limit in seconds. It is shorter if one of the processes is stopped."""
+    """The limit in seconds. The limit is shorter if one of the processes is stopped."""
     stopped = any(process.state is ProcessState.STOPPED for report in reports for process in report.processes)
     return min(limit, facts.policy.stopped_seconds) if stopped else limit
 
 
 def _allowed(limits: Hang, report: Report) -> int:
-    """Seconds for what it does now."""
+    """Seconds that the reported activity may take."""
     special: dict[str | None, int] = {Activity.SAVING: limits.save_seconds, Activity.EVALUATING: limits.evaluation_seconds}
     return special.get(report.phase, limits.step_seconds)
 
@@ -104,14 +104,14 @@ def _sentence(stall: Stall) -> str:
 
 
 def _blamed(stacks: _Stacks) -> _Stacks:
-    """The processes that were stopped. If there are none, those that are outside the framework while others wait in it."""
+    """The processes that were stopped. If there are none, the processes that are outside the framework while others wait in it."""
     halted = [each for each in stacks if each[1].state in _HALTED]
     busy = [each for each in stacks if not each[1].waits]
     return halted or (busy if len(busy) < len(stacks) else [])
 
 
 def _blame(blamed: _Stacks, stacks: _Stacks) -> str:
-    """One sentence; empty if the stacks blame no process."""
+    """One sentence about the blamed processes. Empty if the stacks blame no process."""
     if blamed:
         named = ", ".join(f"rank {stack.rank} ({label}) is {_activity(stack)}" for label, stack in blamed[:_RANKS_NAMED])
         return named if len(blamed) == len(stacks) else f"{named}; the others wait for it"
@@ -132,7 +132,7 @@ def _without_frames(stack: Stack) -> str:
 
 
 def _locations(stacks: _Stacks) -> str:
-    """A line for each location: first those where no rank waits, then those with few ranks."""
+    """One line for each location. Locations where no rank waits come first, then those with few ranks."""
     ranks: dict[tuple[bool, str, str], list[int]] = defaultdict(list)
     for _, stack in stacks:
         ranks[stack.waits and stack.state not in _HALTED, stack.state, _trace(stack)].append(stack.rank)
@@ -144,5 +144,5 @@ def _locations(stacks: _Stacks) -> str:
 
 
 def _trace(stack: Stack) -> str:
-    """Its frames in one line, innermost first."""
+    """The frames in one line, innermost first."""
     return " < ".join(stack.frames)[:_LONGEST_STACK] or _without_frames(stack)

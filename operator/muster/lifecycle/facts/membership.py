@@ -1,10 +1,11 @@
 """The attempt that each pod belongs to, and the replicas that stand by.
 
-A pod whose supervisor restarts in place moves on to the next attempt. It belongs to its old attempt until it has acknowledged that its
-old processes have ended. So every rule about replicas of older attempts also holds for it.
+A pod whose supervisor restarts in place moves on to the next attempt. The pod belongs to its old attempt until the supervisor acknowledges
+that the old processes have ended. So every rule about replicas of older attempts also applies to this pod.
 
-Some strategies restart only in part, and the processes of the other members go on. Such a member reports the attempt in which its
-processes started, its incarnation. `assigned` turns that into the current attempt, so that no other module needs to know.
+Some strategies restart only some roles, and the processes of the other members go on. Such a member reports the attempt in which its
+processes started, which is its incarnation. `assigned` replaces the incarnation by the current attempt, so that no other module needs to
+know.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from muster_contract.events import MAX_ATTEMPT
 from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
-"""Of a replica that stood by and that no world needs any more."""
+"""The attempt of a replica that stood by and that no world needs any more."""
 
 Views = tuple[ReplicaView, ...]
 
 
 def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> tuple[Views, Views]:
-    """The replicas, each in its attempt, and those that stand by, without those left behind. Both are in the order of `roles`.
+    """The replicas, each with its attempt, and the replicas that stand by. Both omit replicas left behind and are in the order of `roles`.
 
-    A replica's attempt is the one that its pod was created for, or a later one that its supervisor has acknowledged. The status records
-    who has joined the world, because a new leader has no reports yet.
+    The attempt of a replica is the one for which its pod was created, or a later one that its supervisor has acknowledged. The status
+    records the replicas that have joined the world, because a new leader has no reports yet.
     """
     world = status.world
     members = world.member_of if world else {}
-    taken = {member.replica for member in world.members} if world else set()  # of new members the uid is not known yet
+    taken = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
     left = {each.uid for each in status.left_behind}
     views = [view for view in observed.replicas if view.uid not in left]
     pods = _pods_of_newest_world(status)
@@ -59,12 +60,12 @@ def left_behind_of(observed: Observed, status: TrainingJobStatus, roles: Iterabl
 
 
 def has_current_form(observed: Observed, view: ReplicaView) -> bool:
-    """Whether its pod has the template that a pod created now would have."""
+    """Whether the pod of the replica has the template that a pod created now would have."""
     return view.form == observed.form or not view.form or not observed.form
 
 
 def attempt_of(status: TrainingJobStatus, uid: str) -> int:
-    """The attempt whose processes the replica with this uid runs, or is to run."""
+    """The attempt whose processes the replica with this uid runs, or will run."""
     member = status.world.member_of.get(uid) if status.world else None
     return status.attempt if member is None or member.awaited or member.incarnation is None else member.incarnation
 
@@ -89,16 +90,16 @@ def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJo
 
 
 def _joined(member: Member | None, current: int) -> int:
-    """The attempt that it has joined by the status: a new leader has no reports yet."""
+    """The attempt that the member has joined, as the status records it, because a new leader has no reports yet."""
     return current if member and not member.awaited else 0
 
 
 def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> int:
-    """The attempt that its supervisor reports. A pod that is being deleted joins no new attempt.
+    """The attempt that the supervisor of the replica reports; 0 if the pod is being deleted or replaced, because it joins no new attempt.
 
-    Nor does a pod that the current world replaces: Muster has asked for its deletion, and the cache may not show that yet.
+    Muster has requested the deletion of a pod that the current world replaces, and the cache may not show that yet.
 
-    A supervisor is at most one attempt ahead of a status that was read. Only if the status was wiped, replicas alone show the attempt.
+    A supervisor is at most one attempt ahead of the status. If the status was wiped, only replicas show the attempt.
     """
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
@@ -108,25 +109,25 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
 
 
 def _is_replaced(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
-    """Whether it is a pod of an older attempt, and the newest world has another pod, or none yet, in its place."""
+    """Whether the replica is a pod of an older attempt, and the newest world has another pod, or none yet, in its place."""
     return view.attempt < status.attempt and pods.get(view.replica, view.uid) != view.uid
 
 
 def _pods_of_newest_world(status: TrainingJobStatus) -> dict[Replica, str]:
-    """The uid of each member's pod, empty until it is created. No members: the newest attempt has no world yet."""
+    """The uid of each member's pod, empty until the pod is created. No members if the newest attempt has no world yet."""
     world = status.world
     return {member.replica: member.uid for member in world.members} if world and world.attempt == status.attempt else {}
 
 
 def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
-    """When its processes ended: by its own clock, within the times that this machine knows."""
+    """When the processes of the replica ended, by its own clock, limited to the times between its creation and its report."""
     if view.reported is None:
         return None
     return max(view.created, min(view.reported, reported_time(words.ended_at, fallback=view.reported)))
 
 
 def _renumbered(view: ReplicaView, incarnation: int, attempt: int) -> ReplicaView:
-    """The view with reports about its incarnation as reports about the attempt, less how its processes started."""
+    """The view with reports about its incarnation changed to reports about `attempt`, without details of the start of its processes."""
 
     def words_of(words: LastWords | None) -> LastWords | None:
         return replace(words, attempt=attempt) if words and words.attempt == incarnation else words

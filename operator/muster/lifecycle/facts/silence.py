@@ -1,7 +1,7 @@
-"""Silent replicas: those whose supervisors do not report any more, while others do.
+"""Silent replicas: replicas whose supervisors have stopped to report while others report.
 
-Silence alone proves little, because the replica may only be cut off from the operator, and train on. If its peers stand still as well, it
-is lost to them too, and the attempt ends long before Kubernetes marks the node as NotReady.
+Silence alone proves little, because the replica may only be cut off from the operator while it trains on. If its peers stand still too,
+they have also lost it. Then the attempt ends long before Kubernetes marks the node as NotReady.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE
 
 
 def silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
-    """When the replica counts as silent if no other report of it comes. None: it has not reported to this operator, or does not run."""
+    """When the replica counts as silent if no other report of it arrives. None if it has not reported to this operator, or does not run."""
     return _silent_after(facts.policy.silence_seconds, view, facts)
 
 
 def silent_after_the_end_at(view: ReplicaView, facts: Facts) -> datetime | None:
-    """The same for a replica of an attempt that is over."""
+    """When a replica of an attempt that is over counts as silent."""
     return _silent_after(facts.policy.acknowledgement_silence_seconds, view, facts)
 
 
@@ -39,7 +39,8 @@ def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
 
 
 def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """The replicas of the world that are silent while their peers stand still. Only the steps of a fenced program are known so well."""
+    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because Muster does not
+    know their steps well enough."""
     world = status.world
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
@@ -63,26 +64,27 @@ def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
     if view.reported is None or not facts.observed.hears or view.phase is not ReplicaPhase.RUNNING:
         return None
-    is_held = view.report is not None and view.report.waiting  # the operator holds the reports of those that wait
+    is_held = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
     limit = seconds if is_held else seconds * _patience(facts)
     return view.reported + timedelta(seconds=view.missed_seconds + limit + facts.observed.report_delay_seconds)
 
 
 def _patience(facts: Facts) -> float:
-    """The part of each limit that is enough, because supervisors report regularly."""
+    """The fraction of each limit that is enough, because supervisors report regularly."""
     policy, gap = facts.policy, facts.observed.gap_seconds
     usual = inf if gap is None else policy.silence_gaps * gap
     return min(1.0, max(policy.shortest_silence_seconds, usual) / policy.silence_seconds)
 
 
 def _stand_still(peers: Iterable[Report], limits: Mapping[str, float]) -> bool:
-    """Whether all peers that have done a step do nothing for as long as their activity allows. One without a limit may last for ever."""
+    """Whether all peers that have done a step have done nothing for as long as their activity allows. An activity without a limit may last
+    for ever."""
     stepping = [report for report in peers if (report.progress and report.progress.step) or any(pace.step for pace in report.ranks)]
     return bool(stepping) and all((report.idle_seconds or 0.0) >= limits.get(report.phase or "", inf) for report in stepping)
 
 
 def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
-    """How long peers may stand still without being lost: a few steps of this job."""
+    """How long peers may stand still before the silent replica counts as lost: a few steps of this job."""
     rates = [report.progress.samples_per_second or 0.0 for report in reports if report.progress]
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
@@ -91,6 +93,6 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:
-    """How long peers may save without being lost: much longer than a save of this job takes."""
+    """How long peers may save before the silent replica counts as lost: much longer than a save of this job takes."""
     measured = status.checkpoint.measured_seconds if status.checkpoint else None
     return inf if measured is None else facts.policy.standstill_seconds + facts.policy.standstill_saves * measured

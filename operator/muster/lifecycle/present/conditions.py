@@ -59,8 +59,8 @@ def _valid(facts: Facts) -> Value:
 
 
 def _resume_regression(status: TrainingJobStatus, old: TrainingJobStatus) -> Value | None:
-    """Whether the attempt that has just resumed began before the newest commit. An attempt in which the training goes on has its step
-    from its beginning. It does not resume, so the condition stays as it is."""
+    """Whether the attempt that has just resumed began before the newest commit. None if no attempt has just resumed, or if the training
+    itself goes on. Then the condition stays as it is."""
     waiting = {record.attempt for record in old.attempts if record.step_resumed is None}
     resumed = (record for record in reversed(status.attempts) if record.attempt in waiting and record.step_resumed is not None)
     record = next(resumed, None)
@@ -75,7 +75,7 @@ def _resume_regression(status: TrainingJobStatus, old: TrainingJobStatus) -> Val
 
 
 def _straggling(status: TrainingJobStatus, facts: Facts) -> Value | None:
-    """Older versions recorded stragglers in the condition alone, so it stays until the ranks are compared again."""
+    """The slow ranks. Older versions recorded them only in the condition, so it stays until the ranks are compared again."""
     if status.stragglers:
         parts = (
             f"rank {each.rank} ({each.replica}) works {each.seconds:.3g} s in each step, the others {each.others_seconds:.3g} s and wait"
@@ -112,7 +112,7 @@ def _suspended(status: TrainingJobStatus, state: State) -> Value | None:
 
 
 def _gang_scheduled(status: TrainingJobStatus, facts: Facts) -> Value | None:
-    """Since when the pods have nodes, or wait for them."""
+    """Whether the pods of the gang have nodes, or wait for them."""
     if not status.gang_scheduler or not is_open(status):
         return None
     if gang.is_waiting(status, facts):
@@ -126,7 +126,7 @@ def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _quota_reserved(facts: Facts) -> Value | None:
-    """Since when the queue lets the job run, or holds it."""
+    """Whether the queue lets the job run."""
     quota = facts.observed.quota
     if quota is None:
         return None

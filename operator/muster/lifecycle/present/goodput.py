@@ -1,8 +1,8 @@
 """The use of time. Every second since the job's creation is in exactly one of the parts.
 
-Time is booked when the status is written anyway, to what the status before it says that the job did. So the sum of the parts is the time
-up to which everything is booked. Some things are reported only later, and then move their share of the productive time: saves, by their
-duration; the time from a failure to its detection, to recovering; steps that are lost, to redone.
+Each write of the status books the time since the last write to the part that the old status shows. So the sum of all parts is the time up
+to which everything is booked. Some reports come late, and then move a share of the productive time: saves to their part, by duration; the
+time from a failure to its detection to recovering; lost steps to redone.
 
 If a program has reported no step, its productive time is unknown. The time in which its processes ran is then unreported, and there is
 no ratio. Once it reports its first step, the unreported time was its start.
@@ -101,7 +101,7 @@ def _parts(goodput: Goodput | None) -> _Parts:
 
 
 def _goodput(parts: _Parts, old: Goodput) -> Goodput:
-    """The books of a program that has reported no step."""
+    """The parts of a program that has reported no step."""
     return replace(
         old,
         queued_seconds=parts[Part.QUEUED],
@@ -113,7 +113,7 @@ def _goodput(parts: _Parts, old: Goodput) -> Goodput:
 
 
 def _reported(parts: _Parts, *, steps: int) -> Goodput:
-    """The books of a program that reports its steps."""
+    """The parts of a program that reports its steps."""
     awake = sum(parts.values()) - parts[Part.SUSPENDED]
     return Goodput(
         ratio=round(min(1.0, parts[Part.PRODUCTIVE] / awake), 4) if awake > 0 else 0.0,
@@ -138,7 +138,7 @@ def _moved(parts: _Parts, source: Part, target: Part, *, seconds: float) -> _Par
 
 
 def _saved(old: TrainingJobStatus, new: TrainingJobStatus) -> float:
-    """Seconds that saves have taken since the last write. Those of a world that was never written are unknown."""
+    """Seconds that saves have taken since the last write. 0 if the old status has another world."""
     if new.world is None or old.world is None or new.world.attempt != old.world.attempt:
         return 0.0
     return new.world.saved_seconds - old.world.saved_seconds
@@ -158,7 +158,8 @@ def _unbooked_training(old: TrainingJobStatus, new: TrainingJobStatus, facts: Fa
 
 
 def _steps_gained(old: TrainingJobStatus, new: TrainingJobStatus) -> int:
-    """Negative if steps were lost. The first attempt of a job that was applied again starts at the commits of the job before."""
+    """The number of new steps, negative if steps were lost. If a job was created again, its first attempt starts at the commits of the
+    earlier job."""
     if new.progress is None:
         return 0
     record = newest(new)

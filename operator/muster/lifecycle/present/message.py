@@ -1,6 +1,6 @@
 """The message of the status: one sentence about what the job does or waits for.
 
-It has no figures that change by themselves, because every change is a write.
+The message has no figures that change all the time, because every change is a write.
 """
 
 from __future__ import annotations

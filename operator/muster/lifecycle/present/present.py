@@ -1,4 +1,4 @@
-"""The part of the status that is for users: phase, conditions, counts and message."""
+"""The part of the status for users: phase, conditions, counts and message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.lifecycle.transition.spares import is_ready
 
 
 def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
-    """The status as it is shown. Of a job that had ended before, only its counts and its message change."""
+    """The status as users see it. After a job has ended, only its counts and its message change."""
     if not status.phase.final:
         status = replace(status, phase=_phase(status, state, facts))
         status = with_conditions(status, state, facts)

@@ -1,1 +1,1 @@
-"""The start of the second stage: what replicas show and report is recorded in the status, because it must outlive their pods."""
+"""The start of the second stage. It records in the status what replicas show and report, because the records must outlive the pods."""

@@ -1,6 +1,6 @@
-"""Records whether the grace period was long enough for a save, for jobs that had a reason to doubt it.
+"""Records whether the grace period was long enough for a save, after a stop has raised a doubt.
 
-The record names its attempt. Only a later attempt changes it, or worse news of the same attempt.
+The record names its attempt. Only a later attempt, or a worse result of the same attempt, changes the record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster_contract.codes import ExitCode
 
 
 def with_short_grace_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with a replica that was asked to stop in less time than a save takes. Muster itself stops none of an open attempt."""
+    """The status with a replica that got less time to stop than a save takes. Muster itself stops no replica of an open attempt."""
     world = status.world
     if not is_open(status) or world is None or world.attempt != status.attempt or world.ready_time is None:
         return status
@@ -34,7 +34,7 @@ def with_short_grace_of_open_attempt(status: TrainingJobStatus, facts: Facts) ->
 
 
 def with_grace_of_ended_attempts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with how preempted attempts have ended. Those that were settled before were recorded then."""
+    """The status with the results of preempted attempts. An attempt that was settled before has its result on record."""
     settled = {record.attempt for record in facts.job.status.attempts if record.settled}
     for record in status.attempts:
         if record.failure_class and record.attempt not in settled:
@@ -64,7 +64,7 @@ def _with_end(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) ->
 
 
 def _was_doubted(status: TrainingJobStatus, record: AttemptRecord) -> bool:
-    """Whether there is a doubt from an attempt before this one. Older versions recorded it in the condition alone."""
+    """Whether an attempt before this one raised a doubt. Older versions recorded the doubt only in the condition."""
     if status.grace is not None:
         return status.grace.reason is not Reason.SAVED_IN_TIME and record.attempt > status.grace.attempt
     condition = status.condition(ConditionType.GRACE_SUFFICIENT)
@@ -79,19 +79,19 @@ def _with_doubt(status: TrainingJobStatus, facts: Facts, doubt: GraceStatus) -> 
 
 
 def _was_training(view: ReplicaView) -> bool:
-    """Whether it had processes that could save when it was asked to stop."""
+    """Whether the replica had processes that could save when it was asked to stop."""
     if view.phase is ReplicaPhase.PENDING or view.deleting is None:
         return False
     return not view.over or (view.finished is not None and view.finished >= view.deleting)
 
 
 def _given(view: ReplicaView) -> int | None:
-    """Seconds from the request to stop to the end, by the times of its deletion."""
+    """Seconds between the request to delete the pod and the end of its grace period. None if the pod is not being deleted."""
     return None if view.deleting is None or view.due is None else int((view.due - view.deleting).total_seconds())
 
 
 def _codes(attempt: int, facts: Facts) -> dict[str, int]:
-    """The code that each replica's supervisor reports for this attempt. The replica may have moved on to another one since."""
+    """The code that the supervisor of each replica reports for this attempt. The replica may have moved on to a later attempt since."""
     reported = [(view, view.report.last_words if view.report else None) for view in facts.replicas]
     all_words = (*reported, *((view, view.last_words) for view in facts.replicas))
     return {

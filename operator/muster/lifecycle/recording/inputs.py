@@ -1,4 +1,4 @@
-"""The inputs of a job: how far the replicas of the current attempt are with them, and which revision the job uses."""
+"""The inputs of a job: how much of each input the replicas of the current attempt have, and which revision the job uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.lifecycle.state import is_open
 from muster_contract.inputs import InputProgress
 
 _SECONDS = 10.0
-"""Between two writes of bytes alone, if the policy does not say less."""
+"""The longest time between two writes for new bytes alone. The policy may set a shorter one."""
 
 
 def with_inputs(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -44,7 +44,7 @@ def _without_bytes(each: InputStatus) -> InputStatus:
 
 
 def _figures(status: TrainingJobStatus, facts: Facts) -> list[InputStatus] | None:
-    """The inputs as they are now, each with its old time. None while no attempt is open."""
+    """The current inputs, each with its old time. None while no attempt is open."""
     world = status.world
     if not (facts.spec.inputs or status.inputs) or world is None or world.attempt != status.attempt or not is_open(status):
         return None

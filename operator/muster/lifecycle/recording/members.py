@@ -13,11 +13,11 @@ from muster.lifecycle.recording.phases import with_start_phases
 from muster.lifecycle.state import is_held_back, is_open
 
 _Views = Mapping[Replica, list[ReplicaView]]
-"""A replica has more than one pod while one of them is being deleted."""
+"""The pods of each replica. A replica has more than one pod while one of them is being deleted."""
 
 
 def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of the members, and with the time when all of them first ran and no older one trained any more."""
+    """The status with the pods of the members. Also sets the time when all members first ran and no older replica trained any more."""
     world = status.world
     if world is None or not is_open(status):
         return status
@@ -28,7 +28,7 @@ def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     if world.ready_time or is_held_back(status, facts.now) or running(status, facts) < len(world_members(status, facts)):
         return status
     if any(facts.strategy.is_in_world(view.role) and _may_train(view) for view in facts.older_than(status.attempt)):
-        return status  # the world does without a worker that has yet to end
+        return status  # the world waits for processes of an older attempt that may still train
     world = replace(world, ready_time=facts.stamp)
     status = replace(status, world=world, start_time=status.start_time or facts.stamp, next_attempt_time=None)
     return status if facts.counts_steps(status) else with_start_phases(status, facts)
@@ -40,7 +40,7 @@ def world_members(status: TrainingJobStatus, facts: Facts) -> list[Member]:
 
 
 def running(status: TrainingJobStatus, facts: Facts) -> int:
-    """How many of them run, or have ended well."""
+    """The number of world members that run, or have ended well."""
     views = _by_replica(facts.replicas_of(status.attempt))
     return sum(member.succeeded or _runs(_view_of(member, views)) for member in world_members(status, facts))
 
@@ -68,13 +68,14 @@ def _runs(view: ReplicaView | None) -> bool:
 
 
 def _may_train(view: ReplicaView) -> bool:
-    """Last words say that all processes have ended. A supervisor that then does not wait starts no others."""
+    """Whether the replica may still run processes. Last words say that all processes have ended, and no others start without a new
+    attempt."""
     has_ended = view.report is not None and (view.report.waiting or view.report.last_words is not None)
     return not view.over and not has_ended
 
 
 def _with_pod(member: Member, views: _Views, facts: Facts) -> Member:
-    """Another pod may have replaced the pod of a member that is outside the world."""
+    """The member with its current pod. Another pod may have replaced the pod of a member that is outside the world."""
     if facts.live and not facts.strategy.is_in_world(member.role):
         member = replace(member, uid="")
     view = _view_of(member, views)

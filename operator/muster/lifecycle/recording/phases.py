@@ -1,7 +1,7 @@
 """The duration of each phase of a start or a recovery. The phases add up to the whole time until the first step.
 
-The operator sees when replicas run. Their processes report what they do, and their clocks count only within the times that the operator
-knows.
+The operator sees when replicas run. The processes report their activity. Muster limits the times of their clocks to the interval that the
+operator has observed.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def with_phases(status: TrainingJobStatus, facts: Facts, marks: Marks) -> Traini
 
 
 def recovery_sentence(phases: Phases) -> str:
-    """Such as `reached its first new step 1.25 s after the failure (detect 0.10, schedule 0.31, ...)`."""
+    """A phrase such as `reached its first new step 1.25 s after the failure (detect 0.10, schedule 0.31, ...)`."""
     parts = ", ".join(f"{name.removesuffix('_seconds').replace('_', ' ')} {seconds:.2f}" for name, seconds in phases.measured.items())
     what = "reached its first new step" if phases.first_step_seconds is not None else "runs again, and has reported no step,"
     return f"{what} {phases.total_seconds:.2f} s after the failure ({parts})"
 
 
 def _durations(*times: datetime) -> list[float]:
-    """The seconds between times, each no earlier than the one before."""
+    """The seconds between successive times. A time that lies before its predecessor counts as equal to it."""
     return [round((later - earlier).total_seconds(), 3) for earlier, later in pairwise(accumulate(times, max))]
 
 
 def _beginning(status: TrainingJobStatus, record: AttemptRecord) -> tuple[datetime, datetime]:
-    """When the reason for this attempt happened, and when it was detected."""
+    """When the event that led to this attempt happened, and when Muster detected it."""
     before = record_before(status)
     failed = before if before and before.failure_class else None
     return (failed.failed_time if failed else None) or record.start_time, (failed.end_time if failed else None) or record.start_time

@@ -43,7 +43,7 @@ def with_progress(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
 
 
 def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[Resumed]) -> TrainingJobStatus:
-    """Once per attempt: the step it resumed from, and how many steps of the attempt before must be redone."""
+    """Records once per attempt the step that it resumed from, and the number of steps of the attempt before that must be redone."""
     record = newest(status)
     if not reported or record is None or record.step_resumed is not None:
         return status
@@ -72,8 +72,8 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
 
 
 def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> int | None:
-    """The step of the newest commit, if the attempt should have resumed there and did not. To skip a damaged commit and report that is
-    right; to begin at step 0 is not."""
+    """The step of the newest commit, if the attempt should have resumed there and did not. An attempt may skip a damaged commit and report
+    that. It must not begin at step 0."""
     committed = max(status.checkpoint.step if status.checkpoint else 0, resumed.committed_step or 0)
     if committed == 0 or facts.spec.checkpoint.resume == _NEVER:
         return None
@@ -82,8 +82,8 @@ def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> 
 
 
 def _verified(newest_commit: CheckpointStatus | None, facts: Facts, resumed: Resumed) -> CheckpointStatus | None:
-    """The newest commit after an attempt resumed: the one that it read. The fence makes later commits void. A commit that was not reported,
-    such as one of a world that saved when it was asked to stop, became valid by now, or by the time of the later one."""
+    """The newest commit after an attempt has resumed: the one that it read. The fence makes later commits void. A commit that no report
+    named, such as one of a world that saved before a stop, gets the current time, or the time of the later commit that it replaces."""
     if resumed.source in (ResumeSource.MEMORY, ResumeSource.SURVIVORS):
         return newest_commit
     if resumed.step == 0:
@@ -120,7 +120,7 @@ def _with_steps(status: TrainingJobStatus, facts: Facts, reports: list[Report]) 
 
 
 def _with_step_in_last_words(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """Often only last words have the last step."""
+    """The status with the last step, which is often only in last words."""
     views = facts.trainers(status.attempt)
     step, old = last_step_in_words(views), status.progress or Progress()
     if step is None or step <= old.step:
@@ -132,7 +132,7 @@ def _with_step_in_last_words(status: TrainingJobStatus, facts: Facts) -> Trainin
 
 
 def _progress(status: TrainingJobStatus, facts: Facts, reported: wire.Progress) -> Progress:
-    """The report's figures, less what a status may not hold, such as a rate that is not a number."""
+    """The figures of the report, without values that a status may not hold, such as a rate that is not a number."""
     old = status.progress or Progress()
     total = reported.total_steps if reported.total_steps and reported.total_steps > 0 else old.total_steps
     rate = reported.samples_per_second
@@ -150,7 +150,7 @@ def _progress(status: TrainingJobStatus, facts: Facts, reported: wire.Progress) 
 
 
 def _short_loss(loss: str | None) -> str | None:
-    """Six digits; the replica's log has all of them. NaN and what is not a number stay as they are."""
+    """The loss with six digits. The log of the replica has all digits. NaN and text that is not a number stay as they are."""
     try:
         return f"{float(loss):.6g}" if loss is not None else None
     except ValueError:
@@ -158,7 +158,7 @@ def _short_loss(loss: str | None) -> str | None:
 
 
 def _eta(status: TrainingJobStatus, facts: Facts, reported: wire.Progress, *, total: int | None) -> int | None:
-    """The program's own estimate, else one from the mean time of this attempt's steps. None until it has done two."""
+    """The estimate of the program, or else one from the mean time of this attempt's steps. None until the attempt has done two steps."""
     if reported.remaining_seconds is not None:
         return min(_LONGEST_ETA, int(reported.remaining_seconds))
     step = reported.step
@@ -183,7 +183,7 @@ def _with_evaluation(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
 
 
 def _with_commit(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The newest commit. A report that comes late does not replace a newer one."""
+    """The newest commit. A late report does not replace a newer commit."""
     commits = [commit for view in facts.trainers(status.attempt) for commit in _commits(view, status.attempt)]
     commit, old = max(commits, key=lambda each: each.step, default=None), status.checkpoint
     if commit is None or (old and commit.step <= old.step):
@@ -216,7 +216,10 @@ def _commits(view: ReplicaView, attempt: int) -> Iterable[Commit]:
 
 
 def _measured(before: float | None, seconds: float | None) -> float | None:
-    """A save on request may be far shorter than one beside the training, and last words do not report how long theirs took."""
+    """The estimated duration of a save: the newest duration, or half of the one before if that is more.
+
+    A save on request may be far shorter than one during the training. Last words do not report the duration of a save.
+    """
     if before is None or seconds is None:
         return before if seconds is None else seconds
     return max(seconds, round(before / 2, 3))
@@ -227,7 +230,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _with_notices(status: TrainingJobStatus, facts: Facts, reports: list[Report]) -> TrainingJobStatus:
-    """Environments are compared once every replica has reported its own."""
+    """The status with notices. Environments are compared after every replica has reported its own."""
     notices = [Notice(reason=notice.reason, message=notice.message[:_LONGEST_NOTICE]) for report in reports for notice in report.notices]
     if len(reports) == len(facts.trainers(status.attempt)) and all(report.fingerprints for report in reports):
         messages = (f"environments differ: {difference}"[:_LONGEST_NOTICE] for difference in differences(reports))

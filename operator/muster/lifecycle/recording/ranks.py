@@ -1,9 +1,9 @@
 """Compares the ranks of a world: their speed, and their software and devices.
 
-In a synchronous world all steps take equally long, so the time that each rank works is compared.
+In a synchronous world all steps take equally long. So Muster compares how long each rank works in a step.
 
-Each rank reports medians over its last steps. A rank is slow if it works much longer than the median of the others, and if that is a
-notable share of each step. The bound to stop being slow is lower, so that the condition does not flap.
+Each rank reports medians over its last steps. A rank is slow if it works much longer than the median of the others, and if the difference
+is a notable share of each step. A slow rank stays slow until a lower bound, so that the condition does not flap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 8
 
 @dataclass(frozen=True)
 class _Bounds:
-    """`times` what the others work, and longer than them by a `share` of the step."""
+    """A rank is slow if it works `times` as long as the others, and longer than them by this `share` of the step."""
 
     times: float
     share: float
@@ -34,8 +34,8 @@ _STILL_SLOW = _Bounds(times=1.25, share=0.05)
 
 
 def with_stragglers(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with its slow ranks. They stay as they are until enough ranks of this attempt have reported, and while the same ranks
-    are slow: their figures change all the time, and each change would be a write."""
+    """The status with its slow ranks. They stay as they are until enough ranks of this attempt have reported. They also stay while the same
+    ranks are slow, because their figures change all the time, and each change would be a write."""
     paces = _paces(status, facts)
     if not _suffice(paces, status):
         return status
@@ -89,6 +89,6 @@ def _differences_in(name: str, flat: Mapping[str, Mapping[str, str]]) -> list[st
     holders: dict[str, list[str]] = defaultdict(list)
     for label, properties in flat.items():
         holders[properties.get(name, "no version")].append(label)
-    usual = max(holders, key=lambda value: len(holders[value]))  # the first of equals, which holds the lowest name
+    usual = max(holders, key=lambda value: len(holders[value]))  # in a draw, the first one, which holds the lowest name
     others = "the others have" if len(holders[usual]) > 1 else f"{holders[usual][0]} has"
     return [f"{label} has {name} {value}, {others} {usual}" for value, group in holders.items() if value != usual for label in group]

@@ -1,4 +1,4 @@
-"""What the replicas of the current attempt show and report, recorded in the status. It decides nothing."""
+"""Records in the status what the replicas of the current attempt show and report. Decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.lifecycle.state import is_open, newest, with_record
 
 
 def with_reports(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with all that is seen and reported now."""
+    """The status with everything that the replicas show and report now."""
     status = with_lost_attempts(status, facts)
     status = with_members(status, facts)
     status = with_inputs(status, facts)
@@ -42,7 +42,7 @@ def with_lost_attempts(status: TrainingJobStatus, facts: Facts) -> TrainingJobSt
 
 
 def with_late_last_step(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """A world that was asked to stop does one more step before it saves. The record of its attempt gets the last one reported."""
+    """The status with a late last step. A world does one more step between a request to stop and its save."""
     record = newest(status)
     if record is None or record.attempt != status.attempt or record.end_time is None or record.failure_class is not None:
         return status
@@ -50,11 +50,11 @@ def with_late_last_step(status: TrainingJobStatus, facts: Facts) -> TrainingJobS
 
 
 def last_step(status: TrainingJobStatus, facts: Facts) -> int | None:
-    """The last step that the current attempt has done, as far as it is reported."""
+    """The last step of the current attempt that was reported."""
     trained = status.progress.step if status.progress and status.world and status.world.first_step_time else None
     return later(trained, last_step_in_words(facts.trainers(status.attempt)))
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """The later of two steps."""
+    """The later of two steps. None if neither is set."""
     return max((step for step in (one, other) if step is not None), default=None)

@@ -1,1 +1,1 @@
-"""The second stage: from a status and facts to the next status, and to the actions that it asks for."""
+"""The second stage: computes the next status and the actions from a status and facts."""

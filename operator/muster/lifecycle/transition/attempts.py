@@ -1,4 +1,4 @@
-"""How an attempt begins, with which world, and how it ends. Later reports correct the cause of its failure."""
+"""How an attempt begins, which world it has, and how it ends. Later reports correct the cause of its failure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from muster.lifecycle.transition import budget, elastic, in_place, nodes, replac
 
 
 def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The next attempt. One write has its number, record, world, cost and back-off, before any of its replicas exists."""
+    """Begins the next attempt. One write holds its number, record, world, cost and back-off, before any of its replicas exists."""
     number = _next_number(status)
     before = newest(status)
     failed = before if before and before.failure_class else None
-    status = budget.with_progress(status, facts, before.last_step if before else None)  # one that was suspended may have done steps, too
+    status = budget.with_progress(status, facts, before.last_step if before else None)  # a suspended attempt may have done steps, too
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
@@ -41,7 +41,7 @@ def _next_number(status: TrainingJobStatus) -> int:
 
 
 def with_end(status: TrainingJobStatus, facts: Facts, reason: Reason, *, message: str = "") -> TrainingJobStatus:
-    """The open attempt ends for a reason that is no failure, or that ends the job."""
+    """Ends the open attempt for a reason that is no failure, or that ends the job."""
     record = newest(status)
     if record is None or not is_open(status):
         return status
@@ -50,7 +50,7 @@ def with_end(status: TrainingJobStatus, facts: Facts, reason: Reason, *, message
 
 
 def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> TrainingJobStatus:
-    """The open attempt has failed. The cause stays provisional until it is settled."""
+    """Ends the open attempt with a failure. The cause stays provisional until it is settled."""
     record, done = newest(status), last_step(status, facts)
     assert record is not None
     status = budget.with_progress(status, facts, done, ended=cause.time)
@@ -59,7 +59,7 @@ def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Train
 
 
 def with_correction(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
-    """What is seen now of a failed attempt corrects its class, its reason and the cost of its restart. Then it may be settled."""
+    """Corrects the class, reason and cost of a failed attempt by what the replicas show now. May also settle the failure."""
     cause, stacks = with_blame(record, corrected_cause(record, facts), facts.replicas)
     if cause.failure_class is not record.failure_class and record.attempt < status.attempt:
         status = budget.with_charge_moved(status, facts, record, to=cause.failure_class)
@@ -82,7 +82,8 @@ def with_settled(status: TrainingJobStatus, attempt: int) -> TrainingJobStatus:
 
 
 def with_given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict) -> TrainingJobStatus:
-    """The job has failed. A restart that never took place, because its failure was of another class, is not counted."""
+    """Ends the open attempt of a job that has failed. A restart that never took place, because its failure was of another class, does not
+    count."""
     failed = record_of(status, verdict.attempt) if verdict.attempt is not None else None
     if failed and failed.attempt < status.attempt:
         status = budget.with_refund(status, facts, failed)
@@ -92,26 +93,27 @@ def with_given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict) -> 
 
 
 def verdict(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> Verdict | None:
-    """Whether the job is given up for the failure of this attempt: once it is settled, or at once if nothing can correct it."""
+    """Whether Muster gives the job up for the failure of this attempt. None before the failure is settled, unless no report can correct
+    it."""
     record = record_of(status, attempt)
     result = budget.verdict(status, facts, record) if record else None
     return result if result and record and (record.settled or result.at_once) else None
 
 
 def settle_time(record: AttemptRecord, facts: Facts) -> datetime:
-    """When a provisional cause becomes final, whatever is still missing."""
+    """When a provisional cause becomes final, even if reports are missing."""
     assert record.end_time is not None
     return record.end_time + timedelta(seconds=facts.policy.settle_seconds)
 
 
 def settles_at(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """The same for the failure that is provisional now."""
+    """When the failure that is provisional now becomes final. None if there is none."""
     record = state_of(status, suspend=facts.spec.suspend).provisional
     return settle_time(record, facts) if record else None
 
 
 def _has_complete_successor(status: TrainingJobStatus, record: AttemptRecord) -> bool:
-    """Whether a later world is complete. Then every replica of this one is gone, or has moved on and reported its end."""
+    """Whether a later world is complete. If so, every replica of this attempt is gone, or has moved on and reported its end."""
     return status.world is not None and status.world.attempt > record.attempt and status.world.ready_time is not None
 
 

@@ -1,7 +1,7 @@
 """When Muster stops restarting a job, and how long it waits before a restart.
 
-Each class of failure has a budget. So have attempts without progress, whatever the class. The back-off depends on the class of the
-failure, and doubles without progress.
+Each class of failure has a budget. Attempts without progress have a further budget, whatever the class. The back-off depends on the class
+of the failure, and doubles without progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXCEEDED = {
 
 
 def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Verdict | None:
-    """Whether the job is given up for this failure. Its restart may be charged already."""
+    """Whether Muster gives the job up for this failure. The restart may be charged already."""
     last = f"{record.replica}: {record.message}" if record.replica else record.message
     if record.reason in (Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED):
         return Verdict(record.reason, last, record.attempt, at_once=True)
@@ -43,19 +43,20 @@ def with_charge(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) 
 
 
 def with_charge_moved(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, to: FailureClass) -> TrainingJobStatus:
-    """The same restart, charged to another class."""
+    """Moves the charge for this restart to another class."""
     began = status.attempts[-1].start_time
     return _booked(with_refund(status, facts, record), facts, to, by=1, time=began)
 
 
 def with_refund(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
-    """The restart after this failure is not charged any more."""
+    """Removes the charge for the restart after this failure."""
     assert record.failure_class
     return _booked(status, facts, record.failure_class, by=-1, time=status.attempts[-1].start_time)
 
 
 def with_progress(status: TrainingJobStatus, facts: Facts, step: int | None, *, ended: datetime | None = None) -> TrainingJobStatus:
-    """A step beyond the best one resets the count of attempts without progress. An attempt that has `ended` without one adds to it."""
+    """Resets the count of attempts without progress if `step` is higher than the best one. If not, an attempt that has `ended` adds to
+    it."""
     books = status.restarts
     if step is not None and step > books.best_step:
         return replace(status, restarts=replace(books, best_step=step, without_progress=0))
@@ -85,7 +86,7 @@ def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | Non
 
 
 def _is_without_progress(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Only for programs that report their steps."""
+    """Whether too many attempts in a row did no new step. Applies only to programs that report their steps."""
     return facts.counts_steps(status) and status.restarts.without_progress >= facts.spec.recovery.attempts_without_progress
 
 
@@ -112,7 +113,7 @@ def _limit(facts: Facts, failure_class: FailureClass) -> int:
 
 
 def _spent_before(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, failure_class: FailureClass, *, until: datetime) -> int:
-    """Restarts of the class before the one that follows this failure. That one is charged as soon as the next attempt has begun."""
+    """The restarts of the class, without the one that follows this failure. That restart is charged when the next attempt begins."""
     charged = 1 if record.attempt < status.attempt else 0
     if failure_class is FailureClass.INFRASTRUCTURE:
         return len(_within_window(facts, status.restarts.infrastructure, until=until)) - charged
@@ -126,7 +127,7 @@ def _within_window(facts: Facts, times: Sequence[datetime], *, until: datetime) 
 
 
 def _booked(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass, *, by: int, time: datetime) -> TrainingJobStatus:
-    """Only the infrastructure budget needs times, those within its window. The others keep a few for the reader."""
+    """Counts a restart. The infrastructure budget needs all times within its window. The other classes keep a few times for users."""
     old = status.restarts
     books: Restarts
     match failure_class:
@@ -155,13 +156,13 @@ def delay(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass) 
 
 
 def start_time(status: TrainingJobStatus, facts: Facts, failed: AttemptRecord) -> datetime | None:
-    """When the attempt that is decided now may start; None: at once."""
+    """When the attempt that this decision begins may start. None: at once."""
     assert failed.failure_class
     return _after(facts.stamp, delay(status, facts, failed.failure_class))
 
 
 def with_start_time(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass) -> TrainingJobStatus:
-    """The status when the failure before the current attempt turns out to be of this class."""
+    """The status with the back-off for this class of the failure before the current attempt."""
     began = status.attempts[-1].start_time
     return replace(status, next_attempt_time=_after(began, delay(status, facts, failure_class)))
 

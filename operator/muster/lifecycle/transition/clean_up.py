@@ -1,8 +1,8 @@
 """Removes pods that should be gone: those of a job that has ended, and those that do not end.
 
-The kubelet of a live node ends a pod soon after its grace period. Only on a node that is dead, frozen or cut off does the pod stay. Then
-its object is removed by force, as is an empty pod, which needs no wait. Processes on such a node may live on unseen. The bundled trainer's
-are fenced by their attempt. A program of the user's own is not, so its node gets longer to come back.
+The kubelet of a live node ends a pod soon after its grace period. A pod stays only on a node that is dead, frozen or cut off. Muster then
+removes its object by force. An empty pod is removed without a wait. Processes on such a node may still run. Fences stop those of the
+bundled trainer. No fence stops a program of the user, so its node gets longer to come back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _EXIT_SECONDS = 30
 
 
 def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
-    """What cleanPodPolicy deletes of a job that has ended (`All`: every pod, `Running`: those that run, `None`: nothing), and the job
-    itself after its time to live. Its children are then deleted with it, by their owner references.
+    """Deletes what cleanPodPolicy selects of a job that has ended: `All` every pod, `Running` the running pods, `None` nothing. Deletes the
+    job itself after its time to live. Kubernetes then deletes its children, by their owner references.
 
-    Under every policy, supervisors end their processes and themselves when they learn of the job's end. A pod whose trainer container has
-    ended and whose side-car runs on counts as running.
+    Under every policy, supervisors end their processes and themselves after they learn that the job has ended. A pod counts as running if
+    its trainer container has ended and a side-car still runs.
     """
     views = (view for view in facts.replicas if _is_cleaned_up(status, facts, view))
     deletions = tuple(action for view in views for action in deletion(view, grace_seconds=facts.brief_grace))
@@ -32,13 +32,13 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
 
 
 def forced_deletions(facts: Facts) -> tuple[Action, ...]:
-    """Removes by force what is empty, or should have ended long ago."""
+    """Removes by force the pods that are empty, or that should have ended long ago."""
     stuck = (view for view in (*facts.everyone, *facts.left_behind) if (time := removed_by_force_at(view, facts)) and facts.now >= time)
     return tuple(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck)
 
 
 def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
-    """When the replica's object is removed by force if it still exists. None: it is not being deleted."""
+    """When Muster removes the replica's object by force if it still exists. None if it is not being deleted."""
     if view.due is None or view.deleting is None:
         return None
     if view.empty and view.deleting < view.due:
@@ -48,13 +48,13 @@ def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
 
 
 def times_of_leaving(view: ReplicaView, facts: Facts) -> list[datetime | None]:
-    """When a replica whose end was requested is late, proves that its node does not answer, and is removed by force."""
+    """When a replica whose end was requested is late, when this proves that its node does not answer, and when it is removed by force."""
     overdue = view.due and view.due + timedelta(seconds=facts.policy.overdue_seconds)
     return [view.due, overdue, removed_by_force_at(view, facts)]
 
 
 def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """Pods that still hold resources long after the job's end, and that policy `None` keeps."""
+    """Pods that still use resources long after the end of the job, because the policy `None` keeps them."""
     until = _exit_until(status)
     if facts.spec.clean_pod_policy is not CleanPodPolicy.NONE or until is None or facts.now < until:
         return []
@@ -69,7 +69,7 @@ def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]
 
 
 def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """The end of the job's time to live; None: it has none."""
+    """The end of the job's time to live. None if it has none."""
     seconds = facts.spec.ttl_seconds_after_finished
     if seconds is None or status.completion_time is None:
         return None
@@ -77,7 +77,7 @@ def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def _exit_until(status: TrainingJobStatus) -> datetime | None:
-    """Until when a replica whose processes have ended may exit by itself, so that its log and its exit code stay."""
+    """Until when a replica whose processes have ended may exit by itself, so that its log and exit code stay available."""
     return status.completion_time + timedelta(seconds=_EXIT_SECONDS) if status.completion_time else None
 
 

@@ -1,4 +1,4 @@
-"""Deadlines: how long a world may take to start, and a job to run."""
+"""Deadlines for the start of a world and for the end of a job."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """The earliest deadline to come."""
+    """The earliest deadline that has not passed."""
     return min((time for time in (_active_until(status, facts), _startup_until(status, facts)) if time), default=None)
 
 
 def _active_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """Counted from the job's creation. While the job is suspended, the time does not count."""
+    """The deadline of the job, counted from its creation. The time in which the job is suspended does not count."""
     limit, record = facts.spec.active_deadline_seconds, newest(status)
     if limit is None or facts.spec.suspend or (record is not None and record.reason is Reason.SUSPENDED):
         return None
@@ -38,8 +38,8 @@ def _active_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def _startup_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """Counted from the attempt's world, or from the end of its back-off. While a gang waits for nodes, the time does not
-    count. It begins again with each progress of an input."""
+    """The deadline of the start, counted from the creation of the world or from the end of its back-off. The time in which a gang waits for
+    nodes does not count. The deadline begins again with each progress of an input."""
     if status.world is None or status.world.ready_time or not is_open(status) or facts.problems or gang.is_waiting(status, facts):
         return None
     gang_condition = status.condition(ConditionType.GANG_SCHEDULED)

@@ -1,7 +1,7 @@
 """Elastic jobs: when the world is smaller than the spec asks for, and when it changes.
 
-A world that waits too long for workers goes on without them. For each missing worker a replica is created. It stands by, and trains only
-once a later world takes it in. That happens after the current world has trained for a while. Both changes are attempts that cost nothing.
+A world that waits too long for workers goes on without them. Muster creates a replica for each missing worker. The replica stands by until
+a later world takes it in, after the current world has trained for a while. Each of the two changes is a new attempt that costs no budget.
 All ranks save first if the world is whole.
 """
 
@@ -48,7 +48,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
 
 
 def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether the spec now asks for another world. A world that may be smaller grows when it is time."""
+    """Whether the spec now asks for another world. An elastic world grows later, when its growth is due."""
     if facts.problems or status.world is None:
         return False
     members = _members(status.world)
@@ -67,13 +67,13 @@ def due_resize(status: TrainingJobStatus, facts: Facts) -> Resize | None:
 
 
 def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """When the world may change if nothing else does, or when a failed replica that stood by is created again."""
+    """When the world may change without an event, or when a failed replica that stood by is created again."""
     retries = [facts.retry_time(view) for view in facts.standing_by if view.phase.ended]
     return min((time for time in (*retries, _resize_time(status, facts)) if time), default=None)
 
 
 def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
-    """Replicas that may come into a later world. One stands by for each."""
+    """Replicas that a later world may take in. One replica stands by for each."""
     if status.world is None or not facts.spec.members_vary:
         return set()
     return _replicas(facts.plan if facts.spec.elastic else facts.pool) - _members(status.world)
@@ -85,7 +85,7 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
         return None
     members = _members(world)
     running = _running(facts) & members
-    if not running <= {view.replica for view in facts.everyone if can_continue(view)}:  # a new leader has no report of some yet
+    if not running <= {view.replica for view in facts.everyone if can_continue(view)}:  # a new leader may lack reports
         return None
     if world.ready_time is None:
         is_short = elastic.min_replicas <= len(running) < len(members)
@@ -99,8 +99,8 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def _arrival_times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime]:
-    """Until when pending replicas that have a node are expected: pods that start together do not all run at once, and one that fetches
-    inputs takes as long as these make progress."""
+    """Until when Muster expects pending replicas that have a node, because pods that start together do not all run at once. A pod that
+    fetches inputs is expected as long as the inputs make progress."""
     fetched = max((each.updated_at for each in status.inputs if each.updated_at), default=None)
     coming = (view for view in facts.replicas if view.phase is ReplicaPhase.PENDING and view.node and view.deleting is None)
     begins = (max(view.created, fetched) if view.inputs and fetched else view.created for view in coming)

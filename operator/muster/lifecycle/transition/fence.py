@@ -1,8 +1,8 @@
-"""Fences between attempts. No replica is created, and no process is started, while anything of an older attempt is left.
+"""Fences between attempts. Muster creates no replica and starts no process while a replica of an older attempt is left.
 
-A pod that is kept belongs to its old attempt until its supervisor acknowledges the new one, because only then its old processes have
-ended. If the supervisor does not acknowledge in time, Muster deletes the pod. Checkpoints have a fence of their own, by the attempt in
-the name of their folder.
+A pod that the next attempt keeps belongs to its old attempt until its supervisor acknowledges the new one. The acknowledgement proves that
+the old processes have ended. If it does not come in time, Muster deletes the pod. Checkpoints have a fence of their own: the attempt in the
+name of their folder.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def is_clear(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def is_proved(facts: Facts, *, older: bool, absent: bool) -> bool:
-    """Whether the observation proves which replicas are gone. A cached one does only if there are neither older nor absent replicas."""
+    """Whether the observation proves which replicas are gone. A cached observation proves that only without older or absent replicas."""
     return facts.live or not (older or absent)
 
 
 def acknowledging(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView, ...]:
-    """Kept replicas that have yet to acknowledge the current attempt, and still have time to."""
+    """Replicas that the current attempt keeps, that have not acknowledged it, and that still have time to."""
     uids = {member.uid for member in _awaited(status)}
     if not uids or facts.now >= _acknowledge_until(status, facts):
         return ()
@@ -37,7 +37,7 @@ def acknowledging(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView,
 
 
 def acknowledge_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """Until when kept replicas may acknowledge the current attempt."""
+    """Until when such replicas may acknowledge the current attempt."""
     return _acknowledge_until(status, facts) if _awaited(status) else None
 
 
@@ -47,8 +47,8 @@ def may_acknowledge(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> int | None:
-    """The grace period of a replica that is not in the current world; None: its own. One that did not acknowledge has used most of it, and
-    in a broken world none can save."""
+    """The grace period, in seconds, of a replica that is not in the current world. None stands for the grace period of the pod. A replica
+    that did not acknowledge has used most of the time. In a broken world no replica can save."""
     seconds = grace_seconds(facts.spec, status)
     if any(member.uid == view.uid for member in _awaited(status)):
         return seconds + _EXIT_SECONDS
@@ -56,7 +56,7 @@ def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> 
 
 
 def member_to_start(status: TrainingJobStatus, uid: str) -> Member | None:
-    """The member whose processes this replica may start: once all replicas of the world run, and no older process is left."""
+    """The member whose processes this replica may start. None until all replicas of the world run and no older process is left."""
     world = status.world
     if world is None or world.ready_time is None or not is_open(status):
         return None

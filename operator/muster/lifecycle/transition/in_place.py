@@ -1,7 +1,7 @@
 """In-place restarts: the pods that the next attempt keeps, and the processes that go on.
 
-The next attempt keeps a pod whose supervisor still answers. The supervisor ends its old processes, acknowledges that, and starts new
-ones. A strategy may restart only some roles. Members of other roles are unaffected: their processes go on.
+The next attempt keeps a pod whose supervisor still answers. The supervisor ends its old processes, acknowledges the attempt, and starts new
+processes. A strategy may restart only some roles. The members of other roles are unaffected, so their processes go on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from muster.lifecycle.state import newest, newest_ended
 from muster.lifecycle.transition.nodes import avoided
 
 _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
-"""Ends that are announced to the processes, so that all ranks save at the same step."""
+"""Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
 
 
 def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
-    """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node is kept only if there was progress.
+    """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node stays only if there was progress.
 
-    All pods of a world have the same template. So after an edit of the job, or of the installation's defaults, none is kept. Nor is one of
-    a gang that gives its nodes back.
+    All pods of a world have the same template. So no pod stays after an edit of the job or of the installation's defaults. A gang that
+    gives its nodes back keeps no pod either.
     """
     record = newest(status)
     if record is not None and record.reason is Reason.GANG_REQUEUED:
@@ -42,10 +42,11 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     record, world = newest(status), status.world
     if world is None or record is None or record.failure_class is None or record.reason is Reason.HANG:
         return {}
-    # A member without a report may have ended long ago: a new leader does not know.
+    # A member without a report may have ended long ago, and a new leader has no reports.
     uids = {view.uid for view in facts.replicas_of(status.attempt) if _is_well(view)}
     well = [member for member in world.members if member.uid in uids and not member.awaited and member.label != record.replica]
-    broken = {member.role for member in world.members if member not in well}
+    are_well = {member.replica for member in well}  # to compare whole members would take quadratic time
+    broken = {member.role for member in world.members if member.replica not in are_well}
     scopes = [facts.strategy.restarts_with(role) for role in broken]
     if None in scopes:
         return {}
@@ -63,7 +64,7 @@ def goes_on(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def can_continue(view: ReplicaView) -> bool:
-    """Whether its supervisor can start another attempt, on healthy devices."""
+    """Whether the supervisor of the replica can start another attempt, on healthy devices."""
     return view.report is not None and view.report.in_place and view.stays and not view.unhealthy_devices
 
 
@@ -72,7 +73,7 @@ def _is_well(view: ReplicaView) -> bool:
 
 
 def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
-    """The time to save of the newest attempt that has ended; 0 in a world that has lost a member or hangs, because it cannot save."""
+    """Seconds that the newest ended attempt had for a save. 0 if its world lost a member or hung, because such a world cannot save."""
     ended = newest_ended(status)
     can_save = ended is not None and (ended.failure_class is None or ended.reason in _STOPPED_IN_ADVANCE)
     return grace.seconds(spec, status) if can_save else 0
@@ -86,13 +87,15 @@ def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:
 
 
 def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
-    """Whether it is a member of the world that a new leader has no report of yet, in a job whose supervisors have reported before.
+    """Whether the replica may continue although a new leader has no report of it. It must be a member of the world, and its job's
+    supervisors must have reported before.
 
-    It gets the time to acknowledge that others get. If roles restart by themselves it does not: first it must report what broke.
+    The replica then gets the usual time to acknowledge. It does not if roles restart by themselves, because it must first report what
+    broke.
     """
     if view.report is not None or not view.stays or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
         return False
     if facts.strategy.restarts_with(view.role) is not None:
         return False
     has_reported = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
-    return has_reported and any(member.uid == view.uid for member in status.world.members)
+    return has_reported and view.uid in status.world.member_of

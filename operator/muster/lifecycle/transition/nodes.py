@@ -1,7 +1,9 @@
-"""Avoided nodes: those on which attempts of this job failed twice, or once because of a device, for a while after the last time.
+"""Avoided nodes: nodes on which attempts of this job failed twice, or once because of a device. Muster avoids them for some time after the
+last failure.
 
-Only failures that may be the node's fault count. A user's error happens on every node. A node that is drained, or a spot node that is
-taken away, is not bad. A lost peer, or storage or an input that is away, shows nothing about the node that noticed it.
+Only failures that the node may have caused count. An error of the user happens on every node. A drained node, or a spot node that the
+provider removes, is not bad. A lost peer, or storage or an input that is not available, shows nothing about the node of the replica that
+reports it.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:
 
 
 def due(status: TrainingJobStatus) -> datetime | None:
-    """When a node is no longer avoided."""
+    """When the next avoided node may be used again."""
     return min((node.until for node in status.avoided_nodes), default=None)
 
 
 def node_of(views: Iterable[ReplicaView], label: str | None, *, record: AttemptRecord) -> str | None:
-    """The node that the replica ran on in the attempt. It is in the record if the pod is gone, or if another pod now has its name."""
+    """The node that the replica ran on in the attempt. The record has it if the pod is gone, or if another pod now has its name."""
     if label == record.replica and record.node:
         return record.node
     ran = (view for view in views if view.label == label and (record.end_time is None or view.created <= record.end_time))

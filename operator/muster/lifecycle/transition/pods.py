@@ -22,7 +22,7 @@ Actions = tuple[Action, ...]
 
 
 def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
-    """All actions of a job in this state. `status` is written before they are carried out."""
+    """All actions for a job in this state. The caller writes `status` before it carries them out."""
     forced = (*replacing.actions(status, facts), *clean_up.forced_deletions(facts))
     match state:
         case Ended():
@@ -36,8 +36,8 @@ def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
 
 
 def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
-    """Members that have no replica now, and should have one. An evaluator comes after its gang has nodes, because it could take one that
-    the gang needs."""
+    """Members that have no replica now, and should have one. Muster creates an evaluator after the gang has nodes, because it could take a
+    node that the gang needs."""
     present = {view.replica for view in facts.replicas_of(status.attempt)}
     members = status.world.members if status.world else ()
     if gang.is_waiting(status, facts):
@@ -46,7 +46,7 @@ def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
 
 
 def keeps_its_log(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
-    """Whether the pod of a failed attempt may stay for its log: until the back-off is over, because the next attempt reuses its name."""
+    """Whether the pod of a failed attempt stays for its log. It stays during the back-off, because the next attempt uses its name again."""
     return is_held_back(status, facts.now) and view.phase.ended and not view.lingers
 
 
@@ -55,7 +55,7 @@ def has_failed_outside_the_world(view: ReplicaView, facts: Facts) -> bool:
 
 
 def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
-    """Deletes what is not of this world, and creates what is missing once a live observation shows that nothing older is left."""
+    """Deletes pods that do not belong to this world, and creates missing pods after a live observation shows that no older pod is left."""
     older, absent, awaited = facts.older_than(status.attempt), missing(status, facts), acknowledging(status, facts)
     always = (*_unneeded(status, facts), *_failed_outside_the_world(status, facts), *_service(facts))
     if len(awaited) == len(older) == len(absent) or is_held_back(status, facts.now):  # the kept pods acknowledge by themselves
@@ -69,7 +69,7 @@ def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
 
 
 def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
-    """Creates a replica that stands by for each one that the world lacks."""
+    """Creates one stand-by replica for each replica that the world lacks."""
     if status.world is None or facts.problems:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.left_behind}
@@ -87,13 +87,14 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
 
 
 def _suspension(status: TrainingJobStatus, facts: Facts) -> Actions:
-    """Deletes every replica with its grace period, then proves once that none is left. The phase Suspended says that this is proved."""
+    """Deletes every replica with its grace period, then proves by a live observation that none is left. Phase Suspended depends on this
+    proof."""
     deletions = tuple(action for view in facts.replicas for action in deletion(view))
     return deletions if facts.live or status.phase is Phase.SUSPENDED else (*deletions, LookLive())
 
 
 def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
-    """Of a world that nothing follows yet: stops what runs, and leaves ended pods for their logs. If cleanPodPolicy keeps all pods,
+    """Stops what runs of a broken world that has no successor yet, and leaves ended pods for their logs. If cleanPodPolicy keeps all pods,
     supervisors end their processes instead."""
     stops = facts.spec.clean_pod_policy is not CleanPodPolicy.NONE
     running = (view for view in facts.replicas if stops and not view.over)
@@ -122,8 +123,8 @@ _NAMED = 3
 
 
 def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = False) -> str:
-    """Such as `worker-3 (3 of 4 run): ImagePullBackOff: ...`. With `brief`, known causes are short sentences instead of the cluster's
-    messages."""
+    """What the world waits for, such as `worker-3 (3 of 4 run): ImagePullBackOff: ...`. With `brief`, short sentences replace the messages
+    of the cluster if the cause is clear."""
     awaited = acknowledging(status, facts)
     if awaited:
         return f"{listed([view.label for view in awaited])} to end the processes of the attempt before"
@@ -166,7 +167,7 @@ def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
 
 
 def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:
-    """Why pending replicas wait, such as `: Unschedulable: 0/3 nodes are available`. With `brief` the cause in short, where it is clear."""
+    """Why pending replicas wait, such as `: Unschedulable: 0/3 nodes are available`. With `brief`, the cause in short if it is clear."""
     every = dict.fromkeys((brief and view.waits_for) or f"{view.reason}: {view.message}".strip(": ") for view in pending)
     named = [reason for reason in every if reason][:_NAMED]
     return ": " + "; ".join(named) if named else ""

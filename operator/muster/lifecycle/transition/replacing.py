@@ -1,8 +1,8 @@
-"""Replacements under a new name, for pods whose end nobody can confirm.
+"""Replacements under a new name, for pods whose end cannot be confirmed.
 
 A pod on a node that is dead, frozen or cut off stays for minutes, and its name is taken. If fences keep its processes from doing harm, the
-next world does not wait for it. The status lists the pod as left behind, and the pod in its place gets the number of the attempt as the
-suffix of its names. All names are functions of the status, so that every leader uses the same ones.
+next world does not wait for the pod. The status lists the pod as left behind. The names of the new pod end in the number of the attempt.
+All names are functions of the status, so that every leader uses the same names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUFFIXES = 1000
 
 
 def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of older attempts that do not answer now. In the place of each comes a ready spare, or a new pod."""
+    """The status with the pods of older attempts that do not answer now. A ready spare, or a new pod, takes the place of each."""
     if not is_open(status) or not facts.replaces_at_once or status.world is None:
         return status
     facts = facts.in_world_of(status)
@@ -47,7 +47,7 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
 
 
 def without_gone(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status without those that are gone. Only a live observation proves that."""
+    """The status without the pods left behind that are gone. Only a live observation proves that."""
     if not facts.live or not status.left_behind:
         return status
     uids = {view.uid for view in facts.observed.replicas}
@@ -55,7 +55,7 @@ def without_gone(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
 
 
 def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> int | None:
-    """The suffix of the pod that an attempt creates for this replica: none if every older name is free."""
+    """The suffix of the pod that an attempt creates for this replica. None if every older name is free."""
     is_taken = any(each.replica == replica for each in status.left_behind)
     return attempt % _SUFFIXES if is_taken else None
 
@@ -68,13 +68,13 @@ def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
 
 
 def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether a pod waits for a node, although it excludes one that it could go to again."""
+    """Whether a pod waits for a node while it excludes a node that it could use again."""
     time = _misplaced_at(status, facts)
     return time is not None and facts.now >= time
 
 
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
-    """When pods of attempts that are over count as silent, and when pods that wait in vain are created again."""
+    """When pods of attempts that are over count as silent, and when misplaced pods are created again."""
     leaving = facts.older_than(status.attempt) if is_open(status) else facts.replicas
     times = [time(view, facts) for view in leaving for time in (silent_after_the_end_at, silent_at)]
     return [*times, _misplaced_at(status, facts)]
@@ -86,7 +86,7 @@ def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
 
 
 def _does_not_answer(view: ReplicaView, facts: Facts) -> bool:
-    """Whether its supervisor is silent, or it exists long after its grace period."""
+    """Whether the supervisor of the replica is silent, or the replica exists long after its grace period."""
     times = (silent_after_the_end_at(view, facts), _overdue_at(view, facts))
     return not view.over and any(time is not None and facts.now >= time for time in times)
 

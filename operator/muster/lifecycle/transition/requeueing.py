@@ -1,7 +1,7 @@
-"""Gangs that have only a part of their nodes. They give these back, and wait for all of them together again.
+"""Gangs that have only a part of their nodes. Such a gang gives its nodes back, and waits for all nodes together again.
 
-A scheduler places all pods of a gang or none. Still, a node can be lost before its pod is bound, or while a world starts. Then the other
-pods hold nodes that others could use, and none of them trains. If two gangs wait for each other like this, neither ever starts.
+A scheduler places all pods of a gang or none. However, a node can be lost before its pod is bound, or while a world starts. Then the other
+pods use nodes that other jobs could use, and none of them trains. Two such gangs can wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Split:
     """The pods for which the scheduler finds no node."""
     placed: tuple[ReplicaView, ...]
     until: datetime
-    """How long it may last."""
+    """When the gang gives its nodes back."""
 
     @property
     def message(self) -> str:
@@ -49,7 +49,7 @@ def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 
 def _split(status: TrainingJobStatus, facts: Facts) -> Split | None:
-    """Of a world that has not started. One with processes that go on is left alone, because they hold what they have computed."""
+    """The split gang of a world that has not started. None if some processes go on, because these hold what they have computed."""
     world = status.world
     if not status.gang_scheduler or not is_open(status) or world is None or world.ready_time:
         return None
@@ -68,8 +68,8 @@ def _split(status: TrainingJobStatus, facts: Facts) -> Split | None:
 
 
 def _splits_before(status: TrainingJobStatus) -> int:
-    """How many attempts in a row have ended like this. Each waits longer than the one before, in case the scheduler places pods one by one
-    although it knows PodGroups. In the end the startup deadline comes first."""
+    """The number of attempts in a row that ended like this. Each waits twice as long as the one before, in case the scheduler supports
+    PodGroups but still places pods one by one. At last the startup deadline ends the job."""
     count = 0
     for record in reversed(status.attempts[:-1]):
         if record.reason is not Reason.GANG_REQUEUED or count == _MOST_DOUBLINGS:

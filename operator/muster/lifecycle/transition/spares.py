@@ -1,8 +1,8 @@
 """Spares: workers that stand by and take the places of workers whose pods are lost.
 
 A job with `recovery.spares: n` has n more workers than its world. They are replicas like all others, with the next indexes. If a pod of the
-world cannot go on, the next world has a ready spare in its place, with its rank. So the world does not wait for a new pod. The replica that
-has left the world is created again, and is the next spare.
+world cannot go on, a ready spare takes its place and rank in the next world. So the world does not wait for a new pod. Muster creates the
+replica that has left the world again, as the next spare.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from muster.strategies.base import WorldPlan
 
 
 def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
-    """The plan of the next world: the members of the last one, each without a pod that goes on replaced by a ready spare if there is one.
-    In `status` the attempt before has ended."""
+    """The plan of the next world: the members of the last one. A ready spare, if there is one, replaces each member whose pod does not go
+    on. In `status` the attempt before has ended."""
     world, record = status.world, newest(status)
     if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
         return facts.wanted
@@ -45,7 +45,7 @@ def ready(facts: Facts) -> list[ReplicaView]:
 
 
 def member_of(spare: ReplicaView) -> Member:
-    """The spare as a member that has yet to acknowledge the attempt."""
+    """The spare as a member that has not acknowledged the attempt yet."""
     return Member(role=spare.role, index=spare.index, uid=spare.uid, awaited=True, suffix=spare.suffix)
 
 

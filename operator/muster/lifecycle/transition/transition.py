@@ -1,4 +1,4 @@
-"""From one state of a job to the next, with the actions on the way. Each subject has its own module; this one has their order."""
+"""Moves a job from one state to the next, and collects the actions. Each subject has its own module. This module has their order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Transition:
     status: TrainingJobStatus
     state: State
     facts: Facts
-    """The facts, with each replica in the attempt that it has from now on: a new world may have taken replicas over."""
+    """The facts, with each replica in its new attempt, because a new world may have taken replicas over."""
     actions: tuple[Action, ...]
 
 
@@ -36,8 +36,7 @@ def transition(status: TrainingJobStatus, facts: Facts) -> Transition:
 
 
 def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
-    """The next status and the state that it is in. An attempt ends before another begins, and a failure is settled before a job is given
-    up for it."""
+    """The next status and its state. An attempt ends before another begins. A failure is settled before Muster gives the job up for it."""
     state = _state(status, facts)
     if isinstance(state, Ended):
         return replacing.without_gone(status, facts), state
@@ -61,7 +60,7 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
 
 
 def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether a cached observation contradicts the status. Only a live one can show whether the replicas have really changed."""
+    """Whether a cached observation contradicts the status. Only a live observation can show whether the replicas have really changed."""
     state = _state(status, facts)
     if facts.live or isinstance(state, Ended):
         return False
@@ -80,10 +79,10 @@ def _reviewed(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatu
 
 
 def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
-    """The open attempt ends if the user suspends the job, if its queue takes the quota back, if its world is broken or hangs, if its gang
-    has only a part of its nodes, or if another world is needed.
+    """Ends the open attempt if the user suspends the job, its queue takes the quota back, its world is broken or hangs, its gang has only a
+    part of its nodes, or it needs another world.
 
-    An earlier failure that is still provisional then becomes final as it is.
+    An earlier failure that is still provisional becomes final.
     """
     state = _state(status, facts)
     if not isinstance(state, Open):
@@ -113,7 +112,8 @@ def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[
 
 
 def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether the next attempt begins. It also follows a failure that is still provisional, unless the job would be given up for that."""
+    """Whether the next attempt begins. It may also begin while a failure is provisional, unless Muster would give the job up for that
+    failure."""
     state = _state(status, facts)
     if isinstance(state, Open) or facts.spec.suspend or facts.problems or facts.waits_for_quota:
         return False
@@ -121,7 +121,7 @@ def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _completed(status: TrainingJobStatus, facts: Facts) -> Ended:
-    """Of a program that has reported nothing, all that is known is its exit code."""
+    """The end of a job that has succeeded. If the program reported nothing, only its exit code is known."""
     if facts.counts_steps(status) or status.progress is not None or status.checkpoint is not None:
         return Ended(Reason.COMPLETED, "completed")
     return Ended(Reason.COMPLETED_WITHOUT_REPORT, "the program ended with exit code 0, and reported no step and no checkpoint")

@@ -1,4 +1,4 @@
-"""Map-style data sets over files: TFRecord, CSV, arrays, Parquet and Arrow, read at constant memory and without a framework."""
+"""Map-style data sets over files: TFRecord, CSV, arrays, Parquet and Arrow. Reading takes constant memory and needs no framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FORMATS", "Column", "FileSet", "Part", "open_files", "workers_for"]
 
 
 def workers_for(data: object, spec: InputSpec, *, automatic: int) -> int:
-    """How many workers read `data`: the job's number, else `automatic` for files and 0 for data in memory."""
+    """The number of workers that read `data`: that of the job, else `automatic` for files and 0 for data in memory."""
     if spec.workers is not None:
         return spec.workers
     return automatic if isinstance(data, FileSet) else 0

@@ -1,6 +1,6 @@
-"""Arrays of numpy: `.npz` files with an array for each column, or `.npy` files side by side. Rows are samples.
+"""Arrays of numpy: `.npz` files with an array for each column, or one `.npy` file for each column. Each row is a sample.
 
-Rows are read at their offset, so an .npz must be written by `np.savez` and not by `savez_compressed`.
+Write `.npz` files with `np.savez` and not with `savez_compressed`, because rows are read at their offset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZIP_HEADER = 30  # bytes of a local file header before its name (PKWARE APPNOTE
 
 @dataclass(frozen=True)
 class Rows:
-    """The position of an array's rows in a file."""
+    """The rows of an array, and their position in a file."""
 
     file: OpenFile
     begin: int
@@ -44,7 +44,7 @@ class Rows:
 
 
 class Arrays(FileSet):
-    """Samples are rows. `beside` gives the .npy file of another column next to that of the first."""
+    """Each row is a sample. `beside` has the .npy file of each further column, by the .npy file of the first column and the name."""
 
     def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part], *, beside: Mapping[tuple[Location, str], OpenFile]) -> None:
         self._beside = beside
@@ -80,7 +80,7 @@ class Arrays(FileSet):
 
 
 def paths_beside(first: Location, columns: Sequence[Column]) -> dict[tuple[Location, str], Location]:
-    """The .npy file of each column: the name of that of the first one with another ending, as in train-inputs.npy, train-targets.npy."""
+    """The .npy file of each column. The names differ in their endings only, as in train-inputs.npy and train-targets.npy."""
     stem = first.name.removesuffix(f"{columns[0].name}.npy")
     return {(first, column.name): first.with_name(f"{stem}{column.name}.npy") for column in columns}
 
@@ -94,7 +94,9 @@ def _member(file: OpenFile, name: str) -> int:
         there = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
         raise BadConfiguration(f"data file {file.path} has no array {name!r}; it has {there}") from None
     except (zipfile.BadZipFile, OSError) as error:
-        raise BadConfiguration(f"data file {file.path} is no whole .npz file ({error}); it may be truncated: write it again") from error
+        raise BadConfiguration(
+            f"data file {file.path} is not a complete .npz file ({error}); it may be truncated: write it again"
+        ) from error
     if entry.compress_type != zipfile.ZIP_STORED:
         raise BadConfiguration(f"data file {file.path} is compressed, and rows are read at random; write it with np.savez")
     header = file.read(entry.header_offset, _ZIP_HEADER)
@@ -109,7 +111,7 @@ def _rows(file: OpenFile, begin: int) -> Rows:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(head)]
         shape, fortran, dtype = read(head)
     except (KeyError, ValueError, EOFError) as error:
-        raise BadConfiguration(f"data file {file.path} is no array of numpy ({error}); write it with np.save or np.savez") from error
+        raise BadConfiguration(f"data file {file.path} is not an array of numpy ({error}); write it with np.save or np.savez") from error
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise BadConfiguration(
             f"data file {file.path}: an array of numbers with a row per sample, in C order, is needed; it has {dtype} {shape}"
@@ -127,7 +129,7 @@ def _check(rows: Rows, column: Column) -> None:
 
 
 def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes samples, which are arrays by name, to an .npz file. Holds all of them in memory."""
+    """Writes samples, which are arrays by name, to an .npz file. Needs memory for all of them."""
     rows = list(samples)
     arrays: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.savez(path, **arrays)

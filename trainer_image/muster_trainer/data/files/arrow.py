@@ -1,4 +1,4 @@
-"""Arrow files in the IPC file format, which is also that of Feather (version 2). A record batch is read whole."""
+"""Arrow files in the IPC file format, which Feather (version 2) also uses. A record batch is read in one piece."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster_trainer.data.files.columnar import MOST_DECODED, MOST_READ, Columnar
 from muster_trainer.data.files.opened import OpenFile, Stream
 
 _MAGIC = b"ARROW1"
-_ROWS = 1024  # of a record batch that is written
+_ROWS = 1024  # of each record batch that `write` writes
 
 
 class _Reader(Reader):
@@ -24,15 +24,15 @@ class _Reader(Reader):
         length = min(file.size, len(_MAGIC))
         if file.read(0, length) != _MAGIC:
             raise BadConfiguration(
-                f"data file {file.path} is no Arrow file; write it with pyarrow.ipc.new_file, which is not the format of a stream, "
-                "or with pyarrow.feather.write_feather"
+                f"data file {file.path} is not an Arrow file; write it with pyarrow.ipc.new_file (not new_stream) or "
+                "pyarrow.feather.write_feather"
             )
         if file.read(file.size - length, length) != _MAGIC:
             raise BadConfiguration(f"data file {file.path} is not a complete Arrow file: its end is missing; write it again")
         self.schema = self._file([]).schema
 
     def group_rows(self, names: Sequence[str], row_bytes: int) -> list[int]:
-        """Reads one column of each batch, because only the batches know how many rows they have."""
+        """Reads one column of each batch, because the number of rows is in the batch itself."""
         one = min(names, key=lambda name: str(self.schema.field(name).type).count("["))
         file = self._file([one])
         counts = [file.get_batch(group).num_rows for group in range(file.num_record_batches)]
@@ -54,14 +54,14 @@ class _Reader(Reader):
 
 
 class Arrow(Columnar):
-    """Samples are rows."""
+    """Each row is a sample."""
 
     title = "Arrow"
     reader = _Reader
 
 
 def batches_of(samples: Iterable[Mapping[str, np.ndarray]]) -> Iterator[Any]:
-    """Samples, which are arrays by name, as record batches; an array of several numbers becomes a list of fixed size."""
+    """Converts samples, which are arrays by name, to record batches. An array of several numbers becomes a list of fixed size."""
     rows = iter(samples)
     while some := list(islice(rows, _ROWS)):
         columns = {name: np.stack([row[name] for row in some]) for name in some[0]}
@@ -74,7 +74,7 @@ def _column(array: np.ndarray) -> Any:
 
 
 def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes samples, which are arrays by name, in record batches that are quick to read at random."""
+    """Writes samples, which are arrays by name, in small record batches, which are quick to read in random order."""
     batches = batches_of(samples)
     first = next(batches)
     with pa.ipc.new_file(path, first.schema) as writer:

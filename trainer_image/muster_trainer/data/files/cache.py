@@ -16,11 +16,14 @@ from muster_trainer.data.files.columns import assembled, columns_of
 from muster_trainer.data.files.fileset import FileSet
 from muster_trainer.data.files.opened import OpenFile, opened
 
-_ROWS = 1024  # decoded at once
+_ROWS = 1024  # rows that are decoded together
 
 
 def cached(data: object, folder: Path, *, title: str) -> FileSet:
-    """A copy of `data` in `folder`. Raises BadConfiguration if the data are not in files, and StorageUnavailable if the folder is full."""
+    """Returns a copy of `data` in `folder`.
+
+    Raises BadConfiguration if the data are not in files, and StorageUnavailable if the folder cannot be written.
+    """
     if not isinstance(data, FileSet):
         raise BadConfiguration(
             f"spec.trainer.input.cache: the samples of {title} are not in files that Muster reads (muster_trainer.data.files); leave it out"
@@ -42,13 +45,13 @@ def cached(data: object, folder: Path, *, title: str) -> FileSet:
 
 
 def _name(data: FileSet) -> str:
-    """The name of the copy. It differs for other files, other content and other columns."""
+    """The name of the copy. It depends on the files, their content and the columns."""
     identity = [repr(data.columns), *(f"{file.path.resolve()} {file.size} {file.changed}" for file in data.files)]
     return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
 
 
 def _decode(data: FileSet, copy: Path) -> None:
-    """Writes a .npy file for each column. The folder is renamed to `copy` when it is complete."""
+    """Writes a .npy file for each column into a temporary folder, and renames that to `copy` at the end."""
     unfinished = copy.with_suffix(".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

@@ -1,4 +1,5 @@
-"""Files of columns, which are decoded many rows at once: rows in groups, and groups in chunks that a bounded cache keeps."""
+"""Files of columns, such as Parquet and Arrow. The rows of a file are in groups. A group is decoded in chunks, and a bounded cache has the
+chunks that were used last."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ from muster_trainer.data.files.opened import OpenFile
 from muster_trainer.data.files.table import names_of, some
 
 MOST_DECODED = 128 << 20
-"""Bytes of decoded rows that a process keeps."""
+"""The most bytes of decoded rows in the cache of a process."""
 MOST_READ = 256 << 20
-"""Bytes that a file may make a reader read in one piece."""
-_CHUNK = 4 << 20  # bytes of decoded rows that are kept or dropped together
-_READERS = 16  # files whose footers a process keeps
-_ROWS_PER_BYTE = 1024  # compression makes no file smaller than that
+"""The most bytes that a reader reads in one piece, whatever the file says."""
+_CHUNK = 4 << 20  # bytes of a chunk
+_READERS = 16  # files whose footers stay in the memory of a process
+_ROWS_PER_BYTE = 1024  # the most that compression achieves
 
 Key = tuple[int, int]
-"""The number of a group, over all files, and of a chunk in it."""
+"""The number of a group, counted over all files, and the number of a chunk in the group."""
 
 
 class Reader(ABC):
-    """One file. What its methods raise is pyarrow's."""
+    """One file. The methods raise errors of pyarrow."""
 
     schema: Any
 
@@ -42,7 +43,7 @@ class Reader(ABC):
 
     @abstractmethod
     def group_rows(self, names: Sequence[str], row_bytes: int) -> list[int]:
-        """The number of rows of each group. `names` are the columns that will be read, `row_bytes` the bytes of their rows."""
+        """The number of rows of each group. `names` are the columns that will be read, and `row_bytes` is the size of their rows."""
 
     @abstractmethod
     def slices(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
@@ -50,7 +51,7 @@ class Reader(ABC):
 
 
 class Columnar(FileSet):
-    """Samples are rows. A batch decodes each group that it needs at most once, in order."""
+    """Each row is a sample. A batch decodes each group that it needs at most once, in their order."""
 
     title: ClassVar[str]
     reader: ClassVar[type[Reader]]
@@ -61,7 +62,7 @@ class Columnar(FileSet):
         self._widths: list[list[int]] = []
         self._chunk_rows = 0
         self._groups: list[tuple[int, int, int]] = []
-        """The number of the file, the number of the group in it, and its rows."""
+        """For each group: the number of its file, its number in the file, and its rows."""
         self._indexed = 0
         self._lock = threading.Lock()
         self._forget()
@@ -73,10 +74,10 @@ class Columnar(FileSet):
         self._chunks: OrderedDict[Key, list[np.ndarray]] = OrderedDict()
         self._bytes = 0
         self._cursor: tuple[Key, Iterator[Any]] | None = None
-        """The chunk that comes next from a group that is being read."""
+        """The group that is being read: the key of its next chunk, and the iterator that gives it."""
 
     def _try(self, first: int, last: int) -> None:
-        self.batch([first])  # the last one would be behind all others of its group
+        self.batch([first])  # reading the last sample would decode the whole group
 
     def _index(self, file: OpenFile) -> int:
         with self._words(file):
@@ -96,7 +97,7 @@ class Columnar(FileSet):
         return list(dict.fromkeys(name for names in self._sources for name in names))
 
     def _fit(self, file: OpenFile, schema: Any) -> int:
-        """Checks the columns of a file. All files have those of the first one. Returns the bytes of a row."""
+        """Checks the columns of a file, which must be those of the first file. Returns the bytes of a row."""
         if not self._names:
             self._names = list(schema.names)
             self._sources = names_of(self.columns, self._names, file)
@@ -169,13 +170,13 @@ class Columnar(FileSet):
         return arrays
 
     def _next(self, key: Key) -> Any:
-        """Reads a group up to that chunk, from where it is being read if it can."""
+        """Reads a group up to that chunk. Continues at the cursor if the chunk comes after it."""
         group, chunk = key
         if self._cursor is None or self._cursor[0][0] != group or self._cursor[0][1] > chunk:
             number, in_file, _ = self._groups[group]
             self._cursor = (group, 0), self._reader(number).slices(in_file, self._all_sources, self._chunk_rows)
         (_, at), batches = self._cursor
-        self._cursor = batch = None  # an error ends the reading of the group
+        self._cursor = batch = None  # after an error, the group must be read from its beginning
         for _ in range(at, chunk + 1):
             batch = next(batches, None)
         self._cursor = (group, chunk + 1), batches

@@ -1,4 +1,4 @@
-"""What a data set takes from its files: columns with a type and a shape, in parts such as inputs and targets."""
+"""The columns that a data set reads from its files, each with a type and a shape. They form parts such as inputs and targets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Column:
-    """One array of each sample: the feature of a TFRecord, the array of an .npz file, or the columns of a CSV file (none
-    named: all that no other part takes). `shape` is that of one sample."""
+    """One array of each sample: the feature of a TFRecord, the array of an .npz file, or columns of a CSV file.
+
+    `shape` is the shape of one sample. Without `names`, it has all columns of the CSV file that no other part names.
+    """
 
     names: str | tuple[str, ...] = ()
     dtype: str = "float32"
@@ -21,12 +23,12 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The name, for formats in which a column has exactly one."""
+        """The name of the column, in formats where it has exactly one."""
         return self.names if isinstance(self.names, str) else (self.names or ("",))[0]
 
     @property
     def size(self) -> int:
-        """How many numbers a sample has."""
+        """The number of numbers in a sample."""
         return prod(self.shape)
 
     @property
@@ -44,7 +46,7 @@ def columns_of(parts: Sequence[Part]) -> list[Column]:
 
 
 def assembled(parts: Sequence[Part], value_of: Callable[[Column], Any]) -> tuple[Any, ...]:
-    """The parts, with a value instead of each column."""
+    """The parts, with each column replaced by the result of `value_of`."""
     return tuple(
         value_of(part) if isinstance(part, Column) else {name: value_of(column) for name, column in part.items()} for part in parts
     )

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow, by protobuf (tensorflow/core/example/feature.proto)."""
+"""Reads and writes tf.train.Example with protobuf, without TensorFlow (tensorflow/core/example/feature.proto)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MESSAGES: Mapping[str, tuple[tuple[str, Any, str], ...]] = {
     "Features": (("feature", Field.LABEL_REPEATED, "Entry"),),
     "Example": (("features", Field.LABEL_OPTIONAL, "Features"),),
 }
-"""(name, label, type) of each field, in the order of their numbers. `Features.feature` is a map, which is a list of entries on the wire."""
+"""(name, label, type) of each field, in the order of their numbers. `Features.feature` is a map, which protobuf encodes as a list."""
 
 
 def _example_class() -> Any:
@@ -43,22 +43,22 @@ _Example = _example_class()
 
 
 class DamagedExample(ValueError):  # noqa: N818
-    """Bytes that are no tf.train.Example."""
+    """Bytes that are not a tf.train.Example."""
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The features by name, as `values` takes them. Raises DamagedExample."""
+    """The features by name, for `values`. Raises DamagedExample."""
     try:
         entries = _Example.FromString(data).features.feature
     except DecodeError:
-        raise DamagedExample("it is no tf.train.Example") from None
+        raise DamagedExample("it is not a tf.train.Example") from None
     return {entry.key.decode("utf-8", "replace"): entry.value for entry in entries}
 
 
 def values(feature: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """The numbers of a feature, flat, in `dtype`. One of bytes holds raw little-endian numbers of that type.
+    """The numbers of a feature: shape (n,), of type `dtype`. A bytes_list has raw little-endian numbers of that type.
 
-    Raises TypeError if the feature has fractions and `dtype` is for whole numbers, and ValueError for a wrong number of bytes.
+    Raises TypeError if the feature has fractions and `dtype` is an integer type, and ValueError for a wrong number of bytes.
     """
     if feature.HasField("bytes_list"):
         return np.frombuffer(b"".join(feature.bytes_list.value), dtype=dtype.newbyteorder("<")).astype(dtype)
@@ -70,7 +70,7 @@ def values(feature: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def serialize(features: Mapping[str, np.ndarray]) -> bytes:
-    """An Example with whole numbers as int64_list and fractions as float_list."""
+    """The bytes of an Example. Integers become an int64_list, and other numbers a float_list."""
     example = _Example()
     for name, array in features.items():
         flat = np.asarray(array).ravel()

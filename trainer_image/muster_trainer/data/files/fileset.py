@@ -1,4 +1,4 @@
-"""A map-style data set over files, at constant memory: it only keeps the position of each sample."""
+"""A map-style data set over files. It has only the position of each sample in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster_trainer.data.files.opened import OpenFile
 
 
 class FileSet(ABC):
-    """Samples numbered over all files, in their order. Several processes and threads may read at once."""
+    """Samples are numbered over all files, in the order of the files. Several processes and threads may read at the same time."""
 
     def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
         self.files, self.parts = files, parts
@@ -27,7 +27,7 @@ class FileSet(ABC):
                 self._try(first, last)
 
     def _try(self, first: int, last: int) -> None:
-        """Reads samples of a file, from its first to its last one, to raise an error now if they do not fit."""
+        """Reads samples `first` and `last` of a file, so that a file that does not fit raises its error now."""
         self.batch([first, last])
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class FileSet(ABC):
             raise IndexError(f"there are {len(self)} samples")
 
     def _located(self, indices: np.ndarray) -> list[tuple[int, int]]:
-        """(number of the file, number in it) of each sample."""
+        """For each sample, the number of its file and its number in the file."""
         self._check_bounds(indices)
         numbers = np.searchsorted(self._begins, indices, side="right") - 1
         return list(zip(numbers.tolist(), (indices - self._begins[numbers]).tolist(), strict=True))
@@ -58,11 +58,11 @@ class FileSet(ABC):
 
     @abstractmethod
     def arrays(self, indices: np.ndarray) -> list[np.ndarray]:
-        """An array for each column. Raises BadConfiguration that names file and record."""
+        """An array of shape (n, *shape) for each column. Raises BadConfiguration, which names the file and the record."""
 
 
 class Records(FileSet):
-    """Each sample is a run of bytes in one file."""
+    """Each sample is a contiguous range of bytes in one file."""
 
     def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
         self._starts: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""Columns of Arrow as numbers of numpy: numbers, lists of as many numbers in each row, and raw bytes."""
+"""Converts columns of Arrow to arrays of numpy. A column has numbers, lists with the same length in each row, or raw bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class Misfit(ValueError):  # noqa: N818
-    """A value that is not what the column needs. `row` counts from 0."""
+    """A value that does not fit the type or shape of the column. `row` counts from 0."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
@@ -19,15 +19,15 @@ class Misfit(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Form:
-    """What a column of a file holds. `width` is how many numbers a row has, None if each row may have another number of them."""
+    """The content of a column of a file. `width` is the number of numbers in a row; None if it differs from row to row."""
 
     width: int | None
     row_bytes: int
-    """Bytes of a row of that width."""
+    """The size of a row in bytes."""
 
 
 def form_of(kind: Any, dtype: np.dtype[Any]) -> Form | None:
-    """How a column of the Arrow type `kind` is read as `dtype`. None if it is not."""
+    """The form of a column of the Arrow type `kind` that is read as `dtype`. None if that is not possible."""
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         width = kind.byte_width // dtype.itemsize if pa.types.is_fixed_size_binary(kind) else None
         return None if width is not None and width * dtype.itemsize != kind.byte_width else Form(width, (width or 1) * dtype.itemsize)
@@ -44,8 +44,8 @@ def form_of(kind: Any, dtype: np.dtype[Any]) -> Form | None:
 
 
 def numbers(array: Any, width: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """The numbers of an Arrow array whose type has a form: shape (rows, width), in memory of its own. Raises Misfit, or what pyarrow
-    raises for an array that is damaged."""
+    """A copy of the numbers of an Arrow array whose type has a form: shape (rows, width). Raises Misfit, and errors of pyarrow for a
+    damaged array."""
     array.validate(full=True)
     rows = len(array)
     _refuse_nulls(array, 1)
@@ -70,7 +70,7 @@ def _is_whole(dtype: np.dtype[Any]) -> bool:
 
 
 def _cast(values: np.ndarray, dtype: np.dtype[Any], width: int) -> np.ndarray:
-    """A copy as `dtype`. A whole number that it cannot hold is a misfit."""
+    """A copy as `dtype`. Raises Misfit for an integer that is out of its range."""
     cast = values.astype(dtype)
     if _is_whole(dtype) and values.dtype != dtype:
         wrong = np.flatnonzero((cast != values) | ((cast < 0) != (values < 0)))

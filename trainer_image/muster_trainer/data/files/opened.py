@@ -1,4 +1,4 @@
-"""Data files that are open: read at an offset, never mapped into memory, so that a truncated file is an error and not a signal."""
+"""Open data files. They are read at an offset. They are not mapped, because a truncated mapped file ends the process by a signal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from muster_trainer.checkpoint.objects import Location, ObjectPath, location_of
 
 SPARE_DESCRIPTORS = 256
 _NAMED = 5
-_BLOCK = 1 << 20  # bytes of an object that are fetched at least
-_BLOCKS = 32  # kept by a process, of all its objects
+_BLOCK = 1 << 20  # the least bytes of an object that are fetched at once
+_BLOCKS = 32  # blocks in the cache of a process, over all objects
 
 
 class OpenFile:
-    """One file, open until the process ends. `size` is in bytes. `changed` differs where the content does: for a file, in nanoseconds
-    since 1970."""
+    """One file, open until the process ends. `size` is in bytes. `changed` is a text that changes with the content. For a file it is the
+    time of the last change, in nanoseconds since 1970."""
 
     path: Location
     size: int
@@ -37,11 +37,11 @@ class OpenFile:
         except OSError as error:
             raise BadConfiguration(f"data file {path} cannot be opened: {error.strerror}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise BadConfiguration(f"data file {path} is no file; write a pattern that names files, such as {path}/*")
+            raise BadConfiguration(f"data file {path} is not a file; write a pattern that names files, such as {path}/*")
         self.size, self.changed = status.st_size, status.st_mtime_ns
 
     def read(self, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`. Raises BadConfiguration if the file is shorter, StorageUnavailable if it cannot be read."""
+        """`length` bytes from `offset` on. Raises BadConfiguration if the file is too short, and StorageUnavailable if a read fails."""
         try:
             content = self._read(offset, length)
         except OSError as error:
@@ -58,7 +58,7 @@ class OpenFile:
 
 
 class OpenObject(OpenFile):
-    """One object in an object store. Short reads are served from blocks, which neighbouring records share."""
+    """One object in an object store. Short reads fetch a block, and neighbouring records are read from the same block."""
 
     def __init__(self, path: ObjectPath) -> None:
         self.path: ObjectPath = path
@@ -79,7 +79,7 @@ class OpenObject(OpenFile):
 
 
 class Stream(io.RawIOBase):
-    """An open file as a file object. One read takes at most `most` bytes, where it is given."""
+    """An open file as a file object. One read may have at most `most` bytes, unless that is None."""
 
     def __init__(self, file: OpenFile, most: int | None = None) -> None:
         self._file, self._most, self._position = file, most, 0
@@ -115,7 +115,7 @@ def opened(path: Location) -> OpenFile:
 
 
 def open_all(paths: Sequence[Location]) -> list[OpenFile]:
-    """Opens all files, and raises the limit of descriptors if needed. Raises BadConfiguration."""
+    """Opens all files, and raises the limit of open descriptors if needed. Raises BadConfiguration."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = sum(isinstance(path, Path) for path in paths) + SPARE_DESCRIPTORS
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -126,7 +126,8 @@ def open_all(paths: Sequence[Location]) -> list[OpenFile]:
 
 
 def matching(patterns: object, where: str) -> list[Location]:
-    """The files that match a pattern or a list of patterns, sorted. Raises BadConfiguration that lists what is there instead."""
+    """The files that match a pattern or a list of patterns, sorted. If there are none, raises BadConfiguration, which lists the files
+    that are there."""
     listed = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(listed, list | tuple) or not listed or not all(isinstance(one, str) and one for one in listed):
         raise BadConfiguration(

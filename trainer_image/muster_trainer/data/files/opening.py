@@ -1,4 +1,4 @@
-"""Opening the data files that a job's `config.data` names."""
+"""Opens the data files of a job's `config.data`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ FORMATS = ("TFRecord", "CSV", "Arrays", "Parquet", "Arrow")
 
 
 def open_files(settings: Mapping[str, Any], split: str, *parts: Part, where: str = "spec.trainer.config.data") -> FileSet | None:
-    """The samples of a split, with its `parts` (inputs, targets, and weights where there are some), from `settings` such as
-    {"format": "CSV", "train": "data/train-*.csv", "test": "data/test.csv"}. None where the settings do not name the split.
+    """The samples of a split, read from files. None if the settings do not name the split.
 
-    `where` is the path of the settings, for errors. Raises BadConfiguration where files are missing, damaged, or do not fit the parts.
+    `settings` are, for example, {"format": "CSV", "train": "data/train-*.csv", "test": "data/test.csv"}. `parts` are the inputs, the
+    targets, and the weights if there are any. `where` is the path of the settings, for messages. Raises BadConfiguration if files are
+    missing, damaged, or do not fit the parts.
     """
     if not isinstance(settings, Mapping) or settings.get("format") not in FORMATS:
         actual = settings.get("format") if isinstance(settings, Mapping) else settings
@@ -42,7 +43,7 @@ def _format(name: str) -> Callable[[Sequence[OpenFile], Sequence[Part]], FileSet
         return TFRecords
     if name == "CSV":
         return Table
-    try:  # pyarrow takes a third of a second to import, and only these need it
+    try:  # imported only for the formats that need it, because the import of pyarrow takes a third of a second
         from muster_trainer.data.files.arrow import Arrow
         from muster_trainer.data.files.parquet import Parquet
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Parquet files. A row group is read as a stream, so that its size does not matter."""
+"""Parquet files. A row group is read as a stream, so that it may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from muster_trainer.data.files.columnar import MOST_READ, Columnar, Reader
 from muster_trainer.data.files.opened import OpenFile, Stream
 
 MOST_FOOTER = 16 << 20
-_MOST_LISTED = 100_000  # columns, or row groups, of a file
+_MOST_LISTED = 100_000  # the most columns, and the most row groups, of a file
 _BUFFER = 1 << 16  # bytes of each column that are read ahead
-_END = 8  # bytes at the end: the length of the footer, and the magic
+_END = 8  # bytes at the end of a file: the length of the footer, and the magic bytes
 
 
 class _Reader(Reader):
     def __init__(self, file: OpenFile) -> None:
         end = file.read(max(file.size - _END, 0), min(file.size, _END))
         if end[4:] != b"PAR1":
-            raise BadConfiguration(f"data file {file.path} is no whole Parquet file: it does not end as one; write it again")
+            raise BadConfiguration(f"data file {file.path} is not a complete Parquet file: its end is missing; write it again")
         if int.from_bytes(end[:4], "little") > MOST_FOOTER:
             raise BadConfiguration(
                 f"data file {file.path} has a footer of {int.from_bytes(end[:4], 'little')} bytes, and at most {MOST_FOOTER} are read; "
@@ -42,7 +42,7 @@ class _Reader(Reader):
         self.schema = self._file.schema_arrow
 
     def group_rows(self, names: Sequence[str], row_bytes: int) -> list[int]:
-        """Leaves the metadata of columns alone: for those of a damaged file, pyarrow ends the process."""
+        """Does not read the metadata of columns, because pyarrow aborts the process if those of a damaged file are read."""
         metadata = self._file.metadata
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
@@ -52,14 +52,14 @@ class _Reader(Reader):
 
 
 class Parquet(Columnar):
-    """Samples are rows."""
+    """Each row is a sample."""
 
     title = "Parquet"
     reader = _Reader
 
 
 def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes samples, which are arrays by name, in row groups that are quick to read at random."""
+    """Writes samples, which are arrays by name, in small row groups, which are quick to read in random order."""
     batches = arrow.batches_of(samples)
     first = next(batches)
     with pq.ParquetWriter(path, first.schema, write_page_checksum=True) as writer:

@@ -13,11 +13,11 @@ from muster_trainer.data.files.columns import Column, Part
 from muster_trainer.data.files.fileset import Records
 from muster_trainer.data.files.opened import OpenFile
 
-_WINDOW = 1 << 22  # bytes read at once while lines are looked for
+_WINDOW = 1 << 22  # bytes that are read at once in the search for lines
 
 
 class Table(Records):
-    """Samples are lines."""
+    """Each line is a sample."""
 
     def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:
         self._header: list[str] = []
@@ -25,7 +25,7 @@ class Table(Records):
         super().__init__(files, parts)
 
     def _index(self, file: OpenFile) -> int:
-        """Finds the ends of lines. A newline within quotes does not end a line."""
+        """Finds the lines. A newline within quotes does not end a line."""
         ends, quotes = [], 0
         for offset in range(0, file.size, _WINDOW):
             window = np.frombuffer(file.read(offset, min(_WINDOW, file.size - offset)), dtype=np.uint8)
@@ -34,7 +34,7 @@ class Table(Records):
             quotes = int(inside[-1]) % 2
         stops = np.unique(np.concatenate([*ends, [file.size]]))
         starts = np.concatenate([[0], stops[:-1]])
-        filled = stops - starts > 2  # the end of an empty line has one or two bytes, and two columns have three
+        filled = stops - starts > 2  # an empty line has one or two bytes, and a line with two columns at least three
         starts, lengths = starts[filled], (stops - starts)[filled]
         if not len(starts):
             raise BadConfiguration(f"data file {file.path} is empty; it needs a line with the names of its columns")
@@ -42,7 +42,7 @@ class Table(Records):
         return self._remember(starts[1:], lengths[1:])
 
     def _read_header(self, file: OpenFile, names: list[str]) -> None:
-        """All files have the columns of the first one."""
+        """Reads the names of the columns. They must be the same in all files. Raises BadConfiguration."""
         if self._header:
             if names != self._header:
                 raise BadConfiguration(f"data file {file.path} has other columns than {self.files[0].path}; give all files the same header")
@@ -76,7 +76,7 @@ def _fields(line: bytes) -> list[str]:
 
 
 def names_of(columns: Sequence[Column], names: Sequence[str], file: OpenFile) -> list[list[str]]:
-    """Which of the `names` in a file each column takes. Raises BadConfiguration if one is missing."""
+    """For each column, those of the `names` in a file that belong to it. Raises BadConfiguration if one is missing."""
     named = [[column.names] if isinstance(column.names, str) else list(column.names) for column in columns]
     taken = {name for one in named for name in one}
     wanted = [own or [name for name in names if name not in taken] for own in named]
@@ -99,7 +99,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def write(path: Path, samples: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes samples, which are arrays by name; an array of several numbers gets a column for each: name.0, name.1, ..."""
+    """Writes samples, which are arrays by name. Each number of an array gets a column: name.0, name.1, ..."""
     with path.open("w", newline="") as file:
         lines = csv.writer(file)
         for number, arrays in enumerate(samples):

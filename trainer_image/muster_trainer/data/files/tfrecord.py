@@ -1,7 +1,7 @@
 """TFRecord files of tf.train.Example, without TensorFlow.
 
-A record is its length (uint64), the masked CRC-32C of these 8 bytes (uint32), the data, and their masked CRC-32C, all little-endian
-(tensorflow/core/lib/io/record_writer.h).
+A record is the length of its data (uint64), the masked CRC-32C of these 8 bytes (uint32), the data, and their masked CRC-32C (uint32). All
+numbers are little-endian (tensorflow/core/lib/io/record_writer.h).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from muster_trainer.data.files.fileset import Records
 from muster_trainer.data.files.opened import OpenFile
 
 HEADER, FOOTER = struct.Struct("<QI"), struct.Struct("<I")
-_WINDOW = 1 << 14  # bytes read at once while records are looked for
+_WINDOW = 1 << 14  # bytes that are read at once in the search for records
 _CRC_MASK = 0xA282EAD8
-"""tensorflow/core/lib/hash/crc32c.h: the CRC of data that contain CRCs would be weak."""
+"""A constant of the format. CRCs are masked because the CRC of data that contain CRCs would be weak (tensorflow/core/lib/hash/crc32c.h)."""
 
 
 def masked_crc(data: bytes) -> int:
@@ -33,7 +33,7 @@ def masked_crc(data: bytes) -> int:
 
 
 class TFRecords(Records):
-    """Samples are Examples; each column is a feature."""
+    """Each sample is an Example, and each column is a feature."""
 
     def _index(self, file: OpenFile) -> int:
         starts: list[int] = []
@@ -93,7 +93,7 @@ def _damaged(file: OpenFile, offset: int, record: int) -> BadConfiguration:
     if file.read(0, 2) == b"\x1f\x8b":
         return BadConfiguration(f"data file {file.path} is compressed, and records are read at random; write it uncompressed")
     if offset == 0:
-        return BadConfiguration(f"data file {file.path} is no TFRecord file; check config.data.format")
+        return BadConfiguration(f"data file {file.path} is not a TFRecord file; check config.data.format")
     return BadConfiguration(f"data file {file.path} is damaged at byte {offset}, behind record {record}; write it again")
 
 
