@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
 # Explain failed assertions of the modules that tests share.
 pytest.register_assert_rewrite("tests.support", "tests.chaos", "tests.cluster.faults", "tests.local.proofs")
+
+
+if _mutant := os.environ.get("MUSTER_MUTANT"):  # `make mutants` asks for it
+    from tests.mutants.mutants import plant
+
+    plant(_mutant)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

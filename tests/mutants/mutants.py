@@ -1,7 +1,8 @@
-"""The planted bugs. Each is a mistake that somebody could make: it replaces functions of the lifecycle core by wrong ones.
+"""The planted bugs. Each is a mistake that somebody could make: it replaces functions by wrong ones.
 
-A patch names a module below `muster.lifecycle` and a function in it, and gives the wrong one, which may call the original. A name that is
-gone is an error: then the mutant must be changed to fit.
+Most are in the lifecycle core, `muster.lifecycle`, and its property tests must find them. The others name the unit tests that must. A patch
+names a module and a function in it, and gives the wrong one, which may call the original. A name that is gone is an error: then the mutant
+must be changed to fit.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from muster.api.status import FailureClass, Phase, Reason
 from muster.lifecycle.policy import Delays
 from muster.lifecycle.state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
+from muster_contract.errors import PeerLost
 
 CORE = "muster.lifecycle"
+PROPERTY = "tests/property/test_lifecycle.py"
 
 
 class MutantDoesNotFitError(Exception):
@@ -29,7 +32,7 @@ class MutantDoesNotFitError(Exception):
 @dataclass(frozen=True)
 class Patch:
     module: str
-    """Below `muster.lifecycle`."""
+    """Below the root of the mutant."""
     name: str
     """A function, a constant, or Class.member."""
     wrong: Callable[[Any], Any]
@@ -42,6 +45,10 @@ class Mutant:
     breaks: str
     """What goes wrong for the user."""
     patches: tuple[Patch, ...]
+    tests: tuple[str, ...] = (PROPERTY,)
+    """The files that must find it."""
+    root: str = CORE
+    """The package whose modules are changed."""
 
     def plant(self) -> None:
         """Replaces the functions in every module that has imported them."""
@@ -49,15 +56,16 @@ class Mutant:
             self._replace(patch)
 
     def _replace(self, patch: Patch) -> None:
-        owner: Any = importlib.import_module(f"{CORE}.{patch.module}")
+        owner: Any = importlib.import_module(f"{self.root}.{patch.module}")
         *classes, name = patch.name.split(".")
         for each in classes:
             owner = getattr(owner, each, None)
         if name not in vars(owner):
-            raise MutantDoesNotFitError(f"{self.name}: {CORE}.{patch.module} has no {patch.name}; change the mutant to fit")
+            raise MutantDoesNotFitError(f"{self.name}: {self.root}.{patch.module} has no {patch.name}; change the mutant to fit")
         original = vars(owner)[name]
         wrong = patch.wrong(original)
-        modules = [module for key, module in sys.modules.items() if key.startswith(CORE)]
+        is_number = isinstance(original, int | float)  # equal numbers may be one object
+        modules = [] if is_number else [module for key, module in sys.modules.items() if key.startswith(self.root)]
         for holder in [owner, *modules]:
             for key in [key for key, value in vars(holder).items() if value is original]:
                 setattr(holder, key, wrong)
@@ -65,6 +73,13 @@ class Mutant:
 
 def _mutant(name: str, breaks: str, module: str, function: str, wrong: Callable[[Any], Any]) -> Mutant:
     return Mutant(name, breaks, (Patch(module, function, wrong),))
+
+
+def _unit(name: str, breaks: str, path: str, wrong: Callable[[Any], Any], *tests: str) -> Mutant:
+    """A bug that unit tests must find. `path` is "package.module:name"."""
+    module, _, function = path.partition(":")
+    root, _, below = module.partition(".")
+    return Mutant(name, breaks, (Patch(below, function, wrong),), tests=tuple(f"tests/unit/{test}.py" for test in tests), root=root)
 
 
 def _always(value: Any) -> Callable[[Any], Any]:
@@ -435,6 +450,369 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda original: lambda status, facts: facts.pool,
     ),
 )
+
+SILENCE = "lifecycle/test_replacing"
+SURVIVORS = "trainer/test_survivors"
+GOING_ON = "trainer/test_going_on"
+
+
+def _split_gang(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of a status that is changed before it is looked at."""
+    return lambda original: lambda status, facts: original(changed(status), facts)
+
+
+def _any_report(original: Any) -> Any:
+    def silent_after(seconds: float, view: Any, facts: Any) -> Any:
+        report = None if view.report is None else replace(view.report, waiting=False)
+        return original(seconds, replace(view, report=report), facts)
+
+    return silent_after
+
+
+def _without_lower_limit(original: Any) -> Any:
+    def patience(facts: Any) -> float:
+        return float(original(replace(facts, policy=replace(facts.policy, shortest_silence_seconds=0))))
+
+    return patience
+
+
+def _one_window(original: Any) -> Any:
+    def turn(self: Any, now: Any) -> None:
+        original(self, now)
+        self._before = (0, 0.0)
+
+    return turn
+
+
+def _first_window(original: Any) -> Any:
+    def turn(self: Any, now: Any) -> None:
+        self._began = self._began or now
+
+    return turn
+
+
+def _saves_afterwards(original: Any) -> Any:
+    def taken(self: Any, launches: Any) -> Any:
+        kept, self.end = self.end, lambda: None
+        try:
+            return original(self, launches)
+        finally:
+            self.end = kept
+
+    return taken
+
+
+def _once_more(original: Any) -> Any:
+    def next_world(self: Any, **named: Any) -> Any:
+        world = original(self, **named)
+        self._world = world
+        return world
+
+    return next_world
+
+
+def _in_any_state(**fields: Any) -> Callable[[Any], Any]:
+    """A method that takes the object to be in another state than it is."""
+
+    def wrong(original: Any) -> Any:
+        def method(self: Any, *given: Any) -> Any:
+            before = {name: getattr(self, name) for name in fields}
+            try:
+                for name, value in fields.items():
+                    setattr(self, name, value)
+                return original(self, *given)
+            finally:
+                for name, value in before.items():
+                    if getattr(self, name) == fields[name]:
+                        setattr(self, name, value)
+
+        return method
+
+    return wrong
+
+
+BY_UNIT_TESTS: tuple[Mutant, ...] = (
+    # silence
+    _unit(
+        "gaps-of-all-replicas",
+        "a job that starts makes the operator wait longer for lost nodes of all jobs",
+        "muster.control.reports:_trains",
+        _always(True),
+        "control/test_reports",
+    ),
+    _unit(
+        "few-reports-are-enough",
+        "a few quick reports make a busy replica look lost",
+        "muster.control.report_gaps:FEWEST",
+        lambda original: 1,
+        "control/test_reports",
+    ),
+    _unit(
+        "gap-kept-for-ever",
+        "one busy minute makes the operator slow to notice lost nodes for the rest of its life",
+        "muster.control.report_gaps:ReportGaps._turn",
+        _first_window,
+        "control/test_reports",
+    ),
+    _unit(
+        "gaps-forgotten-too-soon",
+        "reports that have just come late do not count, so that healthy replicas look lost",
+        "muster.control.report_gaps:ReportGaps._turn",
+        _one_window,
+        "control/test_reports",
+    ),
+    _unit(
+        "frozen-node-makes-a-gap",
+        "after a node was frozen, the next lost node is noticed late",
+        "muster.control.report_gaps:LONGEST_SECONDS",
+        lambda original: 1e9,
+        "control/test_reports",
+    ),
+    _unit(
+        "own-pause-is-silence",
+        "an operator that stood still takes its replicas for lost",
+        "muster.control.reports:Reports.missed_since",
+        _always(0.0),
+        "control/test_reports",
+    ),
+    _unit(
+        "regular-reports-ignored",
+        "a lost node is noticed after 8 seconds, although 3 would do",
+        "muster.lifecycle.facts.silence:_patience",
+        _always(1.0),
+        SILENCE,
+    ),
+    _unit(
+        "no-lower-limit-of-silence",
+        "a replica whose report comes a second late looks lost",
+        "muster.lifecycle.facts.silence:_patience",
+        _without_lower_limit,
+        SILENCE,
+    ),
+    _unit(
+        "standstill-shorter-than-a-step",
+        "a job with long steps restarts when a node is cut off from the operator",
+        "muster.lifecycle.facts.silence:_standstill_seconds",
+        lambda original: lambda facts, reports: facts.policy.shortest_standstill_seconds,
+        SILENCE,
+    ),
+    _unit(
+        "held-report-is-silence",
+        "a spare that waits as it should takes no place",
+        "muster.lifecycle.facts.silence:_silent_after",
+        _any_report,
+        "lifecycle/test_spares",
+    ),
+    # spares
+    _unit(
+        "silent-spare-taken",
+        "a lost worker is replaced by a spare on a lost node",
+        "muster.lifecycle.transition.spares:is_silent",
+        _always(False),
+        "lifecycle/test_spares",
+    ),
+    _unit(
+        "unready-spare-taken",
+        "the world waits for a spare that has yet to start",
+        "muster.lifecycle.transition.spares:is_ready",
+        lambda original: in_place.can_continue,
+        "lifecycle/test_spares",
+    ),
+    _unit(
+        "smaller-job-keeps-its-spares",
+        "a world that has a spare keeps it after the job was given fewer workers",
+        "muster.lifecycle.transition.spares:is_outgrown",
+        _always(False),
+        "lifecycle/test_spares",
+    ),
+    _unit(
+        "spare-not-awaited",
+        "a world is taken for complete before its spare has joined it",
+        "muster.lifecycle.transition.spares:member_of",
+        lambda original: lambda spare: replace(original(spare), awaited=False),
+        "lifecycle/test_spares",
+    ),
+    # split gangs
+    _unit(
+        "split-gang-waits-as-long-again",
+        "a scheduler that places pods one by one never starts a large gang",
+        "muster.lifecycle.transition.requeueing:_splits_before",
+        lambda original: lambda status: min(original(status), 1),
+        "lifecycle/test_requeueing",
+    ),
+    _unit(
+        "started-world-requeued",
+        "a world that has started loses its pods when one of them is to be placed again",
+        "muster.lifecycle.transition.requeueing:_split",
+        _split_gang(lambda status: replace(status, world=replace(status.world, ready_time=None)) if status.world else status),
+        "lifecycle/test_requeueing",
+    ),
+    _unit(
+        "unaffected-requeued",
+        "parameter servers lose their state because a worker waits for a node",
+        "muster.lifecycle.transition.requeueing:_split",
+        _split_gang(
+            lambda status: (
+                replace(
+                    status, world=replace(status.world, members=tuple(replace(member, incarnation=None) for member in status.world.members))
+                )
+                if status.world
+                else status
+            )
+        ),
+        "lifecycle/test_requeueing",
+    ),
+    _unit(
+        "no-gang-requeued",
+        "pods of a job without gang scheduling are deleted because one of them waits for a node",
+        "muster.lifecycle.transition.requeueing:_split",
+        _split_gang(lambda status: replace(status, gang_scheduler="scheduling.k8s.io")),
+        "lifecycle/test_requeueing",
+    ),
+    _unit(
+        "smallest-world-not-enough",
+        "an elastic gang gives back the nodes of a world that could start",
+        "muster.lifecycle.facts.gang:size",
+        lambda original: lambda spec, status: 10**6,
+        "lifecycle/test_requeueing",
+    ),
+    # survivors
+    _unit(
+        "oldest-state-counts",
+        "steps that a survivor holds are done again",
+        "muster_trainer.training.survivor:Kept.newest",
+        lambda original: property(lambda kept: min((step for step in kept.steps if step is not None), default=None)),
+        SURVIVORS,
+    ),
+    _unit(
+        "first-rank-sends",
+        "ranks get the state of a new process, and training begins again",
+        "muster_trainer.training.survivor:Kept.source",
+        lambda original: property(lambda kept: 0),
+        SURVIVORS,
+    ),
+    _unit(
+        "older-state-goes-on",
+        "ranks with different states train together, and the losses are wrong",
+        "muster_trainer.training.survivor:Kept.receivers",
+        lambda original: property(lambda kept: [rank for rank, step in enumerate(kept.steps) if step is None]),
+        SURVIVORS,
+    ),
+    _unit(
+        "goes-on-in-another-world",
+        "a process goes on with its old rank in a world of another size",
+        "muster_trainer.supervisor.survivors:goes_on",
+        _always(True),
+        SURVIVORS,
+    ),
+    _unit(
+        "order-without-addresses",
+        "a survivor connects to the rank 0 of the world before",
+        "muster_trainer.supervisor.survivors:moved",
+        lambda original: lambda env: {name: value for name, value in original(env).items() if name == "MUSTER_ATTEMPT"},
+        SURVIVORS,
+    ),
+    _unit(
+        "saves-after-the-start",
+        "a world of another shape begins before the survivors of the last one have saved, and does their steps again",
+        "muster_trainer.supervisor.survivors:Survivors.taken",
+        _saves_afterwards,
+        GOING_ON,
+    ),
+    _unit(
+        "dead-process-goes-on",
+        "a process that died while it waited is not started again",
+        "muster_trainer.supervisor.processes:Process.running",
+        lambda original: property(lambda process: True),
+        GOING_ON,
+    ),
+    _unit(
+        "one-that-waits-has-completed",
+        "an attempt that has lost a member counts as completed",
+        "muster_trainer.supervisor.replica:Replica._ends_of_survivors",
+        _always([]),
+        GOING_ON,
+    ),
+    _unit(
+        "one-that-waits-is-ended",
+        "a survivor is ended with a sibling that does not leave",
+        "muster_trainer.supervisor.replica:Replica._to_end",
+        lambda original: property(lambda replica: replica._processes),
+        GOING_ON,
+    ),
+    _unit(
+        "world-joined-twice",
+        "a survivor joins a world that is over, and does not wait for the next one",
+        "muster_trainer.host.orders:Orders.next_world",
+        _once_more,
+        SURVIVORS,
+    ),
+    _unit(
+        "stop-ignored-in-the-wait",
+        "a suspended job waits for survivors for a minute",
+        "muster_trainer.training.survivor:Survivor._next_world",
+        lambda original: lambda self, seconds: self._orders.next_world(seconds=seconds, until=lambda: False),
+        GOING_ON,
+    ),
+    _unit(
+        "waits-for-a-broken-world",
+        "a survivor connects to a lost peer until it is killed, with its state",
+        "muster_trainer.training.survivor:Survivor._leave",
+        _always(None),
+        GOING_ON,
+    ),
+    _unit(
+        "no-rescue-in-a-long-wait",
+        "all steps since the last commit are lost if a survivor that waits is lost",
+        "muster_trainer.training.survivor:Survivor.wait",
+        lambda original: lambda self, *, rescue, **named: original(self, rescue=lambda: None, **named),
+        GOING_ON,
+    ),
+    _unit(
+        "waits-without-end",
+        "a process goes on in world after world until its descriptors are used up",
+        "muster_trainer.training.survivor:MOST_SURVIVALS",
+        lambda original: 10**6,
+        GOING_ON,
+    ),
+    _unit(
+        "goes-on-after-any-error",
+        "a survivor that cannot join a world tries it in all further worlds",
+        "muster_contract.errors:ConnectionLost",
+        lambda original: PeerLost,
+        GOING_ON,
+    ),
+    _unit(
+        "goes-on-in-a-stop",
+        "a job that stops trains on",
+        "muster_trainer.training.loop:Training._wait_for_next_world",
+        _in_any_state(is_stopping=False),
+        GOING_ON,
+    ),
+    _unit(
+        "goes-on-without-a-state",
+        "a process goes on with parameters that are half those of a checkpoint",
+        "muster_trainer.training.loop:Training._wait_for_next_world",
+        _in_any_state(done=1),
+        GOING_ON,
+    ),
+    _unit(
+        "older-than-the-commit",
+        "survivors do steps again that are committed",
+        "muster_trainer.training.loop:newest_step",
+        _always(0),
+        GOING_ON,
+    ),
+    _unit(
+        "void-commit-counts",
+        "survivors give their state up for a commit that does not count",
+        "muster_trainer.checkpoint.selection:is_void",
+        _always(False),
+        GOING_ON,
+    ),
+)
+
+MUTANTS += BY_UNIT_TESTS
 
 
 def plant(name: str) -> None:

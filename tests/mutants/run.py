@@ -1,4 +1,4 @@
-"""Plants each bug of `mutants.py` and runs the lifecycle's property tests against it: every one must be found.
+"""Plants each bug of `mutants.py` and runs the tests against it that must find it.
 
 Arguments are names of bugs. `--every 4` plants each fourth bug only. Exits 1 if one survives, if the tests fail without a bug, or if a
 bug does not fit the source any more.
@@ -20,10 +20,8 @@ from pathlib import Path
 from tests.mutants.mutants import MUTANTS, Mutant
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TESTS = REPOSITORY / "tests" / "property" / "test_lifecycle.py"
 DEADLINE_SECONDS = 900
 AT_ONCE = 2
-HEALTHY = Mutant("none", "nothing", ())
 _INVARIANT = re.compile(r"invariant \[([^]]+)\] broken")
 _ERROR = re.compile(r"^E\s+(\w+(?:Error|Exception)?)\b", re.MULTILINE)
 
@@ -41,13 +39,13 @@ class Outcome:
 
 
 def try_out(mutant: Mutant) -> Outcome:
-    """The property tests with this bug."""
+    """Runs its tests with this bug."""
     environment = {
         **os.environ,
         "MUSTER_PROPERTY_PROFILE": "mutant" if mutant.patches else "",
         "MUSTER_MUTANT": mutant.name if mutant.patches else "",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", str(TESTS)]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *mutant.tests]
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -78,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{'mutant':<30} {'found by':<24} {'s':>5}  what it breaks", flush=True)
     survivors = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for outcome in pool.map(try_out, [HEALTHY, *chosen]):
+        healthy = [Mutant("none", "nothing", (), tests=tests) for tests in dict.fromkeys(mutant.tests for mutant in chosen)]
+        for outcome in pool.map(try_out, [*healthy, *chosen]):
             found = outcome.found_by if outcome.failed else ("passes" if outcome.is_right else "NOT FOUND")
             print(f"{outcome.mutant.name:<30} {found:<24} {outcome.seconds:5.1f}  {outcome.mutant.breaks}", flush=True)
             survivors += not outcome.is_right

@@ -83,6 +83,26 @@ def test_a_lost_worker_is_created_again_if_no_spare_is_ready() -> None:
     assert not [action for action in decision.actions if isinstance(action, DeleteReplica)], "the spare stays"
 
 
+def test_a_spare_that_has_yet_to_start_takes_no_place() -> None:
+    story = training()
+    starting = replace(alive("worker-2"), standby=True)
+    story.see(alive("worker-0", step=41), starting, seconds=20)
+    assert members(story) == ["worker-0", "worker-1"]
+
+
+def test_a_world_with_a_spare_is_replaced_when_the_job_has_fewer_workers() -> None:
+    story = training(workers=3)
+    story.see(alive("worker-0", step=41), alive("worker-1", step=41), spare("worker-3"), seconds=20)
+    assert members(story) == ["worker-0", "worker-1", "worker-3"]
+    taken = replace(spare("worker-3"), report=report("worker-3", attempt=1, in_place=True))
+    views = (alive("worker-0", attempt=1, step=42), alive("worker-1", attempt=1), taken)
+    story.see(*views, seconds=22)
+    story.edit(roles={"worker": {"replicas": 2}})
+    story.see(*views, seconds=30)
+    assert story.status.attempts[-2].reason is Reason.SCALED
+    assert members(story) == ["worker-0", "worker-1"]
+
+
 def test_a_process_that_dies_in_a_healthy_pod_needs_no_spare() -> None:
     story = training()
     ended = {"code": 10, "message": "killed", "attempt": 0, "exit_code": 137}
@@ -164,6 +184,20 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
     story.see(kept, gone, taken, seconds=25.2)
     assert story.status.world
     assert story.status.world.ready_time == at(25.2)
+
+
+def test_a_silent_spare_takes_no_place_of_a_worker_that_turns_out_to_be_lost() -> None:
+    """Nor does it while it is silent for so long only that a spare counts as lost, and not the worker before it."""
+    story = training()
+    story.hears = True
+    gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
+    broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
+    story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
+    kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(28))
+    late = replace(spare("worker-2", made_in=1), reported=at(20), created=at(20))
+    story.see(kept, gone, late, seconds=28)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
 
 
 def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:

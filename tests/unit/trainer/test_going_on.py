@@ -1,0 +1,366 @@
+"""When a process that has lost a peer goes on in the next attempt, with which state, and what its supervisor does with it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_contract.codes import ExitCode
+from muster_contract.errors import ConnectionLost, PeerLost, StorageUnavailable
+from muster_contract.events import ErrorEvent, ResumeSource, Step, Waiting
+from muster_contract.trainer_spec import CheckpointSpec
+from muster_trainer.checkpoint import Store, select
+from muster_trainer.checkpoint.selection import registrations
+from muster_trainer.host.events import Events
+from muster_trainer.supervisor import survivors
+from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.processes import Process
+from muster_trainer.supervisor.replica import Replica
+from muster_trainer.supervisor.survivors import Survivors
+from muster_trainer.training import loop, survivor
+from muster_trainer.training.loop import Training
+from muster_trainer.training.resume_point import ResumePoint
+from muster_trainer.training.survivor import Kept, Survivor
+from tests.unit.trainer.test_checkpoint_store import begin_attempt, fence, save
+
+# the training process: whether it goes on
+
+
+class Broken:
+    """A training at step 13 whose world has lost a member."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.calls: list[str] = []
+        self.may_wait, self.next_world = True, True
+        self.engine: Any = SimpleNamespace(survival=SimpleNamespace(hang_up=self._note("hang up")))
+        self.survivor = SimpleNamespace(may_wait=True, wait=self._wait)
+        self.summaries = SimpleNamespace(close=self._note("close summaries"))
+        self.done: int | None = 13
+        self.last = Step(step=13)
+        self.is_stopping, self.is_new = False, True
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def _note(self, call: str) -> Callable[[], None]:
+        return lambda: self.calls.append(call)
+
+    def _wait(self, *, done: int, last: Step, message: str, rescue: Callable[[], None]) -> bool:
+        self.calls.append(f"wait at {done} after {last.step}: {message}")
+        return self.next_world
+
+    def _rescue(self) -> None:
+        self.calls.append("rescue")
+
+    def goes_on(self, error: PeerLost) -> bool:
+        return Training._wait_for_next_world(self, error)  # type: ignore[arg-type]
+
+
+LOST = ConnectionLost("connection closed")
+
+
+def test_a_process_leaves_the_broken_world_and_waits_for_the_next() -> None:
+    broken = Broken()
+    assert broken.goes_on(LOST)
+    assert (broken.calls, broken.is_new) == (["hang up", "wait at 13 after 13: connection closed", "close summaries"], False)
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        pytest.param(PeerLost("a port is in use"), Broken(), id="it is not the connection"),
+        pytest.param(LOST, Broken(engine=SimpleNamespace(survival=None)), id="another strategy"),
+        pytest.param(LOST, Broken(done=None), id="no state"),
+        pytest.param(LOST, Broken(is_stopping=True), id="it stops"),
+        pytest.param(LOST, Broken(survivor=SimpleNamespace(may_wait=False)), id="it may not wait"),
+    ],
+)
+def test_a_process_ends_where_a_new_one_is_better(error: PeerLost, broken: Broken) -> None:
+    assert not broken.goes_on(error)
+    assert (broken.calls, broken.is_new) == ([], True)
+
+
+def test_a_process_ends_if_no_world_follows() -> None:
+    broken = Broken(next_world=False)
+    assert not broken.goes_on(LOST)
+    assert broken.is_new
+
+
+# the training process: the wait
+
+
+class Waits:
+    """A process of attempt 3 that waits, with the pipe of its supervisor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reader, self.orders = os.pipe()
+        monkeypatch.setenv("MUSTER_ORDERS_FD", str(reader))
+        monkeypatch.setenv("MUSTER_ATTEMPT", "3")
+        monkeypatch.setattr(survivor, "RESCUE_AFTER", 0.05)
+        monkeypatch.setattr(survivor, "WAIT_SECONDS", 20.0)
+        self.sent: list[Any] = []
+        events = Events(None, 1)
+        monkeypatch.setattr(events, "emit", self.sent.append)
+        self.stop: Any = SimpleNamespace(requested=False, on_request=lambda: None)
+        self.left: list[str] = []
+        self.rescues: list[str] = []
+        self.survivor = Survivor(events, self.stop, attempt=3, disconnect=lambda: self.left.append(os.environ["MUSTER_ATTEMPT"]))
+
+    def order(self, **content: object) -> None:
+        os.write(self.orders, json.dumps(content).encode() + b"\n")
+
+    def wait(self, *, last: int | None = 13) -> bool:
+        step = None if last is None else Step(step=last)
+        return self.survivor.wait(done=13, last=step, message="connection closed", rescue=self.rescue)
+
+    def rescue(self) -> None:
+        self.rescues.append(os.environ["MUSTER_ATTEMPT"])
+
+    def join(self, until: Callable[[], bool]) -> None:
+        with self.survivor.joining(self.rescue) as meanwhile:
+            while not until():
+                meanwhile()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    process = Waits(monkeypatch)
+    yield process
+    os.close(process.orders)
+
+
+def test_a_process_takes_over_the_next_world(waits: Waits) -> None:
+    waits.order(world={"MUSTER_ATTEMPT": "5", "MASTER_PORT": "4005"})
+    assert waits.wait()
+    assert (os.environ["MUSTER_ATTEMPT"], os.environ.pop("MASTER_PORT"), waits.rescues) == ("5", "4005", [])
+    step, error, waiting = waits.sent
+    assert isinstance(error, ErrorEvent)
+    assert (step, error.code, waiting) == (Step(step=13), ExitCode.PEER_LOST, Waiting(step=13))
+
+
+def test_a_process_that_waits_long_saves_in_the_attempt_before(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "rescue", lambda: (waits.rescues.append("3"), waits.order(world={"MUSTER_ATTEMPT": "5"})))
+    assert waits.wait()
+    assert waits.rescues == ["3"]
+
+
+def test_a_stop_ends_the_wait_at_once_after_a_rescue(waits: Waits) -> None:
+    waits.stop.requested = True
+    began = time.monotonic()
+    assert not waits.wait()
+    assert time.monotonic() < began + 10
+    assert waits.rescues == ["3"]
+    assert not waits.survivor.may_wait
+
+
+def test_a_process_waits_for_so_many_worlds_only(waits: Waits) -> None:
+    for attempt in range(4, 4 + 64):
+        assert waits.survivor.may_wait
+        waits.order(world={"MUSTER_ATTEMPT": str(attempt)})
+        assert waits.wait()
+    assert not waits.survivor.may_wait
+
+
+def test_an_order_to_leave_ends_the_wait_for_other_ranks_of_that_world(waits: Waits) -> None:
+    waits.order(leave=4)
+    with pytest.raises(ConnectionLost, match="attempt 3 is not waited for"):
+        waits.join(lambda: waits.order(leave=3) or False)  # type: ignore[func-returns-value]
+    assert set(waits.left) == {"3"}
+
+
+def test_a_stop_ends_the_wait_for_other_ranks(waits: Waits) -> None:
+    def stopped() -> bool:
+        waits.stop.requested = True
+        waits.stop.on_request()
+        return False
+
+    with pytest.raises(ConnectionLost):
+        waits.join(stopped)
+    assert waits.left == ["3"]
+
+
+def test_a_process_that_waits_long_for_other_ranks_saves_once(waits: Waits) -> None:
+    turns = iter(range(10**9))
+    waits.join(lambda: bool(waits.rescues) and next(turns) > 100)
+    assert waits.rescues == ["3"]
+
+
+# the state that counts
+
+
+class Joined:
+    """Rank 0 of attempt 9, whose ranks have kept these steps."""
+
+    def __init__(self, directory: Path, *, resume: str = "Auto") -> None:
+        self.spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory), resume=resume))
+        self.saver: Any = SimpleNamespace(store=Store(directory, fence(9), 2))
+        self._identity: dict[str, object] = {}
+
+    def choose(self, *steps: int | None) -> tuple[ResumeSource | None, int, int | None]:
+        point = Training._choose(self, Kept(steps), None)  # type: ignore[arg-type]
+        return point.source, point.step, registrations(self.saver.store.directory).get(fence(9))
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"),
+    [
+        ([], (ResumeSource.SURVIVORS, 13)),
+        ([10], (ResumeSource.SURVIVORS, 13)),
+        ([13], (ResumeSource.SURVIVORS, 13)),
+        ([10, 15], (ResumeSource.STORAGE, 15)),
+    ],
+)
+def test_the_newest_of_commits_and_survivors_counts(commits: list[int], expected: tuple[ResumeSource, int], tmp_path: Path) -> None:
+    store = begin_attempt(tmp_path, 0)
+    for step in commits:
+        save(store, step)
+    assert Joined(tmp_path).choose(12, None, 13) == (*expected, expected[1])
+
+
+def test_a_late_commit_of_an_older_world_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = begin_attempt(tmp_path, 0)
+    save(older, 10)
+    Store(tmp_path, fence(1), 2).register(select(CheckpointSpec(str(tmp_path)), fence(1)))
+    with monkeypatch.context() as late:  # it has checked its fence before that
+        late.setattr(Store, "_check_fence", lambda store: None)
+        save(older, 20)
+    assert Joined(tmp_path).choose(13, None) == (ResumeSource.SURVIVORS, 13, 13)
+
+
+def test_survivors_go_on_while_the_storage_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise StorageUnavailable("no route")
+
+    monkeypatch.setattr(loop, "newest_step", away)
+    point = Training._choose(Joined(tmp_path), Kept((13, None)), None)  # type: ignore[arg-type]
+    assert (point.source, point.step, point.storage_error) == (ResumeSource.SURVIVORS, 13, "no route")
+
+
+def test_commits_of_another_job_do_not_count_for_a_job_of_its_own(tmp_path: Path) -> None:
+    save(begin_attempt(tmp_path, 0), 15)
+    joined = Joined(tmp_path, resume="Never")
+    joined.saver = SimpleNamespace(store=Store(tmp_path, fence(9, later=60), 2))
+    point = Training._choose(joined, Kept((13, None)), None)  # type: ignore[arg-type]
+    assert (point.source, point.step) == (ResumeSource.SURVIVORS, 13)
+
+
+def test_a_process_reports_no_step_that_it_has_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did step 14 in a world whose other ranks resume at step 13."""
+    monkeypatch.setattr(loop, "agree_on_resume_point", lambda engine, decide: decide())
+    training: Any = SimpleNamespace(
+        engine=SimpleNamespace(kept=None, rank=1, rescues=False),
+        events=SimpleNamespace(phase=lambda phase: None),
+        memory=None,
+        saver=None,
+        survivor=None,
+        is_new=False,
+        last=Step(step=14),
+        _choose=lambda kept, found: ResumePoint(step=13),
+    )
+    assert Training._resume(training) == 13
+    assert training.last is None
+
+
+# the supervisor
+
+
+class Fake(Process):
+    """A process that ends as soon as it gets a signal."""
+
+    log: list[str]
+    reads_orders: int
+
+    def send(self, number: signal.Signals) -> None:
+        self.log.append(f"{self.rank} saves and ends")
+        self.wait_status = 0
+
+
+def waiting(rank: int, log: list[str]) -> Fake:
+    reads_orders, orders = os.pipe()
+    stdout, stderr, events = (os.open(os.devnull, os.O_RDONLY) for _ in range(3))
+    process = Fake(rank, 10**7 + rank, stdout, stderr, events, orders=orders, waiting=True)
+    process.log, process.reads_orders = log, reads_orders
+    return process
+
+
+ENV = {"MUSTER_ATTEMPT": "3", "WORLD_SIZE": "2"}
+
+
+def launch(rank: int, **changed: str) -> Launch:
+    return Launch(rank, ("python",), {**ENV, "RANK": str(rank), **changed})
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens. A reaper of children would take those of other tests."""
+    monkeypatch.setattr(survivors, "reap", lambda processes: [])
+    monkeypatch.setattr(survivors, "descendants", lambda pid: set())
+    return []
+
+
+def test_processes_of_the_same_world_go_on_and_others_have_saved_before_it_begins(log: list[str]) -> None:
+    kept = Survivors()
+    for rank in (0, 1):
+        kept.add(waiting(rank, log), launch(rank))
+    assert kept.pids == {10**7, 10**7 + 1}
+    going_on = kept.taken([launch(0, MUSTER_ATTEMPT="4"), launch(1, WORLD_SIZE="3", MUSTER_ATTEMPT="4")])
+    log.append("the next world begins")
+    assert (list(going_on), log) == ([0], ["1 saves and ends", "the next world begins"])
+    assert (going_on[0].waiting, kept.pids) == (False, set())
+    going_on[0].close(going_on[0].orders, going_on[0].events, going_on[0].stdout, going_on[0].stderr)
+
+
+def test_a_process_that_died_while_it_waited_is_started_again(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(processes: list[Process]) -> list[Process]:
+        for process in processes:
+            process.wait_status = 9
+        return processes
+
+    monkeypatch.setattr(survivors, "reap", dies)
+    kept = Survivors()
+    process = waiting(0, log)
+    kept.add(process, launch(0))
+    assert kept.taken([launch(0, MUSTER_ATTEMPT="4")]) == {}
+    assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
+
+
+def test_the_end_of_a_process_closes_each_descriptor_once(log: list[str]) -> None:
+    kept, process = Survivors(), waiting(0, log)
+    process.close(process.stdout)
+    kept.add(process, launch(0))
+    kept.end()
+    kept.end()
+    assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
+
+
+def replica(*processes: Process, stops: int = 0, end: bool | None = None) -> Any:
+    return SimpleNamespace(
+        _processes=list(processes),
+        _stops_seen=stops,
+        _reporter=SimpleNamespace(reply=None if end is None else SimpleNamespace(end=end)),
+        _state=SimpleNamespace(errors={}),
+        _peer_lost=None,
+    )
+
+
+def to_end(of: Any) -> list[int]:
+    return [process.rank for process in vars(Replica)["_to_end"].fget(of)]
+
+
+def test_one_that_waits_is_not_ended_with_its_siblings_unless_nothing_follows() -> None:
+    processes = [Process(0, 1, 0, 0, 0, waiting=True), Process(1, 2, 0, 0, 0)]
+    assert to_end(replica(*processes)) == to_end(replica(*processes, end=False)) == [1]
+    assert to_end(replica(*processes, stops=1)) == to_end(replica(*processes, end=True)) == [0, 1]
+
+
+def test_one_that_waits_counts_as_one_that_has_lost_its_peers() -> None:
+    waits, dead = Process(0, 1, 0, 0, 0, waiting=True), Process(1, 2, 0, 0, 0, waiting=True, wait_status=9)
+    ends = Replica._ends_of_survivors(replica(waits, dead, Process(2, 3, 0, 0, 0)))
+    assert [(end.rank, end.exit_code, end.signal) for end in ends] == [(0, ExitCode.PEER_LOST, None)]
