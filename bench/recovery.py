@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -36,6 +37,27 @@ DELAY = 0.02
 """Seconds that each step sleeps, so that two processes leave a core free for the processes that watch them."""
 PATIENCE = 300.0
 OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics"
+LARGE = """
+import torch
+from torch import nn
+from muster_trainer.pytorch import digits
+from muster_trainer.pytorch.digits import dataset, loss, metrics
+
+SURVIVES = True
+
+class Model(nn.Module):
+    def __init__(self, trained):
+        super().__init__()
+        self.trained = trained
+        self.frozen = nn.ParameterList(nn.Parameter(torch.ones(1 << 22), requires_grad=False) for _ in range(32))
+
+    def forward(self, images):
+        return self.trained(images)
+
+def build_model(config):
+    return Model(digits.build_model(config))
+"""
+"""512 MiB of frozen parameters, which the process that is new must get, beside the small model that is trained."""
 UNDER_WAY = 2
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
 
@@ -83,15 +105,16 @@ class Training:
 
 
 @contextmanager
-def muster(folder: Path, strategy: str, *, survives: bool = True, **spec: Any) -> Iterator[tuple[Training, LocalJob]]:
-    """`survives`: the task is the bundled one, whose processes go on in place. Otherwise a module that does not opt in."""
+def muster(folder: Path, strategy: str, *, module: str = "", **spec: Any) -> Iterator[tuple[Training, LocalJob]]:
+    """`module`: the source of the task. Without it, the task is the bundled one, whose processes go on in place."""
     folder.mkdir()
-    (folder / "own.py").write_text(OWN)
+    (folder / "own.py").write_text(module)
     local_job = LocalJob(folder)
     config = {"epochs": 100_000, "stepDelaySeconds": DELAY}
-    task = {"task": "digits", "config": config} if survives else {"module": "own", "config": {**config, "model": "mlp", "hidden": [64]}}
+    task = {"module": "own", "config": {**config, "model": "mlp", "hidden": [64]}} if module else {"task": "digits", "config": config}
     limits = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
-    document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, checkpoint={"everySteps": 20}, recovery=limits, **spec)
+    spec = {"checkpoint": {"everySteps": 20}, **spec}
+    document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, recovery=limits, **spec)
     with local_job.running(local_job.write(document)) as run:
         training = Training(Lines(local_job.run, "attempts/*/worker-*/events.jsonl", _told))
         training.reaches(60)
@@ -192,11 +215,24 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
     """One of two training processes dies. `forked`: the other one ends as well, and both are forked again."""
     with muster(folder / "muster", "DDP") as (training, local_job):
         ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
-    with muster(folder / "forked", "DDP", survives=False) as (training, local_job):
+    with muster(folder / "forked", "DDP", module=OWN) as (training, local_job):
         forked = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
         theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(times)]
     return _against(ours, forked=forked, torchrun=theirs)
+
+
+def one_process_with_a_large_state(folder: Path, times: int) -> dict[str, Any]:
+    """The process that takes its place gets 512 MiB from the one that survives."""
+    with muster(folder / "large", "DDP", module=LARGE, checkpoint={"everySteps": 1000}) as (training, local_job):
+        return _against([_after(training, lambda: kill_process(local_job)) for _ in range(times)])
+
+
+def one_process_of_shards(folder: Path, times: int) -> dict[str, Any]:
+    """FSDP with a snapshot in memory after each step. All processes are forked again, and no step is lost."""
+    memory = {"everySteps": 20, "memory": {"everySteps": 1, "sizeMib": 64}}
+    with muster(folder / "shards", "FSDP", checkpoint=memory) as (training, local_job):
+        return _against([_after(training, lambda: kill_process(local_job)) for _ in range(times)])
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
@@ -256,23 +292,40 @@ def _after(training: Training, fault: Callable[[], None]) -> float:
 
 
 def _against(ours: list[float], **theirs: list[float]) -> dict[str, Any]:
+    """The figures of each, and the ratios of their medians to ours."""
     every = {"muster": ours, **theirs}
     ratios = {f"{name}/muster": round(statistics.median(taken) / statistics.median(ours), 1) for name, taken in theirs.items()}
-    return {"seconds": {name: [round(each, 2) for each in taken] for name, taken in every.items()}, **ratios}
+    return {"seconds": {name: _figures(taken) for name, taken in every.items()}, **ratios}
+
+
+def _figures(taken: list[float]) -> dict[str, float]:
+    """`p99` is the longest of fewer than 100 kills."""
+    ordered = sorted(taken)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return {name: round(each, 2) for name, each in (("least", ordered[0]), ("median", statistics.median(ordered)), ("p99", p99))}
+
+
+PARTS: dict[str, Callable[[Path, int], Any]] = {
+    "processKilled": one_process,
+    "largeState": one_process_with_a_large_state,
+    "shards": one_process_of_shards,
+    "tensorflowWorkerKilled": one_worker_of_tensorflow,
+    "replicaLost": lambda folder, times: one_replica(folder, min(times, 3)),
+    "stepsLostOnSigterm": steps_lost,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=5, help="how often each fault is made")
     parser.add_argument("--minutes", type=int, default=0, help="so long for goodput with a kill a minute, each way; 0: leave it out")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="the faults to measure")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-recovery-") as name:
         folder = Path(name)
-        figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        figures["processKilled"] = one_process(folder, options.times)
-        figures["tensorflowWorkerKilled"] = one_worker_of_tensorflow(folder, options.times)
-        figures["replicaLost"] = one_replica(folder, min(options.times, 3))
-        figures["stepsLostOnSigterm"] = steps_lost(folder, options.times)
+        figures: dict[str, Any] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "times": options.times}
+        for part in options.parts:
+            figures[part] = PARTS[part](folder, options.times)
         if options.minutes:
             figures["goodputWithAKillAMinute"] = goodput(folder, options.minutes)
         print(json.dumps(figures, indent=2))
