@@ -24,7 +24,7 @@ from local_cluster import installation
 from tests.support.cluster_jobs import CLAIM, ClusterJob, Ground, apart, digits, job, make_ground, trains
 from tests.support.outages import NODE_FAULTS, Outage, delete_pod, lone_replica, node_of, outage, with_spare_beside_operator
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 REPLICAS, KILLED = 32, 30
 UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
 ELASTIC = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 5}
@@ -54,7 +54,7 @@ def bare_pod(place: Ground, image: str, number: int) -> float:
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     begun = time.time()
     place.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
-    place.cluster.wait_until(f"{name} ends", lambda: _phase(place, name) == "Succeeded", timeout=PATIENCE)
+    place.cluster.wait_until(f"{name} ends", lambda: _phase(place, name) == "Succeeded", timeout=TIMEOUT_SECONDS)
     return float(place.kubectl("logs", name)) - begun
 
 
@@ -70,7 +70,7 @@ def stands_still(training: ClusterJob, index: int) -> float:
     begun, done = time.time(), last_step(training)
     os.kill(supervisor, signal.SIGKILL)
     done = max([done, *(event["step"] for event in training.events("step") if event["time"] <= begun)]) + 2  # those under way
-    training.wait_for_step(done + 1, timeout=PATIENCE)
+    training.wait_for_step(done + 1, timeout=TIMEOUT_SECONDS)
     return min(event["time"] for event in training.events("step") if event["step"] == done + 1) - begun
 
 
@@ -85,7 +85,7 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
     training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
     taken = []
     for _ in range(times):
-        training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
+        training.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)
         taken.append(stands_still(training, 1))
     place.kubectl("delete", "trainingjob", name)
     return taken
@@ -107,11 +107,11 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
     """One outage of a new job, because after the loss of a node all pods of an earlier job are on the other node."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.05}
     training = place.apply(apart(digits(name, trainer={"task": "digits", "config": config}, recovery={**UNLIMITED, "spares": spares})))
-    training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
+    training.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)
     if spares:
-        training.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=PATIENCE)
+        training.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=TIMEOUT_SECONDS)
         with_spare_beside_operator(training, "worker-2")
-    training.wait_for_step(last_step(training) + int(LOAD_SECONDS / 0.2), timeout=PATIENCE)
+    training.wait_for_step(last_step(training) + int(LOAD_SECONDS / 0.2), timeout=TIMEOUT_SECONDS)
     lost = lone_replica(training)
     try:
         if kind == "podDeleted":
@@ -120,7 +120,7 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
             return outage(training, lose)
     finally:
         place.kubectl("delete", "trainingjob", name)
-        place.cluster.wait_until(f"the pods of {name} are gone", lambda: not training.pods(), timeout=PATIENCE)
+        place.cluster.wait_until(f"the pods of {name} are gone", lambda: not training.pods(), timeout=TIMEOUT_SECONDS)
 
 
 def large_world(place: Ground) -> dict[str, float]:
@@ -152,7 +152,7 @@ def large_world(place: Ground) -> dict[str, float]:
 
 def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
     """When a world of that attempt, or of a later one, did that step, in Unix seconds."""
-    training.wait_for_step(step, attempt=attempt, timeout=PATIENCE)
+    training.wait_for_step(step, attempt=attempt, timeout=TIMEOUT_SECONDS)
     return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
 
 

@@ -166,10 +166,10 @@ def strategies(folder: Path, options: argparse.Namespace) -> Figures:
         with ThreadPoolExecutor(2) as pool:
             on_cpu = pool.submit(run, place / "cpu", document(**kind), CUDA_VISIBLE_DEVICES="")
             like = losses_of(run(place / "like", document(**kind)))
-            found = {"fromCPU": farthest(like, losses_of(on_cpu.result()))}
+            differences = {"fromCPU": farthest(like, losses_of(on_cpu.result()))}
         if kind.get("size", 2) > 1:
-            found |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
-        return found
+            differences |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
+        return differences
 
     for name, kind in kinds.items():
         yield name, partial(one, folder / _folded(name), kind)

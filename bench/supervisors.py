@@ -34,7 +34,7 @@ ANSWER_SECONDS = 30.0
 TOKENS_AT_ONCE = 8
 
 
-class ComeAgainError(ValueError):
+class TooManyRequestsError(ValueError):
     """The coordinator answered 429. Its answer asks for a report after so many `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -50,12 +50,12 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, body: bytes, bearer: str, *, may_hold: bool = False) -> Object:
-        """The reply, which the coordinator may hold for some seconds. Raises OSError if there is no answer in time, ComeAgainError for 429,
-        and ValueError for other statuses than 200."""
+        """The reply, which the coordinator may hold for some seconds. Raises OSError if there is no answer in time, TooManyRequestsError
+        for 429, and ValueError for other statuses than 200."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._exchange(body, bearer, may_hold=may_hold)
-        except ComeAgainError:
+        except TooManyRequestsError:
             raise
         except asyncio.IncompleteReadError as error:
             self.close()
@@ -77,7 +77,7 @@ class Line:
         if "connection: close" in head:
             self.close()
         if head.startswith("http/1.1 429"):
-            raise ComeAgainError(next(float(line.partition(":")[2]) for line in head.splitlines() if line.startswith("retry-after:")))
+            raise TooManyRequestsError(next(float(line.partition(":")[2]) for line in head.splitlines() if line.startswith("retry-after:")))
         if not head.startswith("http/1.1 200"):
             raise ValueError(f"{head.splitlines()[0]}: {content[:200].decode(errors='replace')}")
         return dict(json.loads(content))
@@ -261,7 +261,7 @@ class Crew:
                 begun, may_hold = time.monotonic(), has_reply and supervisor.waiting
                 try:
                     reply = await line.post(supervisor.body(), bearer, may_hold=may_hold)
-                except ComeAgainError as error:
+                except TooManyRequestsError as error:
                     self.shed += 1
                     await asyncio.sleep(error.seconds)
                     continue

@@ -21,7 +21,7 @@ def main(lock: Path, ranges: Path) -> None:
     if "--hash=" not in text:
         _pip("install", "-r", str(ranges))
         return
-    entries = [(_canonical(found[1]), found[0]) for found in _ENTRY.finditer(text)]
+    entries = [(_canonical(match[1]), match[0]) for match in _ENTRY.finditer(text)]
     brought = {_canonical(each.name) for each in distributions()}
     with tempfile.TemporaryDirectory() as name:
         pins, plan, missing = (Path(name) / each for each in ("pins.txt", "plan.json", "missing.txt"))

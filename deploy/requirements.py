@@ -62,8 +62,8 @@ def lock(image: str, framework: str = "", distribution: str = "") -> str:
         locks = _locks_of(_checked(framework))
         named = [name for name, of in locks if of == (distribution or locks[0][1])]
         if not named:
-            found = " or ".join(of for _, of in locks)
-            raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {found}")
+            available = " or ".join(of for _, of in locks)
+            raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {available}")
         name = named[0]
     return f"--require-hashes\n{(Path('deploy/locks') / f'{name}.txt').read_text()}"
 

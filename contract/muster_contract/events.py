@@ -120,9 +120,9 @@ def event(name: str, what: str | None = None) -> Callable[[type[_T]], type[_T]]:
 
     def decorate(cls: type[_T]) -> type[_T]:
         cls.event, cls.what = name, what
-        made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        EVENTS[f"{name} {what}" if what else name] = made
-        return made
+        event_class = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        EVENTS[f"{name} {what}" if what else name] = event_class
+        return event_class
 
     return decorate
 

@@ -66,11 +66,11 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
             return [await jobs.get(name) for name in names]
         return await jobs.all(everywhere=everywhere)
 
-    found = on_cluster(target, work)
-    if not found and output == "table":
+    listing = on_cluster(target, work)
+    if not listing and output == "table":
         click.echo("There are no jobs." if everywhere else "There are no jobs in this namespace.", err=True)
         return
-    click.echo(jobs_as(output, found, now=datetime.now(UTC), namespaced=everywhere, single=len(names) == 1), nl=False)
+    click.echo(jobs_as(output, listing, now=datetime.now(UTC), namespaced=everywhere, single=len(names) == 1), nl=False)
 
 
 @click.command()

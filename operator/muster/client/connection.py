@@ -64,14 +64,14 @@ class Connection:
 
     async def items(self, path: str, **query: str) -> list[Object]:
         """All objects of a list, page by page."""
-        found: list[Object] = []
+        items: list[Object] = []
         more = ""
         while True:
             page = await self.get(path, limit="500", **query, **({"continue": more} if more else {}))
-            found += page.get("items") or []
+            items += page.get("items") or []
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
-                return found
+                return items
 
     async def create(self, path: str, body: Object, **query: str) -> Object:
         """Creates the object. The API server refuses unknown fields."""

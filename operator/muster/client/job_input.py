@@ -34,8 +34,8 @@ def job(name: str, *, namespace: str | None = None, labels: Mapping[str, str] | 
     except ValidationError as error:
         raise InvalidJobError([problem_of(detail) for detail in error.errors(include_url=False)]) from None
     unplain = _unplain(built)
-    if found := [unplain] if unplain else problems(built):
-        raise InvalidJobError(found)
+    if faults := [unplain] if unplain else problems(built):
+        raise InvalidJobError(faults)
     return built
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from muster.admission.bounds import bounded, left_out
+from muster.admission.bounds import bound_problems, bounded
 from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
@@ -181,7 +181,7 @@ class Admission:
 
     def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
         raw = bounded(raw)
-        if errors := left_out(raw):
+        if errors := bound_problems(raw):
             return None, errors
         try:
             spec = TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False)

@@ -54,7 +54,7 @@ class Positions:
         self._again = again
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
-        self._known: dict[Queue, dict[str, QueuePosition]] = {}
+        self._positions: dict[Queue, dict[str, QueuePosition]] = {}
         self._read_at: dict[Queue, float] = {}
         self._next: dict[Queue, float] = {}
         self._wanted = asyncio.Event()
@@ -66,7 +66,7 @@ class Positions:
         if key not in self._waiting or self._waiting[key].queue != place:
             self._waiting[key] = _Waiting(place)
             self._wanted.set()
-        position = self._known.get(place, {}).get(name)
+        position = self._positions.get(place, {}).get(name)
         waiting = self._waiting[key]
         waiting.shown, waiting.shown_at = position, self._clock()
         return position
@@ -90,7 +90,7 @@ class Positions:
         """Reads each queue that is due, and gives a pass to the jobs whose positions have changed. Returns the seconds until the next
         look."""
         queues = {each.queue for each in self._waiting.values()}
-        self._known = {queue: known for queue, known in self._known.items() if queue in queues}
+        self._positions = {queue: positions for queue, positions in self._positions.items() if queue in queues}
         self._read_at = {queue: moment for queue, moment in self._read_at.items() if queue in queues}
         now = self._clock()
         self._next = {queue: due for queue, due in self._next.items() if queue in queues or due > now}
@@ -103,20 +103,20 @@ class Positions:
     async def _look_at(self, queue: Queue) -> None:
         pause = SECONDS
         try:
-            self._known[queue] = positions_in(await self._read(*queue))
+            self._positions[queue] = positions_in(await self._read(*queue))
             self._read_at[queue] = self._clock()
         except RefusedError as error:
             log.warning("positions in queue %s/%s are not shown: %s", *queue, error)
-            self._known.pop(queue, None)
+            self._positions.pop(queue, None)
             pause = REFUSED_SECONDS
         except ClusterError as error:
             log.debug("positions in queue %s/%s cannot be read: %s", *queue, error)
             if self._clock() - self._read_at.get(queue, 0.0) > STALE_SECONDS:
-                self._known.pop(queue, None)
+                self._positions.pop(queue, None)
         self._next[queue] = self._clock() + pause
 
     def _lost(self) -> float:
-        self._known.clear()
+        self._positions.clear()
         self._wake()
         return SECONDS
 
@@ -124,7 +124,7 @@ class Positions:
         """A job far from the front gets a pass less often, because the positions of all jobs change whenever a job starts."""
         now = self._clock()
         for key, each in list(self._waiting.items()):
-            position = self._known.get(each.queue, {}).get(key.partition("/")[2])
+            position = self._positions.get(each.queue, {}).get(key.partition("/")[2])
             pause = 0.0 if each.shown is None or position is None else min(float(position.in_local_queue), LONGEST_PAUSE)
             if position != each.shown and now - each.shown_at >= pause:
                 self._again(key)

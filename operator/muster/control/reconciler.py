@@ -190,7 +190,7 @@ class Reconciler:
             refusal=brief(Source.REFUSED, "ReplicasRefused", refused) if refused else "",
             claim=claim,
             form=admitted.form,
-            hears=True,
+            expects_reports=True,
             gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )

@@ -227,12 +227,12 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
     progress = status.get("progress") or {}
     at = f": step {progress['step']}" if progress.get("step") else ""
     of = f" of {progress['totalSteps']}" if at and progress.get("totalSteps") else ""
-    held_until = time_of(status.get("nextAttemptTime"))
+    next_attempt = time_of(status.get("nextAttemptTime"))
     complete = str(condition_of(snapshot.job, "Complete").get("reason"))
     if phase in ("Running", "Succeeded"):
         yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of)
-    elif held_until is not None and held_until > snapshot.now:
-        yield _state("HeldBack", f"{held_until:%H:%M:%S} UTC")
+    elif next_attempt is not None and next_attempt > snapshot.now:
+        yield _state("HeldBack", f"{next_attempt:%H:%M:%S} UTC")
     elif phase not in FINAL_PHASES and not snapshot.job["spec"].get("suspend"):
         yield from _inputs(status)
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]

@@ -228,7 +228,7 @@ class Gateway:
         - (BOOKMARK, object) has an object with a resourceVersion only.
         - (UNREADABLE, {}) is a change that cannot be parsed.
 
-        Raises GoneError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
+        Raises ExpiredError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
         ClusterError if the server refuses the watch.
         """
         query = {

@@ -133,12 +133,12 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
 def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
     """The first devices that the kubelet reports as unhealthy (KEP-4680). `Unknown` says that its plugin does not answer, so it is not
     counted."""
-    found = []
+    devices = []
     for resource, each in _devices(status):
         if each.get("health") == "Unhealthy":
             cause = f" ({each['message']})" if each.get("message") else ""
-            found.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
-    return tuple(found[:_DEVICES_NAMED])
+            devices.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
+    return tuple(devices[:_DEVICES_NAMED])
 
 
 def _devices(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -157,7 +157,7 @@ class Observed:
     """The claim for checkpoints. None if the job has none, or if the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
-    hears: bool = False
+    expects_reports: bool = False
     """Whether supervisors must report to the caller. If not, as in a local run, silence proves nothing."""
     gap_seconds: float | None = None
     """The longest recent time between two reports of one training replica, over all jobs. None if unknown."""

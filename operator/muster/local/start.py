@@ -104,9 +104,9 @@ def _load_if_readable(directory: RunDirectory) -> TrainingJob | None:
 def _end_leftovers(run: TrainingJob, directory: RunDirectory, say: Callable[[str], None]) -> None:
     grace = min(10.0, grace_seconds(run.spec, run.status))
     mark = directory.mark(run.metadata.uid)
-    left = sweep(RUN_MARK, mark, grace_seconds=grace)
-    if left:
-        say(f"{left} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
+    remaining = sweep(RUN_MARK, mark, grace_seconds=grace)
+    if remaining:
+        say(f"{remaining} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
 
 
 def _start_over(job: TrainingJob, run: TrainingJob | None, directory: RunDirectory, now: datetime, say: Callable[[str], None]) -> Start:

@@ -199,15 +199,15 @@ def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
 
 def _requirements(spec: dict[str, Any]) -> dict[str, Any]:
     """The part of a pod's spec that Kueue reads. The rest may be large."""
-    kept = {name: spec[name] for name in _READ_BY_KUEUE if name in spec}
+    requirements = {name: spec[name] for name in _READ_BY_KUEUE if name in spec}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required:
-        kept["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        requirements["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     for field_name in ("initContainers", "containers"):
         containers = [
             {name: each[name] for name in ("name", "image", "resources", "restartPolicy") if name in each}
             for each in spec.get(field_name) or ()
         ]
         if containers:
-            kept[field_name] = containers
-    return {**kept, "restartPolicy": "Never"}
+            requirements[field_name] = containers
+    return {**requirements, "restartPolicy": "Never"}

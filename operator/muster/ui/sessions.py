@@ -19,7 +19,7 @@ from muster.client import errors
 from muster.client.connection import connected_as
 from muster.control.rate_limits import Bucket
 from muster.report.storage import Storage
-from muster.ui.sources import ClusterJobs, GoneJobs, Seen, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, Seen, Sources
 
 MOST_SESSIONS = 500
 MOST_PER_USER = 10
@@ -129,7 +129,7 @@ class UserSessions:
             raise
         sources: Sources = {"cluster": ClusterJobs(connection, Seen(), history=self._history)}
         if self._history is not None:
-            sources["gone"] = GoneJobs(self._history, connection)
+            sources["gone"] = DeletedJobs(self._history, connection)
         now = self._clock()
         await self._make_room(user)
         self._sessions[id_] = Session(sources, user, now + seconds, _bucket(now), now, stack)

@@ -224,7 +224,7 @@ class Waiter:
 
     async def until_held(self) -> None:
         for _ in range(4000):
-            if self.coordination._held._jobs:
+            if self.coordination._long_polls._jobs:
                 return
             await asyncio.sleep(0.005)
         raise AssertionError("no report is held")
@@ -244,7 +244,7 @@ def test_a_held_report_is_answered_when_its_job_has_news() -> None:
         waiter.coordination.job_changed("job")
         attempt, seconds = await post
         assert (attempt, seconds < SHORTEST_HOLD) == (4, True)
-        assert not waiter.coordination._held._jobs
+        assert not waiter.coordination._long_polls._jobs
 
     waiter.run(scenario)
 
@@ -256,7 +256,7 @@ def test_a_held_report_is_answered_at_the_end_of_its_time() -> None:
         attempt, seconds = await waiter.post(client, "wait=1")
         assert attempt == 3
         assert seconds >= 0.99
-        assert not waiter.coordination._held._jobs
+        assert not waiter.coordination._long_polls._jobs
 
     waiter.run(scenario)
 
@@ -283,7 +283,7 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
         second = asyncio.create_task(waiter.post(client, sequence=100))
         attempt, seconds = await first
         assert (attempt, seconds < SHORTEST_HOLD) == (3, True)
-        assert len(waiter.coordination._held._jobs["job"]) == 1
+        assert len(waiter.coordination._long_polls._jobs["job"]) == 1
         await second
 
     waiter.run(scenario)

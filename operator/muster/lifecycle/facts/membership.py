@@ -36,15 +36,15 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     """
     world = status.world
     members = world.member_of if world else {}
-    taken = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
-    left = {each.uid for each in status.left_behind}
-    views = [view for view in observed.replicas if view.uid not in left]
+    occupied = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
+    left_behind = {each.uid for each in status.left_behind}
+    views = [view for view in observed.replicas if view.uid not in left_behind]
     pods = _pods_of_newest_world(status)
     inside, idle, unwanted = [], [], []
     for view in views:
         if not view.standby or view.uid in members:
             inside.append(_in_its_attempt(view, members.get(view.uid), status, pods))
-        elif is_open(status) and view.replica not in taken and has_current_form(observed, view):
+        elif is_open(status) and view.replica not in occupied and has_current_form(observed, view):
             idle.append(view)
         else:
             unwanted.append(replace(view, attempt=_NO_ATTEMPT))

@@ -62,14 +62,14 @@ def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
 
 
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
-    if view.reported is None or not facts.observed.hears or view.phase is not ReplicaPhase.RUNNING:
+    if view.reported is None or not facts.observed.expects_reports or view.phase is not ReplicaPhase.RUNNING:
         return None
-    is_held = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
-    limit = seconds if is_held else seconds * _patience(facts)
+    is_reply_delayed = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
+    limit = seconds if is_reply_delayed else seconds * _limit_fraction(facts)
     return view.reported + timedelta(seconds=view.missed_seconds + limit + facts.observed.report_delay_seconds)
 
 
-def _patience(facts: Facts) -> float:
+def _limit_fraction(facts: Facts) -> float:
     """The fraction of each limit that is enough, because supervisors report regularly."""
     policy, gap = facts.policy, facts.observed.gap_seconds
     usual = inf if gap is None else policy.silence_gaps * gap
@@ -89,7 +89,7 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
     policy = facts.policy
-    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _patience(facts), policy.standstill_steps * step)
+    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _limit_fraction(facts), policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:

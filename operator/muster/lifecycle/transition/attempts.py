@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, Member, Reason, TrainingJobStatus, World
+from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_in_words
 from muster.lifecycle.facts.hang import with_blame
@@ -31,7 +31,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         attempt=number,
         admitted_time=status.admitted_time or facts.stamp,
         world=_planned_world(status, facts, attempt=number),
-        attempts=(*status.attempts, record)[-ATTEMPTS_KEPT:],
+        attempts=(*status.attempts, record)[-MAX_ATTEMPT_RECORDS:],
         next_attempt_time=budget.start_time(status, facts, failed) if failed else None,
     )
 
@@ -134,7 +134,7 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:
     """The world of this attempt. In `status` the attempt before has ended."""
     plan = elastic.next_plan(status, facts)
-    uids, unaffected = in_place.kept_pods(status, facts), in_place.unaffected_members(status, facts)
+    uids, unaffected = in_place.reused_pods(status, facts), in_place.unaffected_members(status, facts)
     before = {member.replica: member for member in status.world.members} if status.world else {}
     suffixes = {view.uid: view.suffix for view in facts.everyone}
 

@@ -21,7 +21,7 @@ _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason
 """Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
 
 
-def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
+def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node stays only if there was progress.
 
     All pods of a world have the same template. So no pod stays after an edit of the job or of the installation's defaults. A gang that
