@@ -140,14 +140,14 @@ def large_world(place: Ground) -> dict[str, float]:
     begun = time.time()
     training = place.apply(manifest)
     figures = {"firstStart": until_step(training, 1, attempt=0) - begun}
-    for attempt, (what, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
+    for attempt, (label, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
         victims = _processes(training, program_of, set(range(REPLICAS - KILLED, REPLICAS)))
         begun = time.time()
         for victim in victims:
             with suppress(ProcessLookupError):  # a process may have ended already, because it lost the first ones
                 os.kill(victim, signal.SIGKILL)
-        figures[what] = until_step(training, 1, attempt=attempt) - begun
-    return {what: round(seconds, 1) for what, seconds in figures.items()}
+        figures[label] = until_step(training, 1, attempt=attempt) - begun
+    return {label: round(seconds, 1) for label, seconds in figures.items()}
 
 
 def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
@@ -182,9 +182,9 @@ def replicas_lost(place: Ground, image: str, times: int) -> dict[str, Any]:
         "replicaLost": replica_lost(place, "lost", times),
         "replicaLostElastic": replica_lost(place, "elastic", times, elastic=ELASTIC),
     }
-    seconds = {what: [round(each, 2) for each in taken] for what, taken in {"barePod": bare, **lost}.items()}
+    seconds = {label: [round(each, 2) for each in taken] for label, taken in {"barePod": bare, **lost}.items()}
     return {"seconds": seconds} | {
-        f"{what}/barePod": round(statistics.median(taken) / statistics.median(bare), 2) for what, taken in lost.items()
+        f"{label}/barePod": round(statistics.median(taken) / statistics.median(bare), 2) for label, taken in lost.items()
     }
 
 
@@ -204,8 +204,8 @@ def main() -> None:
         if "outages" in options.parts:
             with ground(cluster, "bench-outages") as place:
                 taken = outages(place, options.times)
-            figures["outages"] = {what: [round(each.seconds, 2) for each in some] for what, some in taken.items()}
-            figures["outagesWithoutStep"] = {what: [round(each.idle_seconds, 2) for each in some] for what, some in taken.items()}
+            figures["outages"] = {label: [round(each.seconds, 2) for each in some] for label, some in taken.items()}
+            figures["outagesWithoutStep"] = {label: [round(each.idle_seconds, 2) for each in some] for label, some in taken.items()}
         print(json.dumps(figures), file=sys.stderr, flush=True)
         if "largeWorld" in options.parts:
             with ground(cluster, "bench-large") as place:

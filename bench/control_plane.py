@@ -223,7 +223,7 @@ def settled(operator: OperatorProcess) -> None:
 
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
     """Seconds from the failure of one pod until the first and the last pod of the next attempt is created."""
-    taken = []
+    seconds = []
     for number in range(times):
         [victim] = cluster.admin.items(PODS.format(namespace), fieldSelector=f"metadata.name=job-{number}-worker-3")
         with Arrivals(cluster.admin, namespace) as arrivals:
@@ -235,8 +235,8 @@ def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
                 return [when for when, pod in arrivals.times if attempt_of(pod) == attempt]
 
             wait_until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=TIMEOUT_SECONDS)
-            taken.append(max(made()) - begun)
-    return taken
+            seconds.append(max(made()) - begun)
+    return seconds
 
 
 def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
@@ -251,9 +251,10 @@ def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
             continue
         kind = "/".join(filter(None, (target["resource"], target.get("subresource"))))
         counted[f"{request['verb']} {kind}"] = counted.get(f"{request['verb']} {kind}", 0) + 1 / jobs
-    writes = sum(count for what, count in counted.items() if what.split()[0] not in ("get", "list", "watch") and "events" not in what)
+    reads = ("get", "list", "watch")
+    writes = sum(count for request, count in counted.items() if request.split()[0] not in reads and "events" not in request)
     clear(cluster.admin, namespace)
-    return {"writes": round(writes, 2), **{what: round(count, 2) for what, count in sorted(counted.items())}}
+    return {"writes": round(writes, 2), **{request: round(count, 2) for request, count in sorted(counted.items())}}
 
 
 def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:

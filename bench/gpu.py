@@ -243,9 +243,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-gpu-") as name:
         failed = False
         for part in options.parts:
-            wanted = [each for each in PARTS[part](Path(name) / part, options) if not options.only or each[0] in options.only]
+            selected = [each for each in PARTS[part](Path(name) / part, options) if not options.only or each[0] in options.only]
             with ThreadPoolExecutor(1 if PARTS[part] in ONE_AT_A_TIME else options.at_once) as pool:
-                failed |= any(pool.map(partial(_show, part), wanted))
+                failed |= any(pool.map(partial(_show, part), selected))
     sys.exit(1 if failed else 0)
 
 

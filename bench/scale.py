@@ -146,13 +146,13 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
         time.sleep(options.seconds / 4)  # the first reports have been sent
         before, spent_before, begun, reports = len(requests_of(cluster, namespace)), spent(process), time.monotonic(), crew.reports
         time.sleep(options.seconds)
-        taken = time.monotonic() - begun
+        seconds = time.monotonic() - begun
         requests = requests_of(cluster, namespace)[before:]
-        cores = (spent(process) - spent_before) / taken
-        rate = (crew.reports - reports) / taken
+        cores = (spent(process) - spent_before) / seconds
+        rate = (crew.reports - reports) / seconds
     writes = sum(each["verb"] == "update" and each["objectRef"].get("subresource") == "status" for each in requests)
     statuses = [len(json.dumps(each["status"])) for each in cluster.admin.items(JOBS.format(namespace))]
-    job_hours = len(names) * taken / 3600
+    job_hours = len(names) * seconds / 3600
     results, what = stage.results, f"{len(names)} jobs that report"
     results.add(f"{what}: status writes per job-hour", writes / job_hours, "{:.0f}")
     results.add(f"{what}: bytes of a status", statistics.mean(statuses), "{:.0f}")
@@ -286,14 +286,14 @@ def replaced(stage: Stage, namespace: str, number: int, trouble: Callable[[], No
             ]
 
         wait_until(lambda: len(made()) == PODS_PER_JOB, f"the next world of {name} is made", seconds=TIMEOUT_SECONDS)
-        taken = max(made()) - begun
+        seconds = max(made()) - begun
 
     def runs() -> bool:
         status = admin.get(f"{JOBS.format(namespace)}/{name}")["status"]
         return bool(status["phase"] == "Running" and status["attempt"] == attempt)
 
     wait_until(runs, f"{name} runs again", seconds=TIMEOUT_SECONDS)
-    return taken
+    return seconds
 
 
 # the run

@@ -27,13 +27,13 @@ _ENTRY = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(?: ; ([^\\]+?))? 
 def main(arguments: list[str]) -> int:
     """Writes or checks all locks."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {name: requirements(pyproject, *arguments) for name, arguments in LOCKS.items()}
+    required = {name: requirements(pyproject, *arguments) for name, arguments in LOCKS.items()}
     if "--check" not in arguments:
         FOLDER.mkdir(exist_ok=True)
-        for name, lines in wanted.items():
+        for name, lines in required.items():
             (FOLDER / f"{name}.txt").write_text(HEADER + compiled(lines))
         return 0
-    stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in wanted.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
+    stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in required.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
     if stale:
         print(*stale, "run `make locks`", sep="\n", file=sys.stderr)
     return 1 if stale else 0

@@ -33,8 +33,8 @@ async def logs_of(connection: Connection, job: Object, selection: Selection, *, 
         raise errors.RefusedError(f"{job['metadata']['name']} has no such pods, or they have not started: see muster explain")
     turns = asyncio.Semaphore(AT_ONCE)
     each = await asyncio.gather(*(_log(connection, pod, turns, tail=tail if selection.attempt is None else None) for pod in pods))
-    wanted = [[line for line in lines if begin <= line.time < end] for lines in each]
-    return list(merged(lines[-tail:] if tail is not None else lines for lines in wanted))
+    selected = [[line for line in lines if begin <= line.time < end] for lines in each]
+    return list(merged(lines[-tail:] if tail is not None else lines for lines in selected))
 
 
 async def _log(

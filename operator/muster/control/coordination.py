@@ -16,7 +16,7 @@ from time import monotonic
 from aiohttp import web
 
 from muster.control.listener import Listener
-from muster.control.pacing import SHORTEST_WAIT, hold_seconds, interval_seconds
+from muster.control.pacing import SHORTEST_WAIT, interval_seconds, long_poll_seconds
 from muster.control.rate_limits import RateLimits
 from muster.control.reports import Reports
 from muster_contract.reports import MAX_REPORT, Reply, Report
@@ -143,7 +143,7 @@ class CoordinationServer:
         preferred = _preferred_wait(request)
         if preferred and report.waiting:
             begun = monotonic()
-            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + hold_seconds(preferred, alike))
+            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + long_poll_seconds(preferred, alike))
             interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
         channel.limits.expect(pod_uid, interval)
         response = web.json_response(encode(replace(reply, interval_seconds=interval)))

@@ -40,24 +40,24 @@ class _Waiting:
 class Positions:
     """The positions of the jobs whose position was requested with `of`. `run` updates them. Without `run`, all positions are unknown.
 
-    `read` lists the Workloads that wait in a LocalQueue. `again` is called with the key of a job that needs another pass.
+    `read` lists the Workloads that wait in a LocalQueue. `enqueue` is called with the key of a job that needs another pass.
     """
 
     def __init__(
         self,
         read: Callable[[str, str], Awaitable[list[Object]]],
         *,
-        again: Callable[[str], None] = lambda _: None,
+        enqueue: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
-        self._again = again
+        self._enqueue = enqueue
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
         self._positions: dict[Queue, dict[str, QueuePosition]] = {}
         self._read_at: dict[Queue, float] = {}
         self._next: dict[Queue, float] = {}
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def of(self, key: str, queue: str) -> QueuePosition | None:
         """The position of this job (namespace/name), which waits in the queue of its namespace. None if it is not known."""
@@ -65,7 +65,7 @@ class Positions:
         place = namespace, queue
         if key not in self._waiting or self._waiting[key].queue != place:
             self._waiting[key] = _Waiting(place)
-            self._wanted.set()
+            self._requested.set()
         position = self._positions.get(place, {}).get(name)
         waiting = self._waiting[key]
         waiting.shown, waiting.shown_at = position, self._clock()
@@ -80,11 +80,11 @@ class Positions:
         while True:
             delay = await self.look() if is_served() else self._lost()
             try:
-                await asyncio.wait_for(self._wanted.wait(), delay)
+                await asyncio.wait_for(self._requested.wait(), delay)
                 await asyncio.sleep(0.1)  # gathers jobs that are submitted together
             except TimeoutError:
                 pass
-            self._wanted.clear()
+            self._requested.clear()
 
     async def look(self) -> float:
         """Reads each queue that is due, and gives a pass to the jobs whose positions have changed. Returns the seconds until the next
@@ -127,7 +127,7 @@ class Positions:
             position = self._positions.get(each.queue, {}).get(key.partition("/")[2])
             pause = 0.0 if each.shown is None or position is None else min(float(position.in_local_queue), LONGEST_PAUSE)
             if position != each.shown and now - each.shown_at >= pause:
-                self._again(key)
+                self._enqueue(key)
 
 
 def positions_in(workloads: Iterable[Object]) -> dict[str, QueuePosition]:

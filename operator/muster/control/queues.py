@@ -151,8 +151,8 @@ class Queues:
         elif existing is None:
             await self._create(admitted)
         elif is_empty or not job.status.attempts:
-            wanted = workload(job, admitted.images, admitted.defaults)
-            if is_outdated(existing, wanted):
+            desired = workload(job, admitted.images, admitted.defaults)
+            if is_outdated(existing, desired):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
                 await self._cluster.replace_status(released(existing, self._time()))
@@ -168,8 +168,8 @@ class Queues:
             strategy = strategy_of(job.spec.strategy)
             role = strategy.worker_role
             pods = sum(view.role == role and not (view.phase.ended and not view.lingers) for view in observed.replicas)
-            wanted = len(strategy.plan(job.spec).of(role))
-            updated = with_given_back(updated, pod_set_of(role), max(pods, wanted))
+            desired = len(strategy.plan(job.spec).of(role))
+            updated = with_given_back(updated, pod_set_of(role), max(pods, desired))
         if updated != existing:
             await self._cluster.replace_status(updated)
 

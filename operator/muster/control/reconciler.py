@@ -51,7 +51,7 @@ class Reconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy, presets=dependencies.presets)
-        self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.again)
+        self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.enqueue)
         self._executor = Executor(dependencies)
         self._queues = Queues(
             dependencies.cluster,

@@ -84,7 +84,7 @@ class Store:
         if status.get("phase") in FINAL_PHASES:
             return True
         children = self._children.get(key, {}).values()
-        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.stays for child in children)
+        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.is_active for child in children)
 
     def key_of_pod(self, uid: str) -> str | None:
         """The job that the pod belongs to."""

@@ -95,7 +95,7 @@ class ReplicaView:
         return self.phase.ended or self.spent
 
     @property
-    def stays(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the replica runs and its end was not requested."""
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 

@@ -61,7 +61,7 @@ def main() -> int:
         job = check_job(request.job, source=request.job_file)
         display = make_display(quiet=False, clock=time.monotonic)
         file, directory = Path(request.job_file), Path(request.directory)
-        return run_job(job, directory, job_file=file, display=display, resume=request.resume, again="resume()")
+        return run_job(job, directory, job_file=file, display=display, resume=request.resume, resume_command="resume()")
     except RunError as error:
         print(error, flush=True)
         return error.code

@@ -42,6 +42,6 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def is_outdated(existing: dict[str, Any], desired: dict[str, Any]) -> bool:
     """Whether an object has another form than the wanted one. Compares only digests, because the API server adds fields to the object."""
-    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])
+    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != desired["metadata"]["labels"][FORM_LABEL])

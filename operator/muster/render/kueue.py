@@ -123,12 +123,12 @@ def _pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str,
 def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
     """The number of pods of this pod set for which Kueue reserves quota that the job has not given back. None if Kueue does not report
     it."""
-    wanted = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
+    total = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
     assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-    given = next((each.get("count", wanted) for each in assignments if each["name"] == pod_set), None)
-    if wanted is None or given is None:
+    assigned = next((each.get("count", total) for each in assignments if each["name"] == pod_set), None)
+    if total is None or assigned is None:
         return None
-    return int(min(given, wanted - _reclaimable(existing).get(pod_set, 0)))
+    return int(min(assigned, total - _reclaimable(existing).get(pod_set, 0)))
 
 
 def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict
     count = admitted_count(existing, pod_set)
     if count is None or needed >= count:
         return existing
-    wanted = next(each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set)
-    reclaimable = {**_reclaimable(existing), pod_set: wanted - needed}
+    total = next(each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set)
+    reclaimable = {**_reclaimable(existing), pod_set: total - needed}
     entries = [{"name": name, "count": each} for name, each in reclaimable.items()]
     return {**existing, "status": {**existing["status"], "reclaimablePods": entries}}
 

@@ -113,9 +113,9 @@ def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: d
     try:
         with storage.folder(namespace, name, HISTORY) as history:
             fences = sorted(fence for each in history.names() if (fence := Fence.parse(each)) is not None)
-            wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
+            creation = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
             most = 1 if brief else STORED_ATTEMPTS
-            own = [fence for fence in fences if fence.created == wanted][-most:]
+            own = [fence for fence in fences if fence.created == creation][-most:]
             reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
             for fence in reversed(own):  # if there is too much, the oldest is omitted
                 replicas[:0] = reading.attempt(history, fence)

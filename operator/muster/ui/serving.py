@@ -19,7 +19,7 @@ from muster.client.connection import Target, connected
 from muster.report.storage import Storage
 from muster.ui.app import Pages
 from muster.ui.sessions import OwnSession, UserSessions
-from muster.ui.sources import ClusterJobs, DeletedJobs, LocalRuns, Seen, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, LocalRuns, ObservedSteps, Sources
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,7 +43,7 @@ async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> No
         if own.target is not None:
             try:
                 connection = await stack.enter_async_context(connected(own.target))
-                sources["cluster"] = ClusterJobs(connection, Seen(), history=own.history)
+                sources["cluster"] = ClusterJobs(connection, ObservedSteps(), history=own.history)
                 namespace = None if own.everywhere else connection.namespace
             except errors.NoClusterError:
                 if own.target != Target():

@@ -19,7 +19,7 @@ from muster.client import errors
 from muster.client.connection import connected_as
 from muster.control.rate_limits import Bucket
 from muster.report.storage import Storage
-from muster.ui.sources import ClusterJobs, DeletedJobs, Seen, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, ObservedSteps, Sources
 
 MOST_SESSIONS = 500
 MOST_PER_USER = 10
@@ -62,8 +62,8 @@ class OwnSession:
         self._clock = clock
         self._session = Session(sources, "", float("inf"), _bucket(clock()), clock())
 
-    def fits(self, given: str | None) -> bool:
-        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+    def fits(self, token: str | None) -> bool:
+        return token is not None and hmac.compare_digest(token.encode(), self.secret.encode())
 
     def session(self, cookie: str | None) -> Session:
         """Raises NotSignedInError, TooManyError."""
@@ -127,7 +127,7 @@ class UserSessions:
         except BaseException:
             await stack.aclose()
             raise
-        sources: Sources = {"cluster": ClusterJobs(connection, Seen(), history=self._history)}
+        sources: Sources = {"cluster": ClusterJobs(connection, ObservedSteps(), history=self._history)}
         if self._history is not None:
             sources["gone"] = DeletedJobs(self._history, connection)
         now = self._clock()

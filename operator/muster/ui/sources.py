@@ -46,7 +46,7 @@ class Source(Protocol):
         """All data about a job. With `replica`, the logs are those of this replica."""
 
 
-class Seen:
+class ObservedSteps:
     """The steps that the page has observed while a user had it open, so that a running job has a curve."""
 
     def __init__(self) -> None:
@@ -73,21 +73,21 @@ class Seen:
 class ClusterJobs:
     """Jobs of a cluster, with the rights of the connection. `history` is the checkpoint storage, if it can be read."""
 
-    def __init__(self, connection: Connection, seen: Seen, *, history: Storage | None) -> None:
+    def __init__(self, connection: Connection, observed: ObservedSteps, *, history: Storage | None) -> None:
         self._connection = connection
-        self._seen = seen
+        self._observed = observed
         self._history = history
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         connection = self._connection if namespace is None else self._connection.within(namespace)
         jobs = await Jobs(connection).all(everywhere=namespace is None)
         for job in jobs:
-            self._seen.add(job)
+            self._observed.add(job)
         return [row_of(job) for job in jobs]
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         connection = self._connection.within(namespace)
-        points = self._seen.add(await Jobs(connection).get(name))
+        points = self._observed.add(await Jobs(connection).get(name))
         return await cluster_view(connection, name, history=self._history, points=points, replica=replica)
 
 

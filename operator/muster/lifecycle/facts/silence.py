@@ -45,7 +45,7 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
     members = {member.replica for member in world.members}
-    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.stays and not view.spent]
+    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.spent]
     silent = [view for view in views if is_silent(view, facts)]
     if not silent:
         return []
@@ -58,7 +58,7 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
 def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
     """When replicas of a world that trains become silent."""
     trains = facts.replaces_at_once and status.world is not None and status.world.first_step_time is not None
-    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.stays) if trains else ()
+    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.is_active) if trains else ()
 
 
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:

@@ -57,7 +57,7 @@ def _running(status: TrainingJobStatus, facts: Facts) -> str:
     trains = f"attempt {status.attempt} trains"
     if status.world is None or facts.spec.elastic is None:
         return trains
-    few, many = len(status.world.members), len(facts.wanted.replicas)
+    few, many = len(status.world.members), len(facts.desired.replicas)
     return f"{trains} on {few} of {many} workers" if few < many else trains
 
 

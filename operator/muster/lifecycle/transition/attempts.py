@@ -24,7 +24,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
-    if status.progress and in_place.goes_on(status, facts):
+    if status.progress and in_place.training_continues(status, facts):
         record = replace(record, step_resumed=status.progress.step, steps_lost=0)
     return replace(
         status,
@@ -147,7 +147,7 @@ def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> 
         incarnation = before[replica].incarnation if replica in before and before[replica].uid == uid else None
         return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=incarnation, suffix=suffix)
 
-    saved = status.world.saved_seconds if status.world and in_place.goes_on(status, facts) else 0.0
+    saved = status.world.saved_seconds if status.world and in_place.training_continues(status, facts) else 0.0
     return World(
         attempt=attempt,
         size=plan.size,

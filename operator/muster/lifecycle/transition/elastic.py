@@ -43,8 +43,8 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
         return plan
     present = (_running(facts) | reused_pods(status, facts).keys()) & _replicas(plan)
     waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
-    wanted = present | (_members(status.world) if waits else set())
-    return plan.part(wanted) if len(wanted & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
+    members = present | (_members(status.world) if waits else set())
+    return plan.part(members) if len(members & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
 
 
 def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:

@@ -21,7 +21,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     on. In `status` the attempt before has ended."""
     world, record = status.world, newest(status)
     if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
-        return facts.wanted
+        return facts.desired
     reused = reused_pods(status, facts)
     waiting = [view.replica for view in ready(facts) if reused.get(view.replica) == view.uid]
 
@@ -35,8 +35,8 @@ def is_outgrown(world: World, facts: Facts) -> bool:
     """Whether the spec now asks for another world."""
     members = [member.replica for member in world.members]
     plan = facts.pool.arranged(members)
-    roles, wanted = sorted(role for role, _ in members), sorted(replica.role for replica in facts.wanted.replicas)
-    return len(plan.replicas) != len(members) or roles != wanted or plan.size != world.size
+    roles, desired = sorted(role for role, _ in members), sorted(replica.role for replica in facts.desired.replicas)
+    return len(plan.replicas) != len(members) or roles != desired or plan.size != world.size
 
 
 def ready(facts: Facts) -> list[ReplicaView]:
