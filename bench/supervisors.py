@@ -97,11 +97,11 @@ class World:
         self.stepped: dict[int, float] = {}
         self._running: Counter[int] = Counter()
 
-    def joins(self, uid: str, supervisor: Supervisor) -> None:
+    def add(self, uid: str, supervisor: Supervisor) -> None:
         self.members[uid] = supervisor
         self.starts(supervisor.attempt)
 
-    def leaves(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         supervisor = self.members.pop(uid)
         if not supervisor.waiting:
             self.ends(supervisor.attempt)
@@ -234,11 +234,11 @@ class Crew:
             for kind, pod in self._watch:
                 version = pod["metadata"]["resourceVersion"]
                 if kind in ("ADDED", "MODIFIED", "DELETED"):
-                    self._loop.call_soon_threadsafe(self._see, kind, pod)
+                    self._loop.call_soon_threadsafe(self._on_pod, kind, pod)
             if not self._closed:  # a server under load drops watches that are slow to read
                 self._watch = self._api.watch(self._path, version)
 
-    def _see(self, kind: str, pod: Object) -> None:
+    def _on_pod(self, kind: str, pod: Object) -> None:
         uid, world = pod["metadata"]["uid"], self.worlds.get(pod["metadata"]["labels"].get("muster.dev/job-name", ""))
         if world is None:
             return
@@ -246,9 +246,9 @@ class Crew:
         if runs and uid not in self._tasks:
             supervisor = Supervisor(pod, world)
             self._tasks[uid] = self._loop.create_task(self._live(supervisor))
-            world.joins(uid, supervisor)
+            world.add(uid, supervisor)
         elif not runs and uid in world.members:
-            world.leaves(uid)
+            world.remove(uid)
             self._tasks[uid].cancel()
             self._loop.call_later(PEER_LOST_SECONDS, world.breaks)
 

@@ -263,7 +263,7 @@ class Reconciler:
             raise
 
     def _later(self, decision: Decision, *, created: Created, written: bool) -> float | None:
-        if created.left:
+        if created.remaining:
             return 0.0
         wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._dependencies.now()).total_seconds())]
         if created.replicas or written:

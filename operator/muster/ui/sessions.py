@@ -156,4 +156,4 @@ def _bucket(now: float) -> Bucket:
 def _take(bucket: Bucket, now: float) -> None:
     if bucket.fill(now) < 1:
         raise TooManyError
-    bucket.left -= 1
+    bucket.tokens -= 1

@@ -106,9 +106,9 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     """Why this replica ended or is being removed. None if its end explains nothing. `stopped`: Muster has stopped its whole attempt."""
     if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
         return None
-    taken_away = _taken_away(view)
-    if taken_away:
-        return taken_away
+    disruption = _disruption_cause(view)
+    if disruption:
+        return disruption
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
     return _own_end(view)
@@ -205,7 +205,7 @@ def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
     return view.finished is not None and view.deleting is not None and view.finished < view.deleting
 
 
-def _taken_away(view: ReplicaView) -> Cause | None:
+def _disruption_cause(view: ReplicaView) -> Cause | None:
     if view.disruption == DEVICE_TAINT:
         return _cause(view, FailureClass.INFRASTRUCTURE, Reason.DEVICE_TAINTED, message=view.message or view.disruption)
     if view.disruption is not None:

@@ -108,7 +108,7 @@ def _arrival_times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime
 
 
 def _running(facts: Facts) -> set[Replica]:
-    return {view.replica for view in facts.replicas if view.stays}
+    return {view.replica for view in facts.replicas if view.is_active}
 
 
 def _members(world: World) -> set[Replica]:
