@@ -1,6 +1,6 @@
 """Simulated supervisors, which replace thousands of replicas in the benchmarks.
 
-Each one speaks the real coordination channel over TLS with the token of its own pod, and follows the replies as a supervisor does. No
+Each one uses the real coordination channel over TLS with the token of its own pod, and follows the replies as a supervisor does. No
 process trains: a world does its first step as soon as all its members have started.
 """
 

@@ -1,6 +1,6 @@
 """Installs the packages that a base image lacks, in the versions of a lock: `install_over_base.py LOCK RANGES`.
 
-The base image has torch and many other packages in versions that a lock cannot know. pip decides which packages are missing or too old for
+The base image has torch and many other packages in versions that a lock cannot list. pip decides which packages are missing or too old for
 RANGES. These are installed with the versions and hashes of the lock. A LOCK without hashes (LOCKED=false) is installed unchanged.
 """
 

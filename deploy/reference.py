@@ -129,7 +129,7 @@ def metrics() -> str:
         ("job", "Each job", each_job),
     )
     intro = (
-        "[Monitoring](../monitoring.md) says how to scrape them. The number of series is limited, whatever tenants do: "
+        "[Monitoring](../monitoring.md) describes how to scrape them. The number of series is limited, whatever tenants do: "
         f"`muster_jobs` counts the jobs of the {MOST_NAMESPACES} largest namespaces by namespace and all others together, and "
         f"`muster_unreadable_objects` names at most {MOST_UNREADABLE} objects. The usual `process_*` metrics are there as well."
     )

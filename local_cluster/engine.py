@@ -69,7 +69,7 @@ def ensure(places: Places) -> Engine:
     """An engine that answers. If there is none, installs and starts one.
 
     Raises:
-        ClusterError: there is none, and this machine does not allow one. The message says what to do.
+        ClusterError: there is none, and this machine does not allow one. The message has the remedy.
     """
     return running() or _start(places)
 

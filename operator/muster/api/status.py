@@ -403,7 +403,7 @@ class AttemptRecord(StatusPart):
     reason: Reason | None = None
     """Why the attempt ended."""
     failure_class: Annotated[FailureClass | None, Field(alias="class")] = None
-    """The failure class, which says which budget the failure counts towards."""
+    """The failure class, which determines the budget that the failure counts towards."""
     settled: bool = False
     """Whether reason and class are final. If false, later reports may still change them."""
     replica: str | None = None
@@ -491,7 +491,7 @@ class Straggler(StatusPart):
 
 @dataclass(frozen=True, kw_only=True)
 class GraceStatus(StatusPart):
-    """Whether the grace period was long enough at a stop. It is about the last stop that changed the answer."""
+    """Whether the grace period was long enough at a stop. It is about the last stop that changed the result."""
 
     attempt: Count
     """The attempt that was stopped."""
@@ -544,9 +544,9 @@ class QueueStatus(StatusPart):
     since: Time
     """Since when the job waits in the queue."""
     position: Annotated[int | None, Field(ge=1)] = None
-    """Position in the LocalQueue, from 1. Absent if Kueue does not say it."""
+    """Position in the LocalQueue, from 1. Absent if Kueue does not report it."""
     cluster_queue_position: Annotated[int | None, Field(ge=1)] = None
-    """Position in the ClusterQueue of the LocalQueue, from 1. Absent if Kueue does not say it."""
+    """Position in the ClusterQueue of the LocalQueue, from 1. Absent if Kueue does not report it."""
     summary: str
     """Position and name in short, such as `3 in team-a`."""
 

@@ -78,10 +78,10 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
 @output_option("text", "json", "yaml", default="text")
 @cluster_options
 def explain(*, name: str, output: str, target: Target) -> None:
-    """Says why a job does not run, is slow or has failed, and what to do, the most likely cause first.
+    """Explains why a job does not run, is slow or has failed, and what to do, the most likely cause first.
 
     It looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may read them.
-    The causes that it knows are in docs/reference/causes.md.
+    docs/reference/causes.md lists the causes.
     """
     from muster.client.job_text import document_as
     from muster.client.snapshot import snapshot_of
@@ -103,7 +103,7 @@ def suspend(*, name: str, target: Target) -> None:
     from muster.client.jobs import Jobs
 
     on_cluster(target, lambda connection: Jobs(connection).suspend(name, suspend=True))
-    click.echo(f"{name} is asked to save and stop. Continue with muster resume {name}")
+    click.echo(f"{name} saves and stops. Continue with muster resume {name}")
 
 
 @click.command()

@@ -87,7 +87,7 @@ class Connection:
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def user_name(self) -> str:
-        """The name of the user at the API server. Raises NoRightsError if the API server does not know the user."""
+        """The name of the user at the API server. Raises NoRightsError if the API server cannot authenticate the user."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = await self._object("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
         return printable(str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or ""))

@@ -40,7 +40,7 @@ async def logs_of(connection: Connection, job: Object, selection: Selection, *, 
 async def _log(
     connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None, most_bytes: int | None = None
 ) -> list[Line]:
-    """The lines of one pod. If the node does not answer, or the container never started, a line says so."""
+    """The lines of one pod. If the node does not answer, or the container never started, a line reports that."""
     query = {"container": TRAINER_CONTAINER, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
     if most_bytes is not None:
         query["limitBytes"] = str(most_bytes)
@@ -58,7 +58,7 @@ async def _log(
 
 
 async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int, most_bytes: int) -> list[tuple[str, list[Line]]]:
-    """The replica and the last lines of each pod that has started. If a log cannot be read, a line says so."""
+    """The replica and the last lines of each pod that has started. If a log cannot be read, a line reports that."""
     turns = asyncio.Semaphore(AT_ONCE)
     started = [pod for pod in pods if not is_pending(pod)]
 

@@ -81,7 +81,7 @@ class _Result:
 
 
 class Admission:
-    """Checks each version of a spec once, and again when its preset has changed. Remembers the last valid version of each job."""
+    """Checks each version of a spec once, and again when its preset has changed. Caches the last valid version of each job."""
 
     def __init__(self, images: Images, defaults: JobDefaults, policy: JobPolicy = UNLIMITED, *, presets: Presets | None = None) -> None:
         self._images = images

@@ -48,7 +48,7 @@ class Created:
 
 
 class Executor:
-    """Turns actions into requests. Every object that it creates goes into the store at once, so that the next pass sees it."""
+    """Turns actions into requests. Every object that it creates goes into the store at once, so that the next pass includes it."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies

@@ -18,7 +18,7 @@ from muster.strategies.registry import strategy_of
 
 
 class PodGroups:
-    """The PodGroups of all jobs. It remembers the count of each, so that a pass over an unchanged job sends no request."""
+    """The PodGroups of all jobs. It caches the count of each, so that a pass over an unchanged job sends no request."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster

@@ -118,7 +118,7 @@ def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
 
 
 def _size(snapshot: Snapshot) -> Iterator[Evidence]:
-    """A pod that asks for more of a resource than any node has."""
+    """A pod that requests more of a resource than any node has."""
     if not snapshot.nodes:
         return
     for pod in snapshot.pods:
@@ -127,7 +127,7 @@ def _size(snapshot: Snapshot) -> Iterator[Evidence]:
         for resource, requested in sorted(_requests(pod).items()):
             largest = max((_number((node["status"].get("allocatable") or {}).get(resource, "0")) for node in snapshot.nodes), default=0.0)
             if 0 < largest < requested:
-                message = f"{label_of(pod)} asks for {_amount(requested)} of {resource}, and the largest node has {_amount(largest)}"
+                message = f"{label_of(pod)} requests {_amount(requested)} of {resource}, and the largest node has {_amount(largest)}"
                 yield _state("NeverFits", message, label_of(pod))
                 return
 
@@ -238,7 +238,7 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
-        yield _state("Starting", str(status.get("message") or "the operator has not looked at it yet"))
+        yield _state("Starting", str(status.get("message") or "the operator has not processed it yet"))
 
 
 def _queue(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -62,7 +62,7 @@ log = logging.getLogger("muster.gateway")
 class Gateway:
     """The API server, as the rest of Muster uses it.
 
-    `namespaces` are those of this installation; empty means all. `policies` says whether network policies are listed, too. `on_request` is
+    `namespaces` are those of this installation; empty means all. `policies`: whether network policies are listed, too. `on_request` is
     called after each request with its verb and the status of the answer, or 0 if there was none. `may_write` returns whether this process
     may write now. A process that has lost its lease must not.
     """

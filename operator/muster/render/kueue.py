@@ -58,7 +58,7 @@ def priority_class(name: str) -> dict[str, Any]:
 def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) -> dict[str, Any]:
     """The Workload of the job: one pod set per role. Kueue may admit an elastic job with fewer workers.
 
-    The value of its priority class is missing, because only the cluster knows it (`with_priority`).
+    The value of its priority class is missing, because only the cluster has it (`with_priority`).
     """
     job = job.with_status(TrainingJobStatus())
     plan, strategy, elastic = plans_of(job).pool, strategy_of(job.spec.strategy), job.spec.elastic

@@ -258,7 +258,7 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
 
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
     """The pod with a preference for nodes that have the same value of this label as the nodes of the job's other pods. A rule could prevent
-    the start of the job, because a scheduler chooses the first pod's node before it knows where all pods fit."""
+    the start of the job, because a scheduler chooses the first pod's node before it has a place for all pods."""
     affinity = pod["spec"].get("affinity") or {}
     pod_affinity = affinity.get("podAffinity") or {}
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}

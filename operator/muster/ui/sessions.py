@@ -39,7 +39,7 @@ class TooManyError(Exception):
 
 
 class NotSignedInError(Exception):
-    """There is no session. The message says why. It is empty if there was no attempt to sign in."""
+    """There is no session. The message has the cause. It is empty if there was no attempt to sign in."""
 
 
 @dataclass

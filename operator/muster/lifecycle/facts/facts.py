@@ -92,7 +92,7 @@ class Facts:
     @property
     def is_fenced(self) -> bool:
         """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
-        Muster does not know what a program of the user writes."""
+        What a program of the user writes is unknown."""
         return self.spec.trainer.task is not None or self.spec.trainer.module is not None
 
     @property

@@ -77,7 +77,7 @@ def root_cause(causes: Iterable[Cause]) -> Cause | None:
 
 
 def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
-    """The root cause that ends the open attempt; None while its world is whole."""
+    """The root cause that ends the open attempt; None if its world is whole."""
     replicas = {member.replica for member in status.world.members} if status.world else set()
     members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster itself removes the other replicas
     causes = [_since_last_report(cause, view, facts) for view in members if (cause := cause_of_end(view, stopped=False))]

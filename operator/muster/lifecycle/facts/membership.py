@@ -81,7 +81,7 @@ def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJo
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods))
     report = view.report
-    # When the job has ended, a supervisor that has reported last words exits by itself, even if it does not say that it waits.
+    # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
     words = report.last_words if report and waits else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):

@@ -39,8 +39,8 @@ def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
 
 
 def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because Muster does not
-    know their steps well enough."""
+    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because their
+    steps are not reported exactly enough."""
     world = status.world
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []

@@ -88,7 +88,7 @@ def _progress(view: ReplicaView | None, name: str) -> InputProgress | None:
 
 
 def _has(view: ReplicaView | None, name: str) -> bool:
-    """Whether the replica has the input: its trainer container has started, or its fetcher says so."""
+    """Whether the replica has the input: its trainer container has started, or its fetcher has reported it."""
     if view is None:
         return False
     if view.phase is not ReplicaPhase.PENDING:

@@ -68,8 +68,7 @@ def _runs(view: ReplicaView | None) -> bool:
 
 
 def _may_train(view: ReplicaView) -> bool:
-    """Whether the replica may still run processes. Last words say that all processes have ended, and no others start without a new
-    attempt."""
+    """Whether the replica may still run processes. After last words all processes have ended, and no others start without a new attempt."""
     has_ended = view.report is not None and (view.report.waiting or view.report.last_words is not None)
     return not view.over and not has_ended
 

@@ -1,7 +1,7 @@
 """The duration of each phase of a start or a recovery. The phases add up to the whole time until the first step.
 
-The operator sees when replicas run. The processes report their activity. Muster limits the times of their clocks to the interval that the
-operator has observed.
+The operator observes when replicas run. The processes report their activity. Muster limits the times of their clocks to the interval that
+the operator has observed.
 """
 
 from __future__ import annotations
