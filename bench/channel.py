@@ -23,7 +23,7 @@ import psutil
 
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
-from bench.supervisors import ComeAgainError, Line
+from bench.supervisors import Line, TooManyRequestsError
 from muster_contract.events import Activity
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster, running
@@ -58,7 +58,7 @@ async def supervisor(
         begun = time.monotonic()
         try:
             reply = await line.post(body, bearer)
-        except ComeAgainError as error:
+        except TooManyRequestsError as error:
             tally.shed += 1
             await asyncio.sleep(error.seconds)
             continue
